@@ -1,0 +1,135 @@
+"""Everything that can go wrong, as one small family.
+
+`WasmKernelError` is the root. Its children carry fields, so that a front end can word its own
+message; `str()` of each is a sentence for the person who meets it: what happened, what was kept,
+what to do now. No message names a path of the host.
+"""
+
+from __future__ import annotations
+
+
+class WasmKernelError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class PolicyError(WasmKernelError, ValueError):
+    """A policy field that breaks its rule.
+
+    `field` is the field's name, `rule` the rule in words.
+    """
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field} {rule}")
+        self.field = field
+        self.rule = rule
+
+
+class SandboxClosed(WasmKernelError):
+    """A sandbox was used after `close()`."""
+
+
+class BundleError(WasmKernelError):
+    """The guest's files could not be found or laid out."""
+
+
+class CompileError(WasmKernelError):
+    """The guest's WebAssembly could not be compiled or loaded."""
+
+
+class ImageError(WasmKernelError):
+    """The base image could not be built or attached."""
+
+
+class FrameError(WasmKernelError):
+    """A frame from the guest that breaks the protocol; `why` says how, in words."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"frame refused: {why}")
+        self.why = why
+
+
+class CacheWarning(UserWarning):
+    """A file of the cache was not trusted, and was replaced."""
+
+
+class GuestStopped(WasmKernelError):
+    """The guest did not come back from a turn: its instance is gone.
+
+    `kept` says what the session still has, and is filled in by the floor that knows it;
+    `setting` names the policy field to change, or is empty where none would help.
+    """
+
+    setting = ""
+
+    def __init__(self, happened: str, kept: str = "") -> None:
+        super().__init__(happened)
+        self.happened = happened
+        self.kept = kept
+
+    def advice(self) -> str:
+        """What the user can do now, as a sentence; empty where there is nothing to do."""
+        return f"Raise {self.setting} to allow more." if self.setting else ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.happened, self.kept, self.advice()) if part)
+
+
+class OutOfFuel(GuestStopped):
+    """The turn used up its fuel. `budget` is the fuel it had."""
+
+    setting = "fuel_budget"
+
+    def __init__(self, budget: int) -> None:
+        super().__init__(f"The cell used up its fuel budget of {budget:,}.")
+        self.budget = budget
+
+
+class CellTimeout(GuestStopped):
+    """The turn ran past its wall deadline. `seconds` is the limit it had."""
+
+    setting = "cell_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"The cell ran longer than its limit of {seconds:g} seconds.")
+        self.seconds = seconds
+
+
+class StackExhausted(GuestStopped):
+    """The guest's native stack ran out: a recursion too deep for the interpreter."""
+
+    def __init__(self) -> None:
+        super().__init__("The cell exhausted the interpreter's stack (a recursion without end?).")
+
+
+class GuestCrashed(GuestStopped):
+    """The interpreter itself crashed. `trap` is wasmtime's name for how."""
+
+    def __init__(self, trap: str) -> None:
+        super().__init__(f"The Python interpreter in the sandbox crashed ({trap}).")
+        self.trap = trap
+
+
+class GuestExited(GuestStopped):
+    """The guest ended its own process. `code` is its exit status."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"The cell ended the interpreter's process with status {code}.")
+        self.code = code
+
+
+class Interrupted(GuestStopped):
+    """The cell did not answer an interrupt within its grace time, and was stopped the hard way.
+
+    `grace` is that time in seconds.
+    """
+
+    setting = "grace_seconds"
+
+    def __init__(self, grace: float) -> None:
+        super().__init__(
+            f"The cell did not answer the interrupt within {grace:g} seconds and was stopped."
+        )
+        self.grace = grace
+
+    def advice(self) -> str:
+        return "Raise grace_seconds to give cells more time to clean up."

@@ -1,0 +1,144 @@
+"""What a sandbox may use: `ExecutionPolicy`, frozen and checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+
+from wasm_kernel.errors import PolicyError
+
+MIB = 1024 * 1024
+WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
+MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and little else
+
+
+class RuntimeType(str, Enum):
+    """The languages a sandbox can run."""
+
+    PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A host folder that the guest sees under `guest`, read-only unless `writable`."""
+
+    host: Path
+    guest: str
+    writable: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Mount:
+        """A mount from its text form, `HOST:GUEST` or `HOST:GUEST:rw` (or `:ro`).
+
+        Raises:
+            PolicyError: the text is not of that form.
+        """
+        rest, writable = text, False
+        for ending, answer in ((":rw", True), (":ro", False)):
+            if text.endswith(ending):
+                rest, writable = text.removesuffix(ending), answer
+        host, colon, guest = rest.rpartition(":")
+        if not (colon and host and guest):
+            raise PolicyError("mounts", f"takes HOST:GUEST or HOST:GUEST:rw, not {text!r}")
+        return cls(Path(host).expanduser(), guest, writable)
+
+
+RESERVED_MOUNTS = ("/app", "/tmp", "/usr")  # noqa: S108 - guest paths, not host ones
+
+
+def _check_mount(mount: Mount) -> None:
+    parts = mount.guest.split("/")
+    if parts[0] != "" or len(parts) < 2 or any(p in ("", ".", "..") for p in parts[1:]):
+        raise PolicyError("mounts", f"needs an absolute, plain guest path, not {mount.guest!r}")
+    if "/" + parts[1] in RESERVED_MOUNTS:
+        raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
+    if not mount.host.is_dir():
+        raise PolicyError("mounts", f"names a host folder for {mount.guest} that is not there")
+
+
+@dataclass(frozen=True)
+class ExecutionPolicy:
+    """The limits of one sandbox; each holds for every single cell unless it says otherwise.
+
+    Attributes:
+        fuel_budget: Fuel a cell may burn (roughly one unit a wasm instruction), or None to run
+            unmetered code, which is a third faster and relies on `cell_timeout` alone.
+        memory_bytes: The most the guest's memory may grow to, in bytes, for the whole session.
+        cell_timeout: Wall-clock seconds a cell may take, or None for no limit. Time spent
+            waiting for the user's `input()` does not count.
+        grace_seconds: Seconds an interrupted cell has to end by itself before it is stopped.
+        query_seconds: Seconds that a completion or an inspection may take.
+        stdout_bytes: Bytes of standard output a cell may write; the rest is cut with a notice.
+        stderr_bytes: The same for standard error.
+        display_bytes: Bytes of rich output (displays, results, errors) a cell may send.
+        display_count: How many rich outputs a cell may send.
+        open_files: Files the guest may have open at once.
+        mounts: Further host folders that the guest sees.
+        env: Environment variables of the guest.
+    """
+
+    fuel_budget: int | None = None
+    memory_bytes: int = 2048 * MIB
+    cell_timeout: float | None = 3600.0
+    grace_seconds: float = 2.0
+    query_seconds: float = 1.0
+    stdout_bytes: int = 16 * MIB
+    stderr_bytes: int = 16 * MIB
+    display_bytes: int = 256 * MIB
+    display_count: int = 20_000
+    open_files: int = 256
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("stdout_bytes", "stderr_bytes", "display_bytes", "display_count"):
+            self._whole(name, 0, None)
+        self._whole("memory_bytes", MEMORY_MIN, WASM_MEMORY_MAX)
+        self._whole("open_files", 16, 65_536)
+        if self.fuel_budget is not None:
+            self._whole("fuel_budget", 1, 2**62)
+        if self.cell_timeout is not None:
+            self._seconds("cell_timeout")
+        self._seconds("grace_seconds")
+        self._seconds("query_seconds")
+        self._check_env()
+        object.__setattr__(self, "mounts", tuple(self.mounts))
+        for mount in self.mounts:
+            _check_mount(mount)
+        if len({m.guest for m in self.mounts}) != len(self.mounts):
+            raise PolicyError("mounts", "names one guest path twice")
+        object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
+
+    def _whole(self, name: str, least: int, most: int | None) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise PolicyError(name, f"must be a whole number, not {value!r}")
+        if value < least or (most is not None and value > most):
+            bound = f"at least {least:,}" if most is None else f"from {least:,} to {most:,}"
+            raise PolicyError(name, f"must be {bound}, not {value:,}")
+
+    def _seconds(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise PolicyError(name, f"must be a number of seconds, not {value!r}")
+        if not (math.isfinite(value) and value > 0):
+            raise PolicyError(name, f"must be a finite number of seconds above 0, not {value!r}")
+
+    def _check_env(self) -> None:
+        for key, value in self.env.items():
+            if not (isinstance(key, str) and isinstance(value, str)):
+                raise PolicyError("env", "takes names and values that are text")
+            if not key or "=" in key or "\0" in key + value:
+                raise PolicyError("env", f"can't hold the variable {key!r}")
+
+    @property
+    def metered(self) -> bool:
+        """Whether the guest's code counts fuel."""
+        return self.fuel_budget is not None
+
+
+POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy))
