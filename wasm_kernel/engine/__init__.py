@@ -1,0 +1,1 @@
+"""WebAssembly: compiling, one live instance, its limits. The only importer of wasmtime."""

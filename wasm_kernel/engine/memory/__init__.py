@@ -1,0 +1,1 @@
+"""The guest's linear memory as a thing to save and to attach."""

@@ -1,0 +1,214 @@
+"""A private folder for what is dear to make and dangerous to find: compiled code and memory images.
+
+A compiled module is native code: whoever can write it owns the host. So the folder and every file in
+it must belong to this user, be writable by nobody else, and be no link; a file must still be the one
+whose digest was noted when it was written. A file that is not trusted is never read: it is made
+anew, with a warning. Files appear whole (written aside, then renamed), and two processes that need
+the same one make it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.errors import CacheWarning
+
+ENVIRONMENT = "WASM_KERNEL_CACHE"
+_LOCK_POLL = 0.1
+
+
+def default_folder() -> Path:
+    """Where the cache lies: `$WASM_KERNEL_CACHE`, or this user's cache folder."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "wasm-kernel"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"), "wasm-kernel")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "wasm-kernel")
+
+
+def _distrust(status: os.stat_result, *, folder: bool) -> str:
+    """Why a file or folder is not trusted, in words; empty where it is."""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if not (stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)):
+        return "is of another kind than it should be"
+    if hasattr(os, "getuid"):
+        if status.st_uid != os.getuid():
+            return "belongs to another user"
+        if status.st_mode & 0o022:
+            return "can be written by other users"
+    if not folder and status.st_nlink != 1:
+        return "has a second name"
+    return ""
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    return [
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    ]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Cache:
+    """The cache folder. Any thread may use it; it holds no state beyond the folder itself."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or default_folder()
+
+    def path(self, name: str) -> Path:
+        """Where a file of the cache lies."""
+        return self.folder / name
+
+    def prepare(self) -> None:
+        """Make the folder, private to this user.
+
+        Raises:
+            PermissionError: it is there and belongs to somebody else, or others can write it.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        why = _distrust(os.lstat(self.folder), folder=True)
+        if why:
+            raise PermissionError(
+                f"wasm-kernel's cache folder {why}. Compiled code there would run with your rights, "
+                f"so it is not used. Remove it, or name another with {ENVIRONMENT}."
+            )
+
+    def trusted(self, name: str) -> Path | None:
+        """The path of a file that may be read, or None where there is none.
+
+        A file that is there and not trusted is removed, with a `CacheWarning`. Its content is
+        checked against the digest noted when it was written; a file whose identity, size and times
+        are still the noted ones is not read again.
+        """
+        path = self.path(name)
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        why = _distrust(status, folder=False) or self._changed(name, status)
+        if not why:
+            return path
+        self.discard(name, why)
+        return None
+
+    def _changed(self, name: str, status: os.stat_result) -> str:
+        noted = self._note(name)
+        if noted is None:
+            return "has no record of its making"
+        if noted.get("stamp") == _stamp(status):
+            return ""
+        if noted.get("sha256") != _digest(self.path(name)):
+            return "is damaged or was replaced"
+        self._write_note(name, str(noted["sha256"]))
+        return ""
+
+    def discard(self, name: str, why: str) -> None:
+        """Remove a file that is not to be used, and say so."""
+        warnings.warn(
+            f"wasm-kernel: a cached file {why}; it was not used and is made anew ({name})",
+            CacheWarning,
+            stacklevel=3,
+        )
+        for path in (self.path(name), self._note_path(name)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def write(self, name: str, fill: Callable[[Path], None]) -> Path:
+        """Put a file into the cache whole: `fill` writes it to the path it is given."""
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+        os.close(handle)
+        aside = Path(temporary)
+        try:
+            fill(aside)
+            aside.chmod(0o600)
+            with aside.open("rb+") as file:
+                os.fsync(file.fileno())
+            digest = _digest(aside)
+            aside.replace(self.path(name))
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        self._write_note(name, digest)
+        return self.path(name)
+
+    def _note_path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def _note(self, name: str) -> dict[str, Any] | None:
+        path = self._note_path(name)
+        try:
+            if _distrust(os.lstat(path), folder=False):
+                return None
+            noted = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+        return noted if isinstance(noted, dict) else None
+
+    def _write_note(self, name: str, digest: str) -> None:
+        noted = {"sha256": digest, "stamp": _stamp(os.lstat(self.path(name)))}
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+        with os.fdopen(handle, "w") as file:
+            json.dump(noted, file)
+        Path(temporary).replace(self._note_path(name))
+
+    @contextlib.contextmanager
+    def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:
+        """Hold a lock between processes. `waiting` hears, every while, for how many seconds already."""
+        with (self.folder / f"{name}.lock").open("a+b") as file:
+            begun = time.monotonic()
+            while not _try_lock(file.fileno()):
+                waiting(time.monotonic() - begun)
+                time.sleep(_LOCK_POLL)
+            try:
+                yield
+            finally:
+                _unlock(file.fileno())
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(fd: int) -> None:
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)

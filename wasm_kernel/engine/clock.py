@@ -1,0 +1,198 @@
+"""Time and a running guest: deadlines, interrupts, waits that can be woken.
+
+One `Clock` belongs to one sandbox and outlives its instances. The guest's thread arms it for a turn,
+asks `on_epoch` every tick what to do, and waits through `wait`; any thread may call `interrupt` and
+`stop`. The ticker is one thread a process that advances the epochs of the engines whose guests run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+TICK_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the clock stops a call: `deadline`, `grace` or `closed`, and the limit in seconds."""
+
+    cause: str
+    seconds: float
+
+
+class Signals(Protocol):
+    """How an interrupt is put before the guest's interpreter."""
+
+    def raise_(self) -> None:
+        """Make the interrupt pending in the guest."""
+
+    def pending(self) -> bool:
+        """Whether the guest has not taken it yet."""
+
+    def clear(self) -> None:
+        """Take it back."""
+
+
+class Clock:
+    """The deadline of the running turn, and the interrupts that meet it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._signals: Signals | None = None
+        self._deadline: float | None = None
+        self._limit = 0.0
+        self._grace = 0.0
+        self._soft = False
+        self._paused_at: float | None = None
+        self._asked = 0  # interrupts of this turn
+        self._signalled = 0  # interrupts put before the guest
+        self._patience: float | None = None  # when an interrupt goes the hard way
+        self._insist = False
+        self.reason: Reason | None = None
+        self._closed = False
+
+    def arm(
+        self, signals: Signals, seconds: float | None, grace: float, *, soft: bool = False
+    ) -> None:
+        """A turn begins. A `soft` deadline interrupts the guest first, and stops it after `grace`."""
+        with self._changed:
+            self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
+            self._deadline = None if seconds is None else time.monotonic() + seconds
+            self._soft, self._paused_at = soft, None
+            self._asked = self._signalled = 0
+            self._patience, self._insist = None, False
+            self.reason = Reason("closed", 0.0) if self._closed else None
+
+    def disarm(self) -> None:
+        """The turn is over: an interrupt that came too late is taken back."""
+        with self._changed:
+            if self._signals is not None and self._signalled:
+                self._signals.clear()
+            self._signals = None
+
+    def interrupt(self) -> bool:
+        """Ask the running turn to stop, from any thread. False where none runs."""
+        with self._changed:
+            if self._signals is None:
+                return False
+            self._asked += 1
+            self._changed.notify_all()
+            return True
+
+    def close(self) -> None:
+        """Stop the running turn now, and every later one before it begins."""
+        with self._changed:
+            self._closed = True
+            self.reason = self.reason or Reason("closed", 0.0)
+            self._changed.notify_all()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a wait in the host should end: an interrupt is asked for, or the end is near."""
+        return self._asked > self._signalled or self.reason is not None
+
+    def take_interrupt(self) -> None:
+        """The interrupt was delivered by other means: the guest raises it itself."""
+        with self._changed:
+            self._signalled = self._asked
+
+    def lower(self, seconds: float) -> None:
+        """Bring the deadline of the running turn nearer: `seconds` from now, if that is earlier."""
+        with self._changed:
+            nearer = time.monotonic() + seconds
+            if self._deadline is None or nearer < self._deadline:
+                self._deadline, self._limit = nearer, seconds
+
+    def pause(self) -> None:
+        """The user is asked for input: their time does not count."""
+        with self._changed:
+            self._paused_at = time.monotonic()
+
+    def resume(self) -> None:
+        """The answer came."""
+        with self._changed:
+            if self._paused_at is not None and self._deadline is not None:
+                self._deadline += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    def on_epoch(self) -> bool:
+        """One tick, on the guest's thread: True where the call must end."""
+        with self._changed:
+            self._look(time.monotonic())
+            return self.reason is not None
+
+    def wait(self, until: float | None) -> None:
+        """Wait on the guest's thread until a monotonic time, an interrupt or the end of the turn."""
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                before = self._signalled
+                self._look(now)
+                if self.reason is not None or self._signalled != before:
+                    return
+                if until is not None and now >= until:
+                    return
+                ends = [t for t in (until, self._deadline, self._patience) if t is not None]
+                self._changed.wait(max(0.0, min(ends) - now) if ends else None)
+
+    def _look(self, now: float) -> None:
+        signals = self._signals
+        if signals is None or self.reason is not None:
+            return
+        if self._deadline is not None and self._paused_at is None and now >= self._deadline:
+            self._at_deadline()
+        if self._asked > self._signalled:
+            self._insist = self._signalled > 0 and not signals.pending()
+            self._signalled = self._asked
+            self._patience = self._patience or now + self._grace
+            signals.raise_()
+        elif self._patience is not None and not self._insist and not signals.pending():
+            self._patience = None  # taken: the guest decides what to do with it
+        elif self._patience is not None and now >= self._patience:
+            self.reason = Reason("grace", self._grace)
+
+    def _at_deadline(self) -> None:
+        if self._soft:
+            self._deadline, self._asked = None, self._asked + 1
+        else:
+            self.reason = Reason("deadline", self._limit)
+
+
+class Ticker:
+    """Advances epochs every `TICK_SECONDS` while at least one guest runs; one a process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: dict[int, Callable[[], None]] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, key: int, advance: Callable[[], None]) -> None:
+        """A guest starts to run; `advance` moves its engine's epoch on."""
+        with self._changed:
+            self._running[key] = advance
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._tick, name="epochs", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def remove(self, key: int) -> None:
+        """The guest is back."""
+        with self._changed:
+            self._running.pop(key, None)
+
+    def _tick(self) -> None:
+        while True:
+            with self._changed:
+                while not self._running:
+                    self._changed.wait()
+                advances = set(self._running.values())
+            for advance in advances:
+                advance()
+            time.sleep(TICK_SECONDS)
+
+
+TICKER = Ticker()

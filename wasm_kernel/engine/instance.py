@@ -1,0 +1,212 @@
+"""One live guest: a store, an instance in it, the host's shadows around it.
+
+The thread that makes an instance owns it: every call but `Clock.interrupt` comes from there, and that
+thread needs a big native stack (`thread.py`), because guest recursion uses it. An instance that
+stopped in the middle of a call is of no more use; its owner closes it and makes another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import wasmtime
+
+from wasm_kernel.engine import abi, door, seams, shadow
+from wasm_kernel.engine.changes import Changes
+from wasm_kernel.engine.clock import TICKER, Clock
+from wasm_kernel.engine.files import Files
+from wasm_kernel.engine.interrupt import Words
+from wasm_kernel.engine.output import NAMES, Streams, Writes
+from wasm_kernel.engine.preopens import Preopens
+from wasm_kernel.engine.reach import Reach
+from wasm_kernel.engine.traps import classify
+from wasm_kernel.engine.waits import Waits
+from wasm_kernel.errors import GuestCrashed
+
+UNLIMITED_FUEL = 1 << 62
+PAGE = 65_536  # bytes of a wasm page
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an instance finds around it, and what outlives it.
+
+    `handler` answers the door; `clock`, `streams` and `changes` belong to the sandbox.
+    """
+
+    handler: door.Handler
+    clock: Clock
+    streams: Streams
+    changes: Changes
+    preopens: Preopens
+    env: Mapping[str, str]
+    memory_bytes: int
+    open_files: int
+
+
+class Instance:
+    """A guest, from instantiation to `close`."""
+
+    def __init__(
+        self,
+        engine: wasmtime.Engine,
+        module: wasmtime.Module,
+        around: Surroundings,
+        *,
+        metered: bool,
+        dot: int = 0,
+    ) -> None:
+        self._owner = threading.get_ident()
+        self._around = around
+        self._engine = engine
+        self._metered = metered
+        self._closed = False
+        self.words = Words({}, _NOWHERE)
+        self._store = self._make_store(around)
+        self._kept: list[object] = [seams.watch_epochs(self._store, self._on_epoch)]
+        self._shadows: dict[str, shadow.Shadow] = {}
+        self._linker = self._make_linker()
+        exports: Any = self._linker.instantiate(self._store, module).exports(self._store)
+        context = seams.context_of(self._store)
+        self._memory: wasmtime.Memory = exports["memory"]
+        self.reach = Reach(seams.RawMemory(context, self._memory))
+        self._functions = {
+            name: seams.RawFunc(context, exports[name]) for name in ("turn", "host_alloc")
+        }
+        self._forwards.update(shadow.forwards(engine, self._store, self._memory))
+        self._surround(dot)
+
+    def _make_store(self, around: Surroundings) -> wasmtime.Store:
+        store = wasmtime.Store(self._engine)
+        store.set_limits(memory_size=around.memory_bytes)
+        if self._metered:
+            store.set_fuel(UNLIMITED_FUEL)
+        store.set_epoch_deadline(1)
+        wasi = wasmtime.WasiConfig()
+        wasi.argv = ["python"]
+        wasi.env = list(around.env.items())
+        for preopen in around.preopens.all:
+            wasi.preopen_dir(str(preopen.host), preopen.guest, preopen.writable)
+        store.set_wasi(wasi)
+        return store
+
+    def _make_linker(self) -> wasmtime.Linker:
+        """The linker's host functions look their shadows up when called: the shadows need the
+        guest's memory, which is there only after instantiation."""
+        linker = wasmtime.Linker(self._engine)
+        linker.define_wasi()
+        linker.allow_shadowing = True
+        self._forwards: dict[str, seams.RawFunc] = {}
+        late = {name: self._late(name) for name in abi.SHAPES}
+        self._kept += shadow.define(linker, abi.WASI, late, abi.SHAPES, self._forwards)
+        host = {door.NAME: self._late(door.NAME)}
+        self._kept += shadow.define(linker, door.MODULE, host, {door.NAME: door.SHAPE}, {})
+        return linker
+
+    def _late(self, name: str) -> shadow.Shadow:
+        return lambda call: self._shadows[name](call)
+
+    def _surround(self, dot: int) -> None:
+        around, reach = self._around, self.reach
+        files = Files(around.preopens, reach, around.changes, around.open_files, dot)
+        writes = Writes(around.streams, reach)
+        self._shadows = {
+            **files.shadows(),
+            "fd_write": lambda c: writes.write(c) if c.args[0] in NAMES else files.write(c),
+            "poll_oneoff": Waits(around.clock, around.streams, reach).poll,
+            door.NAME: door.Door(around.handler, reach, self.allocate).call,
+        }
+
+    def _on_epoch(self) -> bool:
+        self._around.streams.on_tick()
+        return self._around.clock.on_epoch()
+
+    def arm_interrupts(self, words: Mapping[int, int]) -> None:
+        """From now on an interrupt turns on these words of the guest's memory."""
+        self.words = Words(words, self.reach)
+
+    def grow_to(self, size: int) -> None:
+        """Make the memory at least `size` bytes large.
+
+        Raises:
+            MemoryError: the policy's `memory_bytes` does not allow it.
+        """
+        missing = size - self.reach.size
+        if missing > 0:
+            try:
+                self._memory.grow(self._store, -(-missing // PAGE))
+            except wasmtime.WasmtimeError:
+                raise MemoryError(f"memory_bytes is too small: {size} bytes are needed") from None
+
+    def allocate(self, length: int) -> int:
+        """Guest memory for the host to write to: its address, or 0 where there is none left."""
+        slots = (ctypes.c_uint64 * 2)(length, 0)
+        stop = self._functions["host_alloc"](ctypes.addressof(slots), 1)
+        return 0 if stop else slots[0] & 0xFFFFFFFF
+
+    def turn(self, source: bytes, *, fuel: int | None = None) -> int:
+        """Run one turn; 0 where its code ended well, 1 where it raised.
+
+        Args:
+            source: Python source, run in the guest's `__main__`.
+            fuel: The fuel of this turn, or None for no limit.
+
+        Raises:
+            GuestStopped: the guest did not come back; the instance is of no more use.
+        """
+        if threading.get_ident() != self._owner:
+            raise RuntimeError("an instance was called from a thread that does not own it")
+        if self._metered:
+            self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
+        TICKER.add(id(self), self._engine.increment_epoch)
+        try:
+            return self._turn(source, fuel)
+        finally:
+            TICKER.remove(id(self))
+
+    def _turn(self, source: bytes, fuel: int | None) -> int:
+        at = self.allocate(len(source))
+        if at == 0:
+            raise GuestCrashed("out of memory")
+        self.reach.write(at, source)
+        slots = (ctypes.c_uint64 * 4)(at, 0, len(source), 0)
+        stop = self._functions["turn"](ctypes.addressof(slots), 2)
+        if stop is not None:
+            raise classify(stop, self._around.clock.reason, fuel=fuel)
+        return slots[0] & 0xFFFFFFFF
+
+    @property
+    def fuel_left(self) -> int | None:
+        """The fuel that is left of this turn, or None where code is unmetered."""
+        return self._store.get_fuel() if self._metered else None
+
+    def lower_fuel(self, fuel: int) -> None:
+        """Leave the running turn at most `fuel`; nothing happens where code is unmetered."""
+        left = self.fuel_left
+        if left is not None:
+            self._store.set_fuel(min(left, fuel))
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._store.close()
+            self._linker.close()
+            self._shadows.clear()
+            self._kept.clear()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn("a guest instance was not closed", ResourceWarning, stacklevel=2)
+
+
+class _Nowhere:
+    """The reach of an instance that has no words yet."""
+
+
+_NOWHERE: Any = _Nowhere()

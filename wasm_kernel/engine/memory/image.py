@@ -1,0 +1,119 @@
+"""A base image: a guest's linear memory after boot, kept as a file and mapped into new instances.
+
+What makes the state of a guest between two turns is its linear memory alone: the wasm stack is empty,
+the one mutable global that matters (the stack pointer) has its initial value, the table never changes.
+So a new instance plus the saved memory is the booted guest. On Linux the file is mapped copy-on-write
+over the instance's memory, which takes a millisecond and shares its pages between all kernels of
+this machine; elsewhere it is read into it.
+
+The file is the memory, nothing else; zero pages are holes. What must be known besides stands in a
+second file, `Facts`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wasm_kernel.engine.instance import Instance
+from wasm_kernel.errors import ImageError
+
+_BLOCK = 65_536
+MAPS = sys.platform == "linux"
+_MAP_FIXED = 0x10  # Linux; Python's mmap module does not name it
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of an image besides its bytes.
+
+    `words` are the interrupt words (`interrupt.py`), `dot` the address of a byte that holds a dot.
+    """
+
+    size: int
+    words: Mapping[int, int]
+    dot: int
+
+    def dump(self) -> str:
+        """As JSON."""
+        words = {str(at): bits for at, bits in self.words.items()}
+        return json.dumps({"size": self.size, "words": words, "dot": self.dot})
+
+    @classmethod
+    def load(cls, text: str) -> Facts:
+        """From JSON.
+
+        Raises:
+            ImageError: the text is not what `dump` writes.
+        """
+        try:
+            raw = json.loads(text)
+            words = {int(at): int(bits) for at, bits in raw["words"].items()}
+            return cls(int(raw["size"]), words, int(raw["dot"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise ImageError("the base image's description is damaged") from problem
+
+
+def save(instance: Instance, path: Path) -> None:
+    """Write an instance's memory to a file, without its zero blocks."""
+    size, empty = instance.reach.size, bytes(_BLOCK)
+    with path.open("wb") as file:
+        for at in range(0, size, _BLOCK):
+            block = instance.reach.read(at, min(_BLOCK, size - at))
+            if block != empty:
+                file.seek(at)
+                file.write(block)
+        file.truncate(size)
+
+
+def attach(instance: Instance, path: Path, facts: Facts) -> None:
+    """Give an instance the memory of an image.
+
+    Raises:
+        ImageError: the file is not as large as it should be, or can't be mapped.
+        MemoryError: the policy's memory limit is below the image's size.
+    """
+    if path.stat().st_size != facts.size:
+        raise ImageError("the base image is not complete")
+    instance.grow_to(facts.size)
+    if MAPS:
+        _map(instance.reach.address, path, facts.size)
+    else:
+        _read(instance, path)
+    instance.arm_interrupts(facts.words)
+
+
+def _map(address: int, path: Path, size: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    how = mmap.MAP_PRIVATE | _MAP_FIXED
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        mapped = libc.mmap(address, size, access, how, descriptor, 0)
+    finally:
+        os.close(descriptor)
+    if mapped != address:
+        raise ImageError(f"the base image can't be mapped: {os.strerror(ctypes.get_errno())}")
+
+
+def _read(instance: Instance, path: Path) -> None:
+    at = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK * 64):
+            instance.reach.write(at, block)
+            at += len(block)

@@ -1,0 +1,80 @@
+"""Names that do not exist for the guest, and where a path leads.
+
+Two names in the workspace's root are the host's: `.metadata.json` and `.wasm_kernel`. Whether a path
+means one of them is decided where it leads to, after every link on the way, under any spelling that
+some file system would take for the same name (letter case, Unicode forms, ignorable characters,
+trailing dots and spaces, an NTFS stream suffix).
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from pathlib import Path
+
+HIDDEN = frozenset({".metadata.json", ".wasm_kernel"})
+_HOPS = 40  # as many links as Linux follows
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name in the workspace's root is one of the host's, under any spelling."""
+    return spelling(name) in HIDDEN
+
+
+def spelling(name: str) -> str:
+    """The one form that all spellings of a name share."""
+    plain = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", plain).casefold())
+    return folded.split(":", 1)[0].rstrip(". ")
+
+
+class HiddenName(Exception):
+    """A path leads to, or through, a name that does not exist for the guest."""
+
+
+def resolve(
+    root: Path, start: tuple[str, ...], path: str, *, follow: bool, guarded: bool
+) -> tuple[str, ...] | None:
+    """Where `path`, seen from the folder `start` below `root`, leads: the parts below `root`.
+
+    Args:
+        root: The host folder behind a preopen.
+        start: The parts of the folder that the path begins at.
+        path: The guest's path.
+        follow: Whether a link at the end of the path is followed.
+        guarded: Whether hidden names in `root` are refused.
+
+    Returns:
+        The parts, or None where the path leaves `root`, is absolute or follows too many links:
+        wasmtime refuses those itself.
+
+    Raises:
+        HiddenName: the path leads to or through a hidden name.
+    """
+    done, hops = list(start), 0
+    todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            if not done:
+                return None
+            done.pop()
+            continue
+        if guarded and not done and is_hidden(part):
+            raise HiddenName(part)
+        target = _link_target(root, done, part) if todo or follow else None
+        if target is None:
+            done.append(part)
+            continue
+        hops += 1
+        if hops > _HOPS or target.startswith("/"):
+            return None
+        todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+    return tuple(done)
+
+
+def _link_target(root: Path, folder: list[str], name: str) -> str | None:
+    try:
+        return os.readlink("/".join([str(root), *folder, name]))  # noqa: PTH115 - hot, and text
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,186 @@
+"""Every private name of wasmtime-py that this package touches, each with its reason.
+
+wasmtime-py has no public way to
+
+- set the async stack size, without which an engine with an 8 MiB wasm stack is refused
+  (`wasmtime_config_async_stack_size_set`);
+- hang a callback on a store's epoch deadline (`wasmtime_store_epoch_deadline_callback`), the one
+  place where the host gets a word in while the guest computes;
+- define a host function without a Python object a value (`wasmtime_linker_define_func_unchecked`)
+  and call back into the guest the same way (`wasmtime_func_call_unchecked`): ten times faster;
+- read a trap's code and an exit status without going through exceptions
+  (`wasmtime_trap_code`, `wasmtime_error_exit_status`), or free them;
+- get at the handles behind `Store`, `Linker`, `Func` and `Memory` that these calls take.
+
+They are looked up when this module is imported, so a wasmtime-py without one of them fails there,
+with its name, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import wasmtime
+from wasmtime import _bindings, _ffi
+
+_NEEDED = (
+    "wasmtime_config_async_stack_size_set",
+    "wasmtime_store_epoch_deadline_callback",
+    "wasmtime_linker_define_func_unchecked",
+    "wasmtime_func_unchecked_callback_t",
+    "wasmtime_func_call_unchecked",
+    "wasmtime_trap_code",
+    "wasmtime_error_exit_status",
+    "wasmtime_error_delete",
+    "wasmtime_error_new",
+    "wasmtime_memory_data",
+    "wasmtime_memory_data_size",
+    "wasm_trap_delete",
+    "wasm_trap_t",
+)
+_missing = [name for name in _NEEDED if not hasattr(_bindings, name)]
+if _missing:
+    raise ImportError(
+        f"wasmtime-py {version('wasmtime')} lacks {', '.join(_missing)}, which wasm-kernel needs; "
+        "install the version that wasm-kernel's own requirements name"
+    )
+
+SLOT = 16  # bytes of one wasmtime_val_raw_t: arguments and results lie in an array of these
+UPDATE_CONTINUE = 0  # wasmtime_update_deadline_kind_t
+
+HostFunction = Callable[[int, int], None]
+"""Called with the address of the argument slots and their number; writes its result to slot 0."""
+
+_CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)
+_NO_FINALIZER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)()
+_epoch_type = _bindings._wasmtime_store_epoch_deadline_callback.argtypes[1]
+_epoch_no_finalizer = _bindings._wasmtime_store_epoch_deadline_callback.argtypes[3]()
+_call = _ffi.dll.wasmtime_func_call_unchecked
+_TrapPointer = ctypes.POINTER(_bindings.wasm_trap_t)
+
+
+def set_async_stack(config: wasmtime.Config, size: int) -> None:
+    """wasmtime's async stack in bytes; it must be larger than the wasm stack, or no engine."""
+    _bindings.wasmtime_config_async_stack_size_set(config.ptr(), size)
+
+
+def context_of(store: wasmtime.Store) -> Any:
+    """The store's C context, valid until the store is closed."""
+    return store._context()
+
+
+def define(
+    linker: wasmtime.Linker, module: str, name: str, kind: wasmtime.FuncType, function: HostFunction
+) -> object:
+    """Define a host function in `linker`. The object returned must outlive every instance."""
+
+    def callback(_env: int, _caller: int, slots: int, count: int) -> int:
+        function(slots, count)
+        return 0
+
+    kept = _CALLBACK(callback)
+    spelled = (module.encode(), name.encode())
+    error = _bindings.wasmtime_linker_define_func_unchecked(
+        linker.ptr(),
+        ctypes.create_string_buffer(spelled[0]),
+        len(spelled[0]),
+        ctypes.create_string_buffer(spelled[1]),
+        len(spelled[1]),
+        kind.ptr(),
+        ctypes.cast(kept, _bindings.wasmtime_func_unchecked_callback_t),
+        None,
+        _NO_FINALIZER,
+    )
+    if error:
+        raise wasmtime.WasmtimeError._from_ptr(error)
+    return kept
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a call into the guest ended early.
+
+    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both None where the
+    epoch callback ended it (or wasmtime failed otherwise).
+    """
+
+    trap: wasmtime.TrapCode | None = None
+    status: int | None = None
+
+
+class RawFunc:
+    """A wasm function that is called with slots in memory, without conversions."""
+
+    def __init__(self, context: Any, func: wasmtime.Func) -> None:
+        self._context = context
+        self._func = func
+        self._handle = ctypes.byref(func._func)
+
+    def __call__(self, slots: int, count: int) -> Stop | None:
+        """Call with `count` slots at address `slots`; the result is in slot 0."""
+        trap = _TrapPointer()
+        error = _call(
+            self._context, self._handle, ctypes.c_void_p(slots), count, ctypes.byref(trap)
+        )
+        if not trap and not error:
+            return None
+        return _stop_of(trap, error)
+
+
+def _stop_of(trap: Any, error: Any) -> Stop:
+    if trap:
+        code = ctypes.c_uint8()
+        known = _bindings.wasmtime_trap_code(trap, ctypes.byref(code))
+        _bindings.wasm_trap_delete(trap)
+        return Stop(trap=wasmtime.TrapCode(code.value) if known else None)
+    status = ctypes.c_int()
+    exited = _bindings.wasmtime_error_exit_status(error, ctypes.byref(status))
+    _bindings.wasmtime_error_delete(error)
+    return Stop(status=status.value if exited else None)
+
+
+_call.restype = ctypes.POINTER(_bindings.wasmtime_error_t)
+_call.argtypes = None  # a raw address instead of a typed pointer for the slots
+
+
+class RawMemory:
+    """Where a guest's linear memory lies in this process, and how large it is."""
+
+    def __init__(self, context: Any, memory: wasmtime.Memory) -> None:
+        self._context = context
+        self._memory = memory
+        self._handle = ctypes.byref(memory._memory)
+
+    def address(self) -> int:
+        """The address of byte 0."""
+        pointer = _bindings.wasmtime_memory_data(self._context, self._handle)
+        return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+    def size(self) -> int:
+        """The size in bytes; it only ever grows."""
+        return int(_bindings.wasmtime_memory_data_size(self._context, self._handle))
+
+
+def watch_epochs(store: wasmtime.Store, on_epoch: Callable[[], bool]) -> object:
+    """Call `on_epoch` on the guest's thread at every epoch; True ends the running call.
+
+    The object returned must outlive the store.
+    """
+
+    def callback(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
+        delta[0] = 1
+        kind[0] = UPDATE_CONTINUE
+        if not on_epoch():
+            return 0
+        error = _bindings.wasmtime_error_new(ctypes.create_string_buffer(b"stopped"))
+        return ctypes.cast(error, ctypes.c_void_p).value or 0
+
+    kept = _epoch_type(callback)
+    _bindings.wasmtime_store_epoch_deadline_callback(store.ptr(), kept, None, _epoch_no_finalizer)
+    return kept

@@ -1,0 +1,69 @@
+"""The thread that a sandbox's guest lives on.
+
+Guest recursion uses the native stack of the thread it runs on: wasm may use 8 MiB of it, the host's
+callbacks come on top, and on a default thread a deep recursion would end the whole process.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+STACK_BYTES = 64 * 1024 * 1024
+
+T = TypeVar("T")
+_starting = threading.Lock()  # the stack size of new threads is a setting of the whole process
+
+
+class GuestThread:
+    """Runs jobs one after another on one thread with a big stack. Any thread may submit."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        with _starting:
+            before = threading.stack_size(STACK_BYTES)
+            try:
+                self._thread.start()
+            finally:
+                threading.stack_size(before)
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """The future of `job`, which runs after those before it.
+
+        A job whose future is cancelled before its turn does not run.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = job()
+            except BaseException as problem:
+                future.set_exception(problem)
+            else:
+                future.set_result(result)
+
+        self._jobs.put(run)
+        return future
+
+    def close(self, last: Callable[[], None]) -> None:
+        """Run `last` after everything submitted, then end; idempotent, does not wait."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(last)
+            self._jobs.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended, or for so many seconds."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
