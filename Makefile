@@ -1,0 +1,56 @@
+# Targets for people and for CI. Everything made here lies in .venv, build and the user's cache.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BENCH := build/bench-venv
+SOAK_ROUNDS ?= 20
+SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
+
+.PHONY: demo test lint bench soak clean
+
+# The environment holds one of two installs; each stamp says which, and making one removes the other.
+PLAIN := $(VENV)/.plain
+EDITABLE := $(VENV)/.editable
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(PLAIN): pyproject.toml $(SOURCES) | $(BIN)/python
+	rm -f $(EDITABLE)
+	$(BIN)/python -m pip install --quiet .
+	touch $@
+
+$(EDITABLE): pyproject.toml $(wildcard kernelspec/python/*) | $(BIN)/python
+	rm -f $(PLAIN)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(PLAIN)
+	$(BIN)/wasm-kernel warm
+	mkdir -p build
+	$(BIN)/jupyter execute --kernel_name=wasm-python --output=$(CURDIR)/build/1-tour notebooks/1-tour.ipynb
+	@echo "The executed notebook is build/1-tour.ipynb; open it with any Jupyter."
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(EDITABLE)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(BENCH)/.installed: tests/benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet -r $<
+	$(BENCH)/bin/python -m ipykernel install --sys-prefix
+	touch $@
+
+bench: $(EDITABLE) $(BENCH)/.installed
+	$(BIN)/wasm-kernel warm
+	$(BIN)/python -m tests.benchmarks --native $(BENCH)
+
+soak: $(EDITABLE)
+	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .ruff_cache

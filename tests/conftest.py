@@ -1,0 +1,83 @@
+"""What every test may use: a warm cache, and real sandboxes on folders of their own.
+
+The compiled guest and the base image lie in the user's cache, or where `WASM_KERNEL_CACHE` says, so
+that a machine builds them once and not once a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import wasm_kernel
+from wasm_kernel.policy import ExecutionPolicy
+
+if TYPE_CHECKING:
+    from wasm_kernel import BaseSandbox
+
+# A busy machine draws its first inputs slowly; that says nothing about the code.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
+
+FIRST_START_SECONDS = 600  # compiling the guest and building its image on a slow machine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Jupyter and IPython read and write nothing of the user's own."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        patch.setenv("JUPYTER_CONFIG_DIR", str(folder / "config"))
+        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+        patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The guest is compiled and its base image built, once a run at most."""
+    _started(tmp_path_factory.mktemp("warm"), ExecutionPolicy()).close()
+
+
+@pytest.fixture(scope="session")
+def warm_metered(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As `warm`, for the flavour that counts fuel."""
+    policy = ExecutionPolicy(fuel_budget=10**12)
+    _started(tmp_path_factory.mktemp("warm"), policy).close()
+
+
+@pytest.fixture
+def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+    """A started sandbox whose workspace is `tmp_path / "app"`."""
+    started = _started(tmp_path / "app", ExecutionPolicy())
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def module_sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSandbox]:
+    """One started sandbox for a whole file of tests that leave each other alone."""
+    started = _started(tmp_path_factory.mktemp("app"), ExecutionPolicy())
+    yield started
+    started.close()
+
+
+def _started(workspace: Path, policy: ExecutionPolicy) -> BaseSandbox:
+    workspace.mkdir(exist_ok=True)
+    made = wasm_kernel.create_sandbox(workspace=workspace, policy=policy)
+    made.start().result(FIRST_START_SECONDS)
+    return made
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """The environment for a process that a test starts, as the newcomer's shell has it."""
+    hidden = ("PYTHONPATH", "PYTHONWARNINGS")
+    return {name: value for name, value in os.environ.items() if name not in hidden}

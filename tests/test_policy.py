@@ -1,0 +1,158 @@
+"""`ExecutionPolicy`: sound by default, checked when made, frozen after."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.policy import MEMORY_MIN, MIB, POLICY_FIELDS, ExecutionPolicy, Mount, RuntimeType
+
+WRONG: dict[str, list[Any]] = {
+    "fuel_budget": [0, -1, 2**63, 1.5, True, "9"],
+    "memory_bytes": [0, -1, MEMORY_MIN - 1, 4096 * MIB + 1, 1e9, None, False],
+    "cell_timeout": [0, -1, float("inf"), float("nan"), "9", True],
+    "grace_seconds": [0, -0.1, float("nan"), float("inf"), None, "2"],
+    "query_seconds": [0, -0.1, float("nan"), None],
+    "stdout_bytes": [-1, 1.0, None, True],
+    "stderr_bytes": [-1, 1.0, None, True],
+    "display_bytes": [-1, 1.0, None],
+    "display_count": [-1, 1.0, None],
+    "open_files": [0, 15, 65_537, None],
+}
+
+
+def made(field: str, value: Any) -> ExecutionPolicy:
+    return ExecutionPolicy(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
+)
+def test_a_wrong_value_is_refused_with_its_field(field: str, value: Any) -> None:
+    with pytest.raises(PolicyError) as caught:
+        made(field, value)
+    assert caught.value.field == field
+    assert str(caught.value).startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("fuel_budget", 1),
+        ("fuel_budget", 2**62),
+        ("memory_bytes", MEMORY_MIN),
+        ("memory_bytes", 4096 * MIB),
+        ("cell_timeout", None),
+        ("cell_timeout", 1),
+        ("stdout_bytes", 0),
+        ("display_count", 0),
+        ("open_files", 16),
+        ("open_files", 65_536),
+    ],
+)
+def test_the_bounds_themselves_are_allowed(field: str, value: Any) -> None:
+    assert getattr(made(field, value), field) == value
+
+
+def test_the_defaults_are_sound() -> None:
+    policy = ExecutionPolicy()
+    assert policy.fuel_budget is None
+    assert policy.cell_timeout is not None
+    assert policy.mounts == ()
+    assert dict(policy.env) == {}
+
+
+def test_a_policy_is_metered_where_it_has_a_budget() -> None:
+    assert ExecutionPolicy(fuel_budget=10).metered
+    assert not ExecutionPolicy().metered
+
+
+@pytest.mark.parametrize("field", POLICY_FIELDS)
+def test_a_policy_is_frozen(field: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(ExecutionPolicy(), field, None)
+
+
+@pytest.mark.parametrize("field", POLICY_FIELDS)
+def test_every_field_is_documented(field: str) -> None:
+    assert f"        {field}: " in (ExecutionPolicy.__doc__ or "")
+
+
+def test_the_environment_is_a_copy_nobody_can_change() -> None:
+    given = {"LANG": "C"}
+    policy = ExecutionPolicy(env=given)
+    given["LANG"] = "de"
+    assert policy.env["LANG"] == "C"
+    with pytest.raises(TypeError):
+        policy.env["LANG"] = "fr"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("env", [{"": "x"}, {"a=b": "x"}, {"a\0": "x"}, {"a": "x\0"}, {"a": 1}])
+def test_a_broken_environment_is_refused(env: Any) -> None:
+    with pytest.raises(PolicyError) as caught:
+        ExecutionPolicy(env=env)
+    assert caught.value.field == "env"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "guest", "writable"),
+    [
+        ("/srv/data:/data", "/srv/data", "/data", False),
+        ("/srv/data:/data:ro", "/srv/data", "/data", False),
+        ("/srv/data:/data:rw", "/srv/data", "/data", True),
+        ("/srv/a:b:/data", "/srv/a:b", "/data", False),
+        ("C:/data:/data:rw", "C:/data", "/data", True),
+    ],
+)
+def test_a_mount_is_read_from_text(text: str, host: str, guest: str, writable: bool) -> None:
+    assert Mount.parse(text) == Mount(Path(host), guest, writable)
+
+
+@pytest.mark.parametrize("text", ["", ":", "/srv", "/srv:", ":/data", "/srv::rw"])
+def test_a_text_that_is_no_mount_is_refused(text: str) -> None:
+    with pytest.raises(PolicyError, match="HOST:GUEST"):
+        Mount.parse(text)
+
+
+def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert Mount.parse("~/data:/data").host == tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    "guest",
+    [
+        *("data", "", "/", "/data/", "//data", "/data/../app", "/./data"),
+        *("/app", "/app/x", "/usr/lib", "/tmp", "/tmp/x"),
+    ],
+)
+def test_a_guest_path_that_is_not_plain_or_not_free_is_refused(guest: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        ExecutionPolicy(mounts=(Mount(tmp_path, guest),))
+    assert caught.value.field == "mounts"
+
+
+def test_a_mount_of_no_folder_is_refused_without_naming_the_host_path(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        ExecutionPolicy(mounts=(Mount(tmp_path / "nothing", "/data"),))
+    assert str(tmp_path) not in str(caught.value)
+    assert "/data" in str(caught.value)
+
+
+def test_one_guest_path_is_mounted_once(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="twice"):
+        ExecutionPolicy(mounts=(Mount(tmp_path, "/data"), Mount(tmp_path, "/data", True)))
+
+
+def test_good_mounts_are_kept_in_order(tmp_path: Path) -> None:
+    given = [Mount(tmp_path, "/b"), Mount(tmp_path, "/a/c", True)]
+    assert ExecutionPolicy(mounts=given).mounts == tuple(given)  # type: ignore[arg-type]
+
+
+def test_a_runtime_is_named_by_its_text() -> None:
+    assert RuntimeType("python") is RuntimeType.PYTHON

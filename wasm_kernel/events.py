@@ -1,0 +1,137 @@
+"""What the package says to the application's log: `SandboxLogger`, and the name of every event.
+
+Each name stands here once, with the fields that come with it. Nothing is written anywhere until the
+application either hands over a logger or configures structlog itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import SandboxResult
+
+EXECUTION_START = "execution.start"  # runtime, fuel_budget, memory_bytes, cell_timeout, session_id
+EXECUTION_COMPLETE = "execution.complete"  # runtime, success, exit_code, error, fuel_consumed,
+#                                            memory_used_bytes, duration, session_id
+
+SESSION_CREATED = "session.created"  # session_id, workspace_path
+SESSION_RETRIEVED = "session.retrieved"  # session_id, workspace_path
+SESSION_DELETED = "session.deleted"  # session_id
+
+FILE_LIST = "session.file.list"  # session_id, pattern, count
+FILE_READ = "session.file.read"  # session_id, path, size_bytes
+FILE_WRITE = "session.file.write"  # session_id, path, size_bytes
+FILE_DELETE = "session.file.delete"  # session_id, path
+
+METADATA_FAILED = "session.metadata.failed"  # session_id, error
+METADATA_CORRUPTED = "session.metadata.corrupted"  # session_id, error
+
+PRUNE_STARTED = "session.prune.started"  # threshold, workspace_root, dry_run
+PRUNE_CANDIDATE = "session.prune.candidate"  # session_id, age_hours, size_bytes
+PRUNE_DELETED = "session.prune.deleted"  # session_id
+PRUNE_SKIPPED = "session.prune.skipped"  # session_id, reason
+PRUNE_FAILED = "session.prune.failed"  # session_id, error
+PRUNE_COMPLETED = "session.prune.completed"  # deleted_count, skipped_count, reclaimed_bytes,
+#                                              duration
+
+WARNINGS = frozenset({METADATA_FAILED, METADATA_CORRUPTED, PRUNE_SKIPPED, PRUNE_FAILED})
+
+
+class EventLogger(Protocol):
+    """The part of a structlog logger that is used here."""
+
+    def info(self, event: str, **fields: Any) -> Any:
+        """An ordinary event."""
+
+    def warning(self, event: str, **fields: Any) -> Any:
+        """An event that somebody should look at."""
+
+
+class SandboxLogger:
+    """Sends events to a structlog logger; immutable, so every thread may use it.
+
+    Without a logger of its own it speaks through structlog once the application has configured
+    that, and is silent before.
+
+    Args:
+        logger: A structlog logger, or anything with its `info` and `warning`.
+        fields: Fields that every event carries, such as `session_id`.
+    """
+
+    def __init__(
+        self, logger: EventLogger | None = None, fields: Mapping[str, Any] | None = None
+    ) -> None:
+        self._logger = logger
+        self.fields: Mapping[str, Any] = MappingProxyType(dict(fields or {}))
+
+    def bind(self, **fields: Any) -> SandboxLogger:
+        """A logger whose every event carries `fields` too."""
+        return SandboxLogger(self._logger, {**self.fields, **fields})
+
+    def log_event(self, event: str, **fields: Any) -> None:
+        """Send one event, at level `warning` for those in `WARNINGS` and at `info` otherwise.
+
+        Paths and enum members become plain values; a field that is None is left out.
+        """
+        logger = self._logger or _configured_logger()
+        if logger is None:
+            return
+        send = logger.warning if event in WARNINGS else logger.info
+        merged = {**self.fields, **fields}
+        send(event, **{name: _plain(value) for name, value in merged.items() if value is not None})
+
+    def log_execution_start(
+        self, runtime: str, policy: ExecutionPolicy, session_id: str | None = None
+    ) -> None:
+        """Say that a cell starts, and under which limits."""
+        self.log_event(
+            EXECUTION_START,
+            runtime=runtime,
+            fuel_budget=policy.fuel_budget,
+            memory_bytes=policy.memory_bytes,
+            cell_timeout=policy.cell_timeout,
+            **_session(session_id),
+        )
+
+    def log_execution_complete(
+        self, runtime: str, result: SandboxResult, session_id: str | None = None
+    ) -> None:
+        """Say what a cell came to; of an error only its class is told, never its text."""
+        self.log_event(
+            EXECUTION_COMPLETE,
+            runtime=runtime,
+            success=result.success,
+            exit_code=result.exit_code,
+            error=result.error.ename if result.error else None,
+            fuel_consumed=result.fuel_consumed,
+            memory_used_bytes=result.memory_used_bytes,
+            duration=result.duration,
+            **_session(session_id),
+        )
+
+
+def _session(session_id: str | None) -> dict[str, str]:
+    """No field at all where no session is named, so that a bound one keeps its value."""
+    return {} if session_id is None else {"session_id": session_id}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def _configured_logger() -> EventLogger | None:
+    # An application that configured structlog has imported it. Importing it here, only to find
+    # that nobody did, would cost every kernel 50 ms of its start.
+    structlog = sys.modules.get("structlog")
+    if structlog is None or not structlog.is_configured():
+        return None
+    logger: EventLogger = structlog.get_logger("wasm_kernel")
+    return logger
