@@ -37,6 +37,23 @@ class Signals(Protocol):
         """Take it back."""
 
 
+class _Deaf:
+    """The signals of a turn that no interrupt may reach."""
+
+    def raise_(self) -> None:
+        """Nothing happens."""
+
+    def pending(self) -> bool:
+        """Never."""
+        return False
+
+    def clear(self) -> None:
+        """Nothing is there."""
+
+
+DEAF = _Deaf()
+
+
 class Clock:
     """The deadline of the running turn, and the interrupts that meet it."""
 
@@ -53,17 +70,42 @@ class Clock:
         self._patience: float | None = None  # when an interrupt goes the hard way
         self._insist = False
         self.reason: Reason | None = None
+        self._expected = 0  # cells that are queued and not yet armed
+        self._early = False  # one of them was interrupted
         self._closed = False
 
+    def expect(self, cells: int) -> None:
+        """So many more cells are queued, or fewer where one will not run."""
+        with self._changed:
+            self._expected += cells
+            self._early = self._early and self._expected > 0
+
     def arm(
-        self, signals: Signals, seconds: float | None, grace: float, *, soft: bool = False
+        self,
+        signals: Signals,
+        seconds: float | None,
+        grace: float,
+        *,
+        soft: bool = False,
+        expected: bool = False,
     ) -> None:
-        """A turn begins. A `soft` deadline interrupts the guest first, and stops it after `grace`."""
+        """A turn begins.
+
+        Args:
+            signals: How an interrupt reaches its guest.
+            seconds: Its deadline, or None for no limit.
+            grace: Seconds that an interrupted guest has.
+            soft: The deadline interrupts the guest first, and stops it after `grace`.
+            expected: It is a cell that `expect` announced; an interrupt may be there already.
+        """
         with self._changed:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
             self._deadline = None if seconds is None else time.monotonic() + seconds
             self._soft, self._paused_at = soft, None
             self._asked = self._signalled = 0
+            if expected:
+                self._expected -= 1
+                self._asked, self._early = int(self._early), False
             self._patience, self._insist = None, False
             self.reason = Reason("closed", 0.0) if self._closed else None
 
@@ -75,10 +117,14 @@ class Clock:
             self._signals = None
 
     def interrupt(self) -> bool:
-        """Ask the running turn to stop, from any thread. False where none runs."""
+        """Ask the running turn, or the cell that is about to run, to stop, from any thread.
+
+        False where there is none.
+        """
         with self._changed:
             if self._signals is None:
-                return False
+                self._early = self._expected > 0
+                return self._early
             self._asked += 1
             self._changed.notify_all()
             return True

@@ -185,11 +185,16 @@ class Instance:
         """The fuel that is left of this turn, or None where code is unmetered."""
         return self._store.get_fuel() if self._metered else None
 
-    def lower_fuel(self, fuel: int) -> None:
-        """Leave the running turn at most `fuel`; nothing happens where code is unmetered."""
+    def lower_fuel(self, fuel: int) -> int:
+        """Leave the running turn at most `fuel`, and say how much was taken away.
+
+        Nothing happens where code is unmetered.
+        """
         left = self.fuel_left
-        if left is not None:
-            self._store.set_fuel(min(left, fuel))
+        if left is None or left <= fuel:
+            return 0
+        self._store.set_fuel(fuel)
+        return left - fuel
 
     def close(self) -> None:
         """Give everything back; idempotent."""

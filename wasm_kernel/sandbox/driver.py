@@ -1,0 +1,34 @@
+"""The contract that a guest language fulfils."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from wasm_kernel.engine.compiler import Progress
+from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.preopens import Preopens
+from wasm_kernel.policy import ExecutionPolicy
+
+
+class Driver(Protocol):
+    """How a language gets into an instance. One driver serves every sandbox of a process."""
+
+    name: str
+    turn_source: bytes
+    """What the host runs in the guest to begin a turn: always the same."""
+
+    def prepare(self, metered: bool, progress: Progress) -> None:
+        """Make everything that takes long, once a machine; quick where it is there already.
+
+        Call it on a guest thread: it runs guests.
+
+        Raises:
+            WasmKernelError: it can't be made; the text says what to do.
+        """
+
+    def preopens(self, workspace: Path, scratch: Path, policy: ExecutionPolicy) -> Preopens:
+        """The folders that a guest sees."""
+
+    def instance(self, around: Surroundings, *, metered: bool) -> Instance:
+        """A booted guest, in milliseconds, after `prepare`."""

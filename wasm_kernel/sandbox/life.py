@@ -1,0 +1,181 @@
+"""A guest's life inside a sandbox: begun, run turn by turn, and begun anew when it is lost.
+
+Everything here runs on the sandbox's own thread; only `clock` is for other threads too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.engine.changes import Changes
+from wasm_kernel.engine.clock import DEAF, Clock
+from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.output import Streams
+from wasm_kernel.errors import GuestCrashed, GuestStopped
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.listener import Listener, Silence
+from wasm_kernel.sandbox.turn import Host, Turn
+
+_START_SECONDS = 30.0
+_KEPT = (
+    "Your files in /app are as the cell left them; the variables are gone. "
+    "A new interpreter is ready: run the cells above again."
+)
+
+
+class Life:
+    """The living instance of one sandbox, and what outlives it."""
+
+    def __init__(
+        self, driver: Driver, workspace: Path, scratch: Path, policy: ExecutionPolicy
+    ) -> None:
+        self.clock = Clock()
+        self.changes = Changes()
+        self.fuel_consumed: int | None = None
+        self.host = Host(self._flush, self._lower, self._waiting, self.clock.take_interrupt)
+        self._driver = driver
+        self._workspace = workspace
+        self._scratch = scratch
+        self._policy = policy
+        self._streams = Streams()
+        self._instance: Instance | None = None
+        self._turn: Turn | None = None
+        self._next_count = 1
+        self._fuel_cut = 0
+
+    def begin(self, progress: Callable[[str], None]) -> None:
+        """Make the guest ready for its first cell.
+
+        Raises:
+            WasmKernelError: it can't be.
+        """
+        self._driver.prepare(self._policy.metered, progress)
+        self._revive()
+
+    def end(self) -> None:
+        """Give the instance back."""
+        if self._instance is not None:
+            self._instance.close()
+            self._instance = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The size of the guest's memory; 0 where there is none."""
+        return self._instance.reach.size if self._instance is not None else 0
+
+    def count_of_failed(self) -> int:
+        """The execution count of the cell that has just been stopped."""
+        return self._next_count - 1
+
+    def run(
+        self, request: Mapping[str, Any], listener: Listener, *, seconds: float | None = None
+    ) -> tuple[Turn, GuestStopped | None]:
+        """Run one turn. Where the guest is lost in it, a new one is ready afterwards.
+
+        Args:
+            request: The request, as the agent will read it.
+            listener: Hears the turn.
+            seconds: A soft limit instead of the policy's: the guest is interrupted first.
+
+        Returns:
+            The turn, and how it was stopped, or None where it came back.
+        """
+        turn = Turn(request, listener, self._policy, self.host)
+        self.changes.clear()
+        try:
+            self._run(turn, seconds)
+        except GuestStopped as stopped:
+            self.end()
+            stopped.kept = _KEPT
+            if request.get("store_history"):
+                self._next_count += 1
+            self._revive()
+            return turn, stopped
+        self._note_count(turn, request)
+        return turn, None
+
+    def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
+        count = (turn.reply or {}).get("execution_count")
+        if request.get("store_history") and isinstance(count, int) and 0 < count < 2**31:
+            self._next_count = count + 1
+
+    def _run(self, turn: Turn, seconds: float | None) -> None:
+        instance, policy = self._living(), self._policy
+        if seconds is not None:
+            self.clock.arm(instance.words, seconds, policy.grace_seconds, soft=True)
+            self._drive(instance, turn, None)
+            return
+        self.clock.arm(instance.words, policy.cell_timeout, policy.grace_seconds, expected=True)
+        self._drive(instance, turn, policy.fuel_budget)
+
+    def _living(self) -> Instance:
+        if self._instance is None:
+            raise GuestCrashed("no guest")
+        return self._instance
+
+    def _drive(self, instance: Instance, turn: Turn, fuel: int | None) -> None:
+        """The turn itself; the clock is armed."""
+        caps = {"stdout": self._policy.stdout_bytes, "stderr": self._policy.stderr_bytes}
+        self._turn, self._fuel_cut = turn, 0
+        self._streams.begin(turn.hear, caps)
+        try:
+            status = instance.turn(self._driver.turn_source, fuel=fuel)
+        finally:
+            left = instance.fuel_left
+            self.fuel_consumed = None
+            if left is not None and fuel is not None:
+                self.fuel_consumed = fuel - self._fuel_cut - left
+            self.clock.disarm()
+            self._streams.end()
+            self._turn = None
+        if status or turn.reply is None:
+            raise GuestCrashed("the cell broke the sandbox's own agent")
+
+    def _revive(self) -> None:
+        """A new instance, told what it must know."""
+        self._instance = self._driver.instance(self._around(), metered=self._policy.metered)
+        start = {
+            "op": "start",
+            "env": dict(self._policy.env),
+            "execution_count": self._next_count,
+        }
+        turn = Turn(start, Silence(), self._policy, self.host)
+        self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)
+        self._drive(self._instance, turn, None)
+
+    def _around(self) -> Surroundings:
+        policy = self._policy
+        return Surroundings(
+            handler=self._answer,
+            clock=self.clock,
+            streams=self._streams,
+            changes=self.changes,
+            preopens=self._driver.preopens(self._workspace, self._scratch, policy),
+            env={},
+            memory_bytes=policy.memory_bytes,
+            open_files=policy.open_files,
+        )
+
+    def _answer(self, data: bytes) -> bytes:
+        if self._turn is None:
+            return frames.write({"refused": "no turn is running"})
+        return self._turn.answer(data)
+
+    def _flush(self) -> None:
+        self._streams.flush()
+
+    def _lower(self, limit: frames.Limit) -> None:
+        if limit.seconds is not None:
+            self.clock.lower(limit.seconds)
+        if limit.fuel is not None and self._instance is not None:
+            self._fuel_cut += self._instance.lower_fuel(limit.fuel)
+
+    def _waiting(self, begins: bool) -> None:
+        if begins:
+            self.clock.pause()
+        else:
+            self.clock.resume()

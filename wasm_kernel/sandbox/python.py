@@ -1,0 +1,223 @@
+"""CPython in an instance: compiling it, building its base image, attaching it."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+from wasm_kernel.engine import interrupt
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.changes import Changes
+from wasm_kernel.engine.clock import Clock
+from wasm_kernel.engine.compiler import Compiler, Progress
+from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.memory import image
+from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.preopens import Preopen, Preopens
+from wasm_kernel.errors import GuestStopped, ImageError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import bundles, frames
+from wasm_kernel.sandbox.bundles import Bundle, Layout
+
+_TURN = '__import__("wasm_kernel_agent").turn()'
+_BOOT = (
+    f"import sys\nsys.path.append('{bundles.LIB_GUEST}/{bundles.BUNDLE_NAME}')\n"
+    f"import wasm_kernel_agent\nwasm_kernel_agent.turn()"
+)
+_ENV = {
+    "HOME": "/app",
+    "PYTHONTZPATH": "",
+    "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - a guest path
+    "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
+    "TMPDIR": "/tmp",  # noqa: S108 - a guest path
+    "TERM": "xterm-color",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+}
+_BOOT_MEMORY = 2048 * 1024 * 1024
+
+
+class PythonDriver:
+    """The Python guest of one process. Guest threads prepare it; any of them may then use it."""
+
+    name = "python"
+    turn_source = _TURN.encode()
+
+    def __init__(self, cache: Cache | None = None) -> None:
+        self.cache = cache or Cache()
+        self.compiler = Compiler(self.cache)
+        self._guard = threading.Lock()
+        self._facts: image.Facts | None = None
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """The guest's files, found but not yet laid out."""
+        return Bundle()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The guest's files, laid out."""
+        return self.bundle.lay_out(self.cache)
+
+    @cached_property
+    def image_name(self) -> str:
+        """The cache's name for the base image of this artifact, agent and wasmtime."""
+        text = f"{self.bundle.key} {version('wasmtime')} {_BOOT} {sorted(_ENV.items())}"
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
+
+    @property
+    def facts_name(self) -> str:
+        """The cache's name for the image's description."""
+        return f"{self.image_name}.facts"
+
+    def prepare(self, metered: bool, progress: Progress) -> None:
+        """Compile the guest and build its base image, where either is missing."""
+        with self._guard:
+            self._module(metered, progress)
+            if self._facts is None:
+                self._facts = self._load_image() or self._build_once(metered, progress)
+
+    def _module(self, metered: bool, progress: Progress = lambda text: None) -> object:
+        bundle = self.bundle
+        return self.compiler.module(bundle.binary, bundle.binary_digest, metered, progress)
+
+    def _load_image(self) -> image.Facts | None:
+        described = self.cache.trusted(self.facts_name)
+        if described is None or self.cache.trusted(self.image_name) is None:
+            return None
+        return image.Facts.load(described.read_text())
+
+    def _build_once(self, metered: bool, progress: Progress) -> image.Facts:
+        def waiting(seconds: float) -> None:
+            progress("another process is preparing Python, pandas and matplotlib")
+
+        with self.cache.lock(self.image_name, waiting):
+            return self._load_image() or self._build(metered, progress)
+
+    def _build(self, metered: bool, progress: Progress) -> image.Facts:
+        progress("preparing Python, pandas and matplotlib, once (about 5 s)")
+        with tempfile.TemporaryDirectory() as nowhere:
+            words = self._calibrate(metered, Path(nowhere))
+            handler = _Booting()
+            instance = self._raw(metered, Path(nowhere), handler)
+            try:
+                dot = instance.allocate(1)
+                instance.reach.write(dot, b".")
+                status = instance.turn(_BOOT.encode())
+                if status or not handler.booted:
+                    raise ImageError(f"the sandbox could not be prepared: {handler.said[-2000:]}")
+                facts = image.Facts(instance.reach.size, words, dot)
+                self.cache.write(self.image_name, lambda path: image.save(instance, path))
+            except GuestStopped as stopped:
+                raise ImageError(
+                    f"the sandbox could not be prepared: {stopped.happened} {handler.said[-2000:]}"
+                ) from stopped
+            finally:
+                instance.close()
+        self.cache.write(self.facts_name, lambda path: _write_text(path, facts.dump()))
+        return facts
+
+    def _calibrate(self, metered: bool, nowhere: Path) -> dict[int, int]:
+        """The interrupt words: those that two rounds agree on."""
+        seen: dict[bytes, bytes] = {}
+
+        def look(request: bytes) -> bytes:
+            seen[request] = instance.reach.read(0, instance.reach.size)
+            return b""
+
+        instance = self._raw(metered, nowhere, look)
+        try:
+            instance.turn(interrupt.CALIBRATION_SETUP.encode())
+            rounds = []
+            for _ in range(2):
+                instance.turn(interrupt.CALIBRATION_ROUND.encode())
+                rest = instance.reach.read(0, instance.reach.size)
+                rounds.append(interrupt.candidates(seen[b"before"], seen[b"after"], rest))
+        finally:
+            instance.close()
+        words = {at: bits for at, bits in rounds[0].items() if rounds[1].get(at) == bits}
+        if not words:
+            raise ImageError("this Python guest can't be interrupted: no signal words were found")
+        return words
+
+    def _raw(
+        self, metered: bool, nowhere: Path, handler: Callable[[bytes], bytes]
+    ) -> Instance:
+        """A guest without an image: memory as the artifact has it."""
+        streams = Streams()
+        if isinstance(handler, _Booting):
+            streams.begin(handler.hear, {"stdout": 1 << 20, "stderr": 1 << 20})
+        around = Surroundings(
+            handler=handler,
+            clock=Clock(),
+            streams=streams,
+            changes=Changes(),
+            preopens=self.preopens(nowhere, nowhere, ExecutionPolicy()),
+            env=_ENV,
+            memory_bytes=_BOOT_MEMORY,
+            open_files=256,
+        )
+        return Instance(self.compiler.engine(metered), self._module(metered), around, metered=metered)
+
+    def preopens(self, workspace: Path, scratch: Path, policy: ExecutionPolicy) -> Preopens:
+        """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, and the mounts."""
+        layout = self.layout
+        fixed = (
+            Preopen(layout.lib, bundles.LIB_GUEST),
+            Preopen(layout.data, bundles.DATA_GUEST),
+            Preopen(workspace, "/app", writable=True, tracked=True),
+            Preopen(scratch, "/tmp", writable=True),  # noqa: S108 - a guest path
+            Preopen(layout.root, "/"),
+        )
+        mounts = tuple(Preopen(m.host, m.guest, m.writable) for m in policy.mounts)
+        return Preopens(fixed, mounts)
+
+    def instance(self, around: Surroundings, *, metered: bool) -> Instance:
+        """A booted guest: a new instance with the base image's memory."""
+        facts = self._facts
+        if facts is None:
+            raise ImageError("the Python guest was not prepared")
+        engine, module = self.compiler.engine(metered), self._module(metered)
+        instance = Instance(engine, module, around, metered=metered, dot=facts.dot)
+        try:
+            image.attach(instance, self.cache.path(self.image_name), facts)
+        except BaseException:
+            instance.close()
+            raise
+        return instance
+
+
+class _Booting:
+    """The host's side of the one turn in which the base image boots."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.booted = False
+        self.said = ""
+
+    def hear(self, name: str, text: str) -> None:
+        self.said += text
+
+    def __call__(self, data: bytes) -> bytes:
+        frame = frames.read(data)
+        if isinstance(frame, frames.Next) and not self._asked:
+            self._asked = True
+            return frames.write({"op": "boot"})
+        if isinstance(frame, frames.Done):
+            self.booted = frame.reply.get("status") == "ok"
+            self.said += "" if self.booted else str(dict(frame.reply))
+        return b"{}"
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+@lru_cache(maxsize=1)
+def shared_driver() -> PythonDriver:
+    """The driver that the sandboxes of this process share."""
+    return PythonDriver()

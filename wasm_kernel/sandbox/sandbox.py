@@ -1,0 +1,328 @@
+"""`BaseSandbox`: a workspace, one long-lived guest, and the thread it lives on.
+
+Any thread may call a sandbox. What touches the guest runs on the sandbox's own thread, one job after
+another; `interrupt` and `close` act at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from wasm_kernel.engine.thread import GuestThread
+from wasm_kernel.errors import GuestStopped, SandboxClosed
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.life import Life
+from wasm_kernel.sandbox.listener import Listener, Silence
+from wasm_kernel.sandbox.turn import Turn
+
+Progress = Callable[[str], None]
+SCRATCH = ".wasm_kernel/tmp"  # the guest's /tmp, below the workspace
+_JOIN_SECONDS = 5.0
+
+
+class BaseSandbox:
+    """A guest with a workspace. Make one with `create_sandbox`.
+
+    Attributes:
+        workspace: The host folder that the guest sees as `/app`.
+        policy: The limits.
+        session_id: The session's id, or None outside of sessions.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        workspace: Path,
+        policy: ExecutionPolicy,
+        logger: SandboxLogger,
+        session_id: str | None,
+    ) -> None:
+        self.workspace = workspace
+        self.policy = policy
+        self.session_id = session_id
+        self._logger = logger
+        self._driver = driver
+        self._life = Life(driver, workspace, workspace / SCRATCH, policy)
+        self._guard = threading.Lock()
+        self._thread: GuestThread | None = None
+        self._started: Future[None] | None = None
+        self._waiting: set[Future[SandboxResult]] = set()
+        self._closed = False
+
+    def start(self, progress: Progress | None = None) -> Future[None]:
+        """Get the guest ready, on its own thread: compile, build the image, where that is missing.
+
+        Args:
+            progress: Hears plain sentences about what takes long, from any thread.
+
+        Returns:
+            A future that ends when the guest is ready; it carries a `WasmKernelError` where it
+            can't be. A later call asks again after a failure.
+        """
+        with self._guard:
+            if self._closed:
+                raise SandboxClosed("this sandbox is closed; make another one")
+            if self._thread is None:
+                self._thread = GuestThread(f"guest {self.session_id or self.workspace.name}")
+            failed = (
+                self._started is not None
+                and self._started.done()
+                and self._started.exception() is not None
+            )
+            if self._started is None or failed:
+                tell = progress or (lambda text: None)
+                self._started = self._thread.submit(lambda: self._life.begin(tell))
+            return self._started
+
+    def submit(
+        self,
+        code: str,
+        *,
+        silent: bool = False,
+        store_history: bool = True,
+        allow_stdin: bool = False,
+        user_expressions: Mapping[str, str] | None = None,
+        cell_id: str | None = None,
+        listener: Listener | None = None,
+    ) -> Future[SandboxResult]:
+        """Queue a cell; its future ends with its result, whatever the code does.
+
+        Args:
+            code: The cell's source, with IPython's magics.
+            silent: Run it without history, counting or results.
+            store_history: Count it and keep it in `In`.
+            allow_stdin: Whether `input()` may ask the listener.
+            user_expressions: Expressions to evaluate afterwards, by name.
+            cell_id: The front end's id of the cell, for tracebacks.
+            listener: Hears the cell while it runs.
+        """
+        request = {
+            "op": "execute",
+            "code": code,
+            "silent": silent,
+            "store_history": store_history and not silent,
+            "allow_stdin": allow_stdin,
+            "user_expressions": dict(user_expressions or {}),
+            "cell_id": cell_id,
+        }
+        started = self.start()
+        assert self._thread is not None
+        heard = listener or Silence()
+        self._life.clock.expect(1)
+        cell = self._thread.submit(lambda: self._execute(started, request, heard))
+        with self._guard:
+            self._waiting.add(cell)
+        outer: Future[SandboxResult] = Future()
+        cell.add_done_callback(lambda done: self._finish(done, outer))
+        return outer
+
+    def execute(self, code: str, **options: Any) -> SandboxResult:
+        """Run a cell and wait for it; the options are those of `submit`.
+
+        Ctrl-C interrupts the cell, and its result says so.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+            WasmKernelError: the guest could not be started.
+        """
+        future = self.submit(code, **options)
+        while True:
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                if not self.interrupt():
+                    raise
+
+    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
+        """Ask the guest something: `complete`, `inspect`, `is_complete` or `history`.
+
+        The request and the reply are those of `runtimes/PROTOCOL.md`. A query has
+        `policy.query_seconds`; it is then interrupted, and stopped if it goes on.
+        """
+        started = self.start()
+        assert self._thread is not None
+        return self._thread.submit(lambda: self._query(started, request))
+
+    def interrupt(self) -> bool:
+        """Interrupt the running cell, or those that wait for the guest to start.
+
+        The cell ends with `KeyboardInterrupt`; where it does not within `policy.grace_seconds`, its
+        guest is stopped. Any thread may call this. False where there was nothing to interrupt.
+        """
+        with self._guard:
+            starting = self._started is not None and not self._started.done()
+            waiting = list(self._waiting) if starting else []
+        if starting:
+            return any([cell.cancel() for cell in waiting])
+        return self._life.clock.interrupt()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a wait of the running cell in the host should end now."""
+        return self._life.clock.interrupted
+
+    def close(self) -> None:
+        """Stop what runs and give everything back; idempotent, from any thread."""
+        with self._guard:
+            thread, self._closed = self._thread, True
+            waiting = list(self._waiting)
+        for cell in waiting:
+            cell.cancel()
+        self._life.clock.close()
+        if thread is not None:
+            thread.close(self._life.end)
+            thread.join(_JOIN_SECONDS)
+
+    def __enter__(self) -> BaseSandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_thread", None) is not None and not self._closed:
+            warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
+
+    def _finish(
+        self, cell: Future[SandboxResult], outer: Future[SandboxResult]
+    ) -> None:
+        with self._guard:
+            self._waiting.discard(cell)
+        try:
+            outer.set_result(cell.result())
+        except CancelledError:
+            self._life.clock.expect(-1)
+            outer.set_result(self._never_ran())
+        except BaseException as problem:
+            outer.set_exception(problem)
+
+    def _execute(
+        self, started: Future[None], request: Mapping[str, Any], listener: Listener
+    ) -> SandboxResult:
+        started.result()
+        self._logger.log_execution_start(self._driver.name, self.policy, self.session_id)
+        begun = time.monotonic()
+        turn, stopped = self._life.run(request, listener)
+        duration = time.monotonic() - begun
+        if stopped is not None:
+            error = _as_error(stopped)
+            turn.error = error
+            listener.emit(error)
+        result = self._result(turn, stopped, duration)
+        self._logger.log_execution_complete(self._driver.name, result, self.session_id)
+        return result
+
+    def _query(self, started: Future[None], request: Mapping[str, Any]) -> Mapping[str, Any]:
+        started.result()
+        turn, stopped = self._life.run(request, Silence(), seconds=self.policy.query_seconds)
+        if stopped is not None:
+            raise stopped
+        return turn.reply or {}
+
+    def _result(
+        self, turn: Turn, stopped: GuestStopped | None, duration: float
+    ) -> SandboxResult:
+        life, reply = self._life, turn.reply or {}
+        error = _cell_error(turn, reply)
+        if stopped is not None:
+            reply = {"status": "error", "execution_count": life.count_of_failed(), "payload": []}
+        code = getattr(stopped, "code", 1) if error else 0
+        return SandboxResult(
+            success=error is None,
+            stdout="".join(turn.text["stdout"]),
+            stderr="".join(turn.text["stderr"]),
+            exit_code=code,
+            error=error,
+            fuel_consumed=life.fuel_consumed,
+            memory_used_bytes=life.memory_bytes,
+            duration=duration,
+            files_created=tuple(sorted(life.changes.created)),
+            files_modified=tuple(sorted(life.changes.modified)),
+            files_deleted=tuple(sorted(life.changes.deleted)),
+            workspace_path=self.workspace,
+            outputs=tuple(turn.outputs),
+            reply=reply,
+            metadata={"session_id": self.session_id} if self.session_id else {},
+        )
+
+    def _never_ran(self) -> SandboxResult:
+        """The result of a cell that was interrupted while the guest was still starting."""
+        turn = Turn({}, Silence(), self.policy, self._life.host)
+        turn.error = frames.Error(
+            "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
+        )
+        return self._result(turn, None, 0.0)
+
+
+def _cell_error(turn: Turn, reply: Mapping[str, Any]) -> CellError | None:
+    if turn.error is not None and (turn.reply is None or reply.get("status") != "ok"):
+        return CellError(turn.error.ename, turn.error.evalue, turn.error.traceback)
+    if reply.get("status", "ok") == "ok":
+        return None
+    lines = reply.get("traceback")
+    return CellError(
+        str(reply.get("ename", "Error")),
+        str(reply.get("evalue", "")),
+        tuple(str(line) for line in lines) if isinstance(lines, list) else (),
+    )
+
+
+def _as_error(stopped: GuestStopped) -> frames.Error:
+    name, text = type(stopped).__name__, str(stopped)
+    return frames.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
+
+
+def create_sandbox(
+    runtime: RuntimeType = RuntimeType.PYTHON,
+    workspace: Path | str = "workspace",
+    policy: ExecutionPolicy | None = None,
+    logger: SandboxLogger | None = None,
+    *,
+    session_id: str | None = None,
+    driver: Driver | None = None,
+) -> BaseSandbox:
+    """A sandbox on a workspace folder, which is made if it is not there.
+
+    Args:
+        runtime: The guest's language.
+        workspace: The host folder that the guest sees as `/app`.
+        policy: The limits; the defaults fit a notebook.
+        logger: Hears events; silent by default.
+        session_id: The session that the workspace belongs to.
+        driver: The guest to run, where it is not the one that this process shares.
+
+    Nothing is started yet: the first cell does it, or `start`.
+    """
+    if runtime is not RuntimeType.PYTHON:
+        raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
+    if driver is None:
+        from wasm_kernel.sandbox.python import shared_driver
+
+        driver = shared_driver()
+    folder = Path(workspace)
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / SCRATCH).mkdir(parents=True, mode=0o700)
+    bound = logger or SandboxLogger()
+    if session_id is not None:
+        bound = bound.bind(session_id=session_id)
+    return BaseSandbox(
+        driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id
+    )

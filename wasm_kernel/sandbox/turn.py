@@ -1,0 +1,149 @@
+"""One turn, from the host's side: the request that goes in, the frames that come out.
+
+A turn lives on the guest's thread. Whatever arrives is checked by `frames.read`; a frame that breaks
+the protocol, comes out of order or goes over a cap is refused and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wasm_kernel import result
+from wasm_kernel.errors import FrameError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
+
+_FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
+
+
+class Host:
+    """What a turn can ask of its sandbox, on the guest's thread."""
+
+    def __init__(
+        self,
+        flush: Callable[[], None],
+        lower: Callable[[frames.Limit], None],
+        waiting: Callable[[bool], None],
+        taken: Callable[[], None],
+    ) -> None:
+        self.flush = flush
+        self.lower = lower
+        self.waiting = waiting
+        self.taken = taken
+
+
+class Turn:
+    """The state of one turn; `answer` is the door."""
+
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        listener: Listener,
+        policy: ExecutionPolicy,
+        host: Host,
+    ) -> None:
+        self._request: Mapping[str, Any] | None = request
+        self._may_ask = bool(request.get("allow_stdin", False))
+        self._listener = listener
+        self._policy = policy
+        self._host = host
+        self._frames = 0
+        self._display_bytes = 0
+        self._told_cap = False
+        self.reply: Mapping[str, Any] | None = None
+        self.error: frames.Error | None = None
+        self.outputs: list[result.Output] = []
+        self.text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+
+    def hear(self, name: str, text: str) -> None:
+        """Text on one of the two streams."""
+        self.text[name].append(text)
+        self._listener.emit(frames.Stream(name, text))
+
+    def answer(self, data: bytes) -> bytes:
+        """The answer to a frame of the guest; never raises for what the guest sends."""
+        self._frames += 1
+        try:
+            if self._frames > _FRAMES_MOST:
+                raise FrameError("this cell has sent too many")
+            return frames.write(self._take(frames.read(data), len(data)))
+        except FrameError as problem:
+            return frames.write({"refused": problem.why})
+
+    def _take(self, frame: frames.Frame, size: int) -> Mapping[str, Any]:
+        if isinstance(frame, frames.Next):
+            return self._next()
+        self._host.flush()
+        if isinstance(frame, frames.Done):
+            self.reply = frame.reply
+        elif isinstance(frame, frames.Input):
+            return self._ask(frame)
+        elif isinstance(frame, frames.Limit):
+            self._host.lower(frame)
+        elif isinstance(frame, frames.Terminate):
+            self._listener.terminate()
+        else:
+            self._show(frame, size)
+        return {}
+
+    def _next(self) -> Mapping[str, Any]:
+        request, self._request = self._request, None
+        if request is None:
+            raise FrameError("this turn's request was already handed over")
+        return request
+
+    def _show(self, output: frames.Output, size: int) -> None:
+        if self.reply is not None:
+            raise FrameError("the turn is over")
+        if isinstance(output, frames.Error):
+            self.error = output
+        elif not self._within_caps(size):
+            raise FrameError("the cell's rich output is over its cap")
+        self.outputs.append(_as_output(output))
+        self._listener.emit(output)
+
+    def _within_caps(self, size: int) -> bool:
+        self._display_bytes += size
+        policy = self._policy
+        if len(self.outputs) >= policy.display_count:
+            return self._cut(f"{policy.display_count:,} rich outputs", "display_count")
+        if self._display_bytes > policy.display_bytes:
+            return self._cut(f"{policy.display_bytes:,} bytes of rich output", "display_bytes")
+        return True
+
+    def _cut(self, cap: str, setting: str) -> bool:
+        if not self._told_cap:
+            self._told_cap = True
+            self.hear(
+                "stderr",
+                f"\n[wasm-kernel] The cell sent more than {cap}; the rest is dropped. "
+                f"Raise {setting} to see more.\n",
+            )
+        return False
+
+    def _ask(self, question: frames.Input) -> Mapping[str, Any]:
+        if not self._may_ask:
+            return {"refused": "input() needs a front end that takes input; there is none here."}
+        self._host.waiting(True)
+        try:
+            return {"value": self._listener.ask(question.prompt, question.password)}
+        except InputInterrupted:
+            self._host.taken()
+            return {"interrupted": True}
+        except InputRefused as refusal:
+            return {"refused": str(refusal)}
+        finally:
+            self._host.waiting(False)
+
+
+def _as_output(output: frames.Output) -> result.Output:
+    if isinstance(output, frames.Display):
+        kind = "update" if output.update else "display"
+        return result.Output(kind, output.data, output.metadata, output.transient)
+    if isinstance(output, frames.Result):
+        return result.Output("result", output.data, output.metadata)
+    if isinstance(output, frames.Error):
+        return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
+    return result.Output("clear")
