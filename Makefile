@@ -42,7 +42,6 @@ lint: $(EDITABLE)
 $(BENCH)/.installed: tests/benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet -r $<
-	$(BENCH)/bin/python -m ipykernel install --sys-prefix
 	touch $@
 
 bench: $(EDITABLE) $(BENCH)/.installed

@@ -1,0 +1,136 @@
+"""What is measured. Each measure runs both sides by turns, so that a slow minute hits both."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from math import prod
+
+from tests.benchmarks import compute
+from tests.benchmarks.memory import pss_bytes
+from tests.benchmarks.sides import Kernel, Side, running
+from tests.benchmarks.table import Row
+
+FRAME = "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'degrees': [4.5, 17.0]})"
+MIB = 1024 * 1024
+IDLE_KERNELS = 3
+TRIPS = 200
+
+Sides = tuple[Side, Side]
+Samples = tuple[list[float], list[float]]
+Measure = Callable[[Sides, int], Iterator[Row]]
+
+
+def by_turns(sides: Sides, rounds: int, sample: Callable[[Side], float]) -> Samples:
+    """`rounds` samples of each side; who goes first changes every round."""
+    for side in sides:  # once before it counts: file caches, compiled bytecode
+        sample(side)
+    samples: Samples = ([], [])
+    for turn in range(rounds):
+        for which in (0, 1) if turn % 2 == 0 else (1, 0):
+            samples[which].append(sample(sides[which]))
+    return samples
+
+
+def _started(side: Side, code: str, kind: str) -> float:
+    begun = time.perf_counter()
+    with running(side) as kernel:
+        shown = [
+            m["content"]["data"] for m in kernel.run(code) if m["msg_type"] == "execute_result"
+        ]
+        taken = time.perf_counter() - begun
+    assert kind in shown[0]
+    return taken
+
+
+def kernel_start(sides: Sides, rounds: int) -> Iterator[Row]:
+    """From starting the process to the value of `1+1`."""
+    samples = by_turns(sides, rounds, lambda side: _started(side, "1+1", "text/plain"))
+    yield Row("kernel start to 1+1, over ZMQ", *samples, "s", 0.8)
+
+
+def first_frame(sides: Sides, rounds: int) -> Iterator[Row]:
+    """From starting the process to a DataFrame as HTML."""
+    samples = by_turns(sides, rounds, lambda side: _started(side, FRAME, "text/html"))
+    yield Row("kernel start to first rendered DataFrame, over ZMQ", *samples, "s", 0.5)
+
+
+def round_trip(sides: Sides, rounds: int) -> Iterator[Row]:
+    """A tiny cell in a kernel that has run some, reply and idle status included."""
+    with running(sides[0]) as ours, running(sides[1]) as theirs:
+        kernels = {sides[0]: ours, sides[1]: theirs}
+
+        def sample(side: Side) -> float:
+            begun = time.perf_counter()
+            kernels[side].run("x = 1")
+            return (time.perf_counter() - begun) * 1000
+
+        by_turns(sides, 10, sample)
+        yield Row("round trip of a tiny cell, over ZMQ", *by_turns(sides, TRIPS, sample), "ms", 1.0)
+
+
+def idle_memory(sides: Sides, rounds: int) -> Iterator[Row]:
+    """What each kernel after the first adds, pandas loaded, nothing running."""
+    samples = by_turns(sides, max(1, rounds // 3), _added_memory)
+    yield Row("memory of each further idle kernel with pandas (PSS)", *samples, "MiB", 1.0)
+
+
+def _added_memory(side: Side) -> float:
+    with ExitStack() as stack:
+        kernels: list[Kernel] = []
+        held: list[float] = []
+        for _ in range(IDLE_KERNELS):
+            kernels.append(stack.enter_context(running(side)))
+            kernels[-1].run(FRAME)
+            time.sleep(1)
+            held.append(sum(pss_bytes(kernel.pid) for kernel in kernels))
+    return (held[-1] - held[0]) / (IDLE_KERNELS - 1) / MIB
+
+
+def pure_python(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Loops in pure Python; the aim holds for the geometric mean of their ratios."""
+    with running(sides[0]) as ours, running(sides[1]) as theirs:
+        kernels = {sides[0]: ours, sides[1]: theirs}
+        rows = []
+        for loop in compute.LOOPS:
+
+            def sample(side: Side, loop: str = loop) -> float:
+                return compute.seconds(kernels[side], loop)
+
+            rows.append(Row(f"  {loop}", *by_turns(sides, rounds, sample), "s"))
+    mean = prod(row.ratio for row in rows) ** (1 / len(rows))
+    yield Row("pure-Python compute, geometric mean of:", [mean], [1.0], "x", 3.5)
+    yield from rows
+
+
+def python_api(sides: Sides, rounds: int) -> Iterator[Row]:
+    """From starting a Python process to a DataFrame as HTML, without Jupyter."""
+    samples = by_turns(sides, rounds, _first_frame_of_a_process)
+    yield Row("Python API: new process to first DataFrame", *samples, "s", 1.0)
+
+
+def _first_frame_of_a_process(side: Side) -> float:
+    command = [str(side.python), "-c", side.api, str(side.folder)]
+    begun = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=side.folder, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "<table" in line:
+                taken = time.perf_counter() - begun
+                break
+        else:
+            raise RuntimeError(f"{side.name} rendered no DataFrame")
+        process.stdout.read()
+    return taken
+
+
+MEASURES: dict[str, Measure] = {
+    "start": kernel_start,
+    "frame": first_frame,
+    "trip": round_trip,
+    "api": python_api,
+    "memory": idle_memory,
+    "compute": pure_python,
+}
