@@ -132,4 +132,5 @@ class Interrupted(GuestStopped):
         self.grace = grace
 
     def advice(self) -> str:
+        """What the user can do now."""
         return "Raise grace_seconds to give cells more time to clean up."

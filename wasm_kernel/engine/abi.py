@@ -27,6 +27,9 @@ SHAPES = {
     "path_unlink_file": "iii",
 }
 
+FORWARDED = {**SHAPES, "clock_time_get": "iIi"}
+"""What a shadow may pass on or ask wasmtime's WASI for."""
+
 SUCCESS = 0
 EBADF = 8
 EILSEQ = 25

@@ -1,10 +1,10 @@
 """A private folder for what is dear to make and dangerous to find: compiled code and memory images.
 
-A compiled module is native code: whoever can write it owns the host. So the folder and every file in
-it must belong to this user, be writable by nobody else, and be no link; a file must still be the one
-whose digest was noted when it was written. A file that is not trusted is never read: it is made
-anew, with a warning. Files appear whole (written aside, then renamed), and two processes that need
-the same one make it once.
+A compiled module is native code: whoever can write it owns the host. So the folder and every file
+in it must belong to this user, be writable by nobody else, and be no link; a file must still be
+the one whose digest was noted when it was written. A file that is not trusted is never read: it is
+made anew, with a warning. Files appear whole (written aside, then renamed), and two processes that
+need the same one make it once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def default_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "wasm-kernel"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"), "wasm-kernel")
+        return Path(
+            os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"), "wasm-kernel"
+        )
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "wasm-kernel")
 
 
@@ -91,8 +93,8 @@ class Cache:
         why = _distrust(os.lstat(self.folder), folder=True)
         if why:
             raise PermissionError(
-                f"wasm-kernel's cache folder {why}. Compiled code there would run with your rights, "
-                f"so it is not used. Remove it, or name another with {ENVIRONMENT}."
+                f"wasm-kernel's cache folder {why}. Compiled code there would run with your "
+                f"rights, so it is not used. Remove it, or name another with {ENVIRONMENT}."
             )
 
     def trusted(self, name: str) -> Path | None:
@@ -175,7 +177,7 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:
-        """Hold a lock between processes. `waiting` hears, every while, for how many seconds already."""
+        """Hold a lock between processes; `waiting` hears now and then for how many seconds."""
         with (self.folder / f"{name}.lock").open("a+b") as file:
             begun = time.monotonic()
             while not _try_lock(file.fileno()):

@@ -1,8 +1,9 @@
 """Time and a running guest: deadlines, interrupts, waits that can be woken.
 
-One `Clock` belongs to one sandbox and outlives its instances. The guest's thread arms it for a turn,
-asks `on_epoch` every tick what to do, and waits through `wait`; any thread may call `interrupt` and
-`stop`. The ticker is one thread a process that advances the epochs of the engines whose guests run.
+One `Clock` belongs to one sandbox and outlives its instances. The guest's thread arms it for a
+turn, asks `on_epoch` every tick what to do, and waits through `wait`; any thread may call
+`interrupt` and `stop`. The ticker is one thread a process that advances the epochs of the engines
+whose guests run.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class Clock:
             return self.reason is not None
 
     def wait(self, until: float | None) -> None:
-        """Wait on the guest's thread until a monotonic time, an interrupt or the end of the turn."""
+        """Wait on the guest's thread for a monotonic time, an interrupt or the turn's end."""
         with self._changed:
             while True:
                 now = time.monotonic()

@@ -10,6 +10,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,15 @@ _TELL_SECONDS = 1.0
 
 Progress = Callable[[str], None]
 """Hears plain sentences about what takes long, from any thread."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A module that is ready to be instantiated, and the engine it was compiled for."""
+
+    engine: wasmtime.Engine
+    module: wasmtime.Module
+    metered: bool
 
 
 def _engine(metered: bool) -> wasmtime.Engine:
@@ -70,9 +80,7 @@ class Compiler:
         text = f"{digest} {version('wasmtime')} {flavour} {WASM_STACK}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour}.cwasm"
 
-    def module(
-        self, binary: Path, digest: str, metered: bool, progress: Progress
-    ) -> wasmtime.Module:
+    def module(self, binary: Path, digest: str, metered: bool, progress: Progress) -> Compiled:
         """The compiled module of `binary`, whose SHA-256 is `digest`.
 
         Raises:
@@ -82,7 +90,7 @@ class Compiler:
         key = (digest, metered)
         if key not in self._modules:
             self._modules[key] = self._load_or_compile(engine, binary, digest, metered, progress)
-        return self._modules[key]
+        return Compiled(engine, self._modules[key], metered)
 
     def _load_or_compile(
         self, engine: wasmtime.Engine, binary: Path, digest: str, metered: bool, progress: Progress

@@ -4,9 +4,9 @@ wasmtime keeps a guest inside its preopened folders. On top of that, each call t
 read here: names that do not exist for the guest are answered with ENOENT, paths below a mount are
 led to it, and what changed in the workspace is noted.
 
-Between the look and wasmtime's own act nothing of the guest runs (it has one thread). Another process
-that swaps a link at that moment could show the guest one of the hidden names; it could not lead
-it out of its folders, which wasmtime holds by descriptor.
+Between the look and wasmtime's own act nothing of the guest runs (it has one thread). Another
+process that swaps a link at that moment could show the guest one of the hidden names; it could not
+lead it out of its folders, which wasmtime holds by descriptor.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class Files:
         self._open_files = open_files
         self._dot = dot
         self._root = preopens.root
-        self._opened = {
-            FIRST_DESCRIPTOR + i: Opened(p, ()) for i, p in enumerate(preopens.all)
-        }
+        self._opened = {FIRST_DESCRIPTOR + i: Opened(p, ()) for i, p in enumerate(preopens.all)}
         self._fixed = len(self._opened)
 
     def shadows(self) -> dict[str, Shadow]:

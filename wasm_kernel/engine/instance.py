@@ -1,8 +1,8 @@
 """One live guest: a store, an instance in it, the host's shadows around it.
 
-The thread that makes an instance owns it: every call but `Clock.interrupt` comes from there, and that
-thread needs a big native stack (`thread.py`), because guest recursion uses it. An instance that
-stopped in the middle of a call is of no more use; its owner closes it and makes another.
+The thread that makes an instance owns it: every call but `Clock.interrupt` comes from there, and
+that thread needs a big native stack (`thread.py`), because guest recursion uses it. An instance
+that stopped in the middle of a call is of no more use; its owner closes it and makes another.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import wasmtime
 from wasm_kernel.engine import abi, door, seams, shadow
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import TICKER, Clock
+from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.files import Files
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
@@ -54,31 +55,29 @@ class Instance:
 
     def __init__(
         self,
-        engine: wasmtime.Engine,
-        module: wasmtime.Module,
+        compiled: Compiled,
         around: Surroundings,
         *,
-        metered: bool,
         dot: int = 0,
     ) -> None:
         self._owner = threading.get_ident()
         self._around = around
-        self._engine = engine
-        self._metered = metered
+        self._engine = compiled.engine
+        self._metered = compiled.metered
         self._closed = False
         self.words = Words({}, _NOWHERE)
         self._store = self._make_store(around)
         self._kept: list[object] = [seams.watch_epochs(self._store, self._on_epoch)]
         self._shadows: dict[str, shadow.Shadow] = {}
         self._linker = self._make_linker()
-        exports: Any = self._linker.instantiate(self._store, module).exports(self._store)
+        exports: Any = self._linker.instantiate(self._store, compiled.module).exports(self._store)
         context = seams.context_of(self._store)
         self._memory: wasmtime.Memory = exports["memory"]
         self.reach = Reach(seams.RawMemory(context, self._memory))
         self._functions = {
             name: seams.RawFunc(context, exports[name]) for name in ("turn", "host_alloc")
         }
-        self._forwards.update(shadow.forwards(engine, self._store, self._memory))
+        self._forwards.update(shadow.forwards(self._engine, self._store, self._memory))
         self._surround(dot)
 
     def _make_store(self, around: Surroundings) -> wasmtime.Store:
@@ -97,7 +96,8 @@ class Instance:
 
     def _make_linker(self) -> wasmtime.Linker:
         """The linker's host functions look their shadows up when called: the shadows need the
-        guest's memory, which is there only after instantiation."""
+        guest's memory, which is there only after instantiation.
+        """
         linker = wasmtime.Linker(self._engine)
         linker.define_wasi()
         linker.allow_shadowing = True
@@ -109,16 +109,23 @@ class Instance:
         return linker
 
     def _late(self, name: str) -> shadow.Shadow:
-        return lambda call: self._shadows[name](call)
+        shadows = self._shadows
+
+        def shadow_of(call: shadow.Call) -> int:
+            return shadows[name](call)
+
+        return shadow_of
 
     def _surround(self, dot: int) -> None:
         around, reach = self._around, self.reach
         files = Files(around.preopens, reach, around.changes, around.open_files, dot)
         writes = Writes(around.streams, reach)
-        self._shadows = {
+        self._shadows |= {
             **files.shadows(),
             "fd_write": lambda c: writes.write(c) if c.args[0] in NAMES else files.write(c),
-            "poll_oneoff": Waits(around.clock, around.streams, reach).poll,
+            "poll_oneoff": Waits(
+                around.clock, around.streams, reach, self._forwards["clock_time_get"]
+            ).poll,
             door.NAME: door.Door(around.handler, reach, self.allocate).call,
         }
 

@@ -1,11 +1,11 @@
 """KeyboardInterrupt into a guest that is busy computing.
 
-CPython notes "signal N arrived" in a few words of its memory: one that says any signal did, one for
-the signal, and a bit in the evaluation loop's own word. Turned on from outside, they make the loop
-run the signal's handler at its next look, as after a real signal. Their addresses are the same for
-every instance of one artifact. They are found once, when the base image is built, by watching which
-words `_thread.interrupt_main()` turns on: three C calls in a row, with no bytecode between them, give
-a look at memory before it and one after.
+CPython notes "signal N arrived" in a few words of its memory: one that says any signal did, one
+for the signal, and a bit in the evaluation loop's own word. Turned on from outside, they make the
+loop run the signal's handler at its next look, as after a real signal. Their addresses are the
+same for every instance of one artifact. They are found once, when the base image is built, by
+watching which words `_thread.interrupt_main()` turns on: three C calls in a row, with no bytecode
+between them, give a look at memory before it and one after.
 """
 
 from __future__ import annotations

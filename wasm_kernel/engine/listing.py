@@ -1,8 +1,9 @@
 """`fd_readdir` on the workspace's root, with the hidden names left out.
 
-The buffer is filled again from the last entry read wherever leaving one out made room: a buffer that
-is not full means the end of the folder to the guest. Source of the layout: WASI's `dirent`, 24 bytes
-(next u64, inode u64, name length u32, type u8), then the name; the last one may be cut off.
+The buffer is filled again from the last entry read wherever leaving one out made room: a buffer
+that is not full means the end of the folder to the guest. Source of the layout: WASI's `dirent`,
+24 bytes (next u64, inode u64, name length u32, type u8), then the name; the last one may be cut
+off.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def fill(reach: Reach, call: Call) -> int:
 
 def split(data: bytes, cookie: int) -> tuple[bytes, bytes, int, bool]:
     """The whole entries that may be seen, the cut-off one at the end, the cookie after the last
-    whole one, and whether one was left out."""
+    whole one, and whether one was left out.
+    """
     at, shown, hidden = 0, b"", False
     while at + _HEADER <= len(data):
         end = at + _HEADER + int.from_bytes(data[at + 16 : at + 20], "little")

@@ -1,9 +1,9 @@
 """Names that do not exist for the guest, and where a path leads.
 
-Two names in the workspace's root are the host's: `.metadata.json` and `.wasm_kernel`. Whether a path
-means one of them is decided where it leads to, after every link on the way, under any spelling that
-some file system would take for the same name (letter case, Unicode forms, ignorable characters,
-trailing dots and spaces, an NTFS stream suffix).
+Two names in the workspace's root are the host's: `.metadata.json` and `.wasm_kernel`. Whether a
+path means one of them is decided where it leads to, after every link on the way, under any
+spelling that some file system would take for the same name (letter case, Unicode forms, ignorable
+characters, trailing dots and spaces, an NTFS stream suffix).
 """
 
 from __future__ import annotations

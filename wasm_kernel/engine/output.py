@@ -1,9 +1,9 @@
 """What the guest writes to descriptors 1 and 2: decoded, coalesced, capped, handed on.
 
-Bytes arrive in any pieces; a character split between two writes is put together, and what is no UTF-8
-is replaced. Small writes are gathered and handed on at the latest `HOLD_SECONDS` later (the epoch
-tick sees to it while the guest computes), or when the other stream, a frame or the end of the turn
-comes, so that what people see is in order.
+Bytes arrive in any pieces; a character split between two writes is put together, and what is no
+UTF-8 is replaced. Small writes are gathered and handed on at the latest `HOLD_SECONDS` later (the
+epoch tick sees to it while the guest computes), or when the other stream, a frame or the end of
+the turn comes, so that what people see is in order.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Streams:
         for name, decoder in self._decoders.items():
             self._hold(name, decoder.decode(b"", True))
         self.flush()
-        self._sink = lambda name, text: None
+        self._sink, self._left = lambda name, text: None, {}
 
     def feed(self, name: str, data: bytes) -> None:
         """Bytes from the guest."""
-        left = self._left.get(name, 0)
+        left = self._left.get(name, -1)  # between turns nobody listens
         if left < 0:
             return
         self._left[name] = left - len(data)

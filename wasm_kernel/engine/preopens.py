@@ -27,8 +27,8 @@ class Preopens:
     """All folders of one guest: the fixed ones, which the base image knows, then the mounts.
 
     The guest's C library reads the list of preopened folders once, before the base image is taken,
-    so it knows the fixed ones only. A path below a mount reaches the host as a path below the guest's
-    `/`, and is led to the mount there.
+    so it knows the fixed ones only. A path below a mount reaches the host as a path below the
+    guest's `/`, and is led to the mount there.
     """
 
     fixed: tuple[Preopen, ...]

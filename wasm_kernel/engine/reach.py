@@ -18,6 +18,7 @@ class Reach:
     def __init__(self, memory: RawMemory) -> None:
         self._memory = memory
         self.address = memory.address()
+        self._known = memory.size()  # it only grows: asked for again where this is too small
 
     @property
     def size(self) -> int:
@@ -25,8 +26,10 @@ class Reach:
         return self._memory.size()
 
     def _check(self, at: int, length: int) -> int:
-        if at < 0 or length < 0 or at + length > self._memory.size():
-            raise OutOfBounds(f"{length} bytes at {at}")
+        if at < 0 or length < 0 or at + length > self._known:
+            self._known = self._memory.size()
+            if at < 0 or length < 0 or at + length > self._known:
+                raise OutOfBounds(f"{length} bytes at {at}")
         return self.address + at
 
     def read(self, at: int, length: int) -> bytes:

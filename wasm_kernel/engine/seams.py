@@ -61,12 +61,21 @@ _CALLBACK = ctypes.CFUNCTYPE(
 _NO_FINALIZER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)()
 _epoch_type = _bindings._wasmtime_store_epoch_deadline_callback.argtypes[1]
 _epoch_no_finalizer = _bindings._wasmtime_store_epoch_deadline_callback.argtypes[3]()
-_call = _ffi.dll.wasmtime_func_call_unchecked
+# The same C function under a prototype of our own: a raw address instead of a typed pointer for
+# the slots, which come to host functions as an address.
+_call = ctypes.CFUNCTYPE(
+    ctypes.POINTER(_bindings.wasmtime_error_t),
+    ctypes.POINTER(_bindings.wasmtime_context_t),
+    ctypes.POINTER(_bindings.wasmtime_func_t),
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.POINTER(ctypes.POINTER(_bindings.wasm_trap_t)),
+)(("wasmtime_func_call_unchecked", _ffi.dll))
 _TrapPointer = ctypes.POINTER(_bindings.wasm_trap_t)
 
 
 def set_async_stack(config: wasmtime.Config, size: int) -> None:
-    """wasmtime's async stack in bytes; it must be larger than the wasm stack, or no engine."""
+    """The async stack in bytes; it must be larger than the wasm stack, or no engine."""
     _bindings.wasmtime_config_async_stack_size_set(config.ptr(), size)
 
 
@@ -97,7 +106,7 @@ def define(
         None,
         _NO_FINALIZER,
     )
-    if error:
+    if ctypes.cast(error, ctypes.c_void_p).value:
         raise wasmtime.WasmtimeError._from_ptr(error)
     return kept
 
@@ -125,16 +134,14 @@ class RawFunc:
     def __call__(self, slots: int, count: int) -> Stop | None:
         """Call with `count` slots at address `slots`; the result is in slot 0."""
         trap = _TrapPointer()
-        error = _call(
-            self._context, self._handle, ctypes.c_void_p(slots), count, ctypes.byref(trap)
-        )
-        if not trap and not error:
+        error = _call(self._context, self._handle, slots, count, ctypes.byref(trap))
+        if not (bool(trap) or bool(error)):
             return None
         return _stop_of(trap, error)
 
 
 def _stop_of(trap: Any, error: Any) -> Stop:
-    if trap:
+    if ctypes.cast(trap, ctypes.c_void_p).value:
         code = ctypes.c_uint8()
         known = _bindings.wasmtime_trap_code(trap, ctypes.byref(code))
         _bindings.wasm_trap_delete(trap)
@@ -143,10 +150,6 @@ def _stop_of(trap: Any, error: Any) -> Stop:
     exited = _bindings.wasmtime_error_exit_status(error, ctypes.byref(status))
     _bindings.wasmtime_error_delete(error)
     return Stop(status=status.value if exited else None)
-
-
-_call.restype = ctypes.POINTER(_bindings.wasmtime_error_t)
-_call.argtypes = None  # a raw address instead of a typed pointer for the slots
 
 
 class RawMemory:

@@ -1,4 +1,5 @@
-"""Host functions in the guest's imports: how a call's arguments arrive, and how WASI is forwarded to.
+"""Host functions in the guest's imports: how a call's arguments arrive, and how WASI is forwarded
+to.
 
 WASI's own functions look up `memory` on whoever calls them, so a host function can't call them
 itself. A small forwarding module imports the guest's memory, exports it again, and stands between.
@@ -65,7 +66,8 @@ def host_function(
     name: str, shape: str, shadow: Shadow, forwards: Mapping[str, seams.RawFunc]
 ) -> seams.HostFunction:
     """`shadow` as wasmtime calls it. Whatever goes wrong inside is an error number to the guest:
-    an exception that escaped a callback would end up in another guest's call."""
+    an exception that escaped a callback would end up in another guest's call.
+    """
     unpack, size = _unpacker(shape), seams.SLOT * len(shape)
 
     def function(slots: int, count: int) -> None:
@@ -100,7 +102,7 @@ def define(
 
 def _forwarding_text() -> str:
     imports, functions = [], []
-    for name, shape in abi.SHAPES.items():
+    for name, shape in abi.FORWARDED.items():
         params = " ".join("i32" if c == "i" else "i64" for c in shape)
         loads = " ".join(f"(local.get {i})" for i in range(len(shape)))
         kind = f"(param {params}) (result i32)"
@@ -129,4 +131,4 @@ def forwards(
     linker.define(store, "guest", "memory", memory)
     exports: Any = linker.instantiate(store, forwarding_module(engine)).exports(store)
     context = seams.context_of(store)
-    return {name: seams.RawFunc(context, exports[name]) for name in abi.SHAPES}
+    return {name: seams.RawFunc(context, exports[name]) for name in abi.FORWARDED}

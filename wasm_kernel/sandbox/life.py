@@ -56,6 +56,11 @@ class Life:
         self._driver.prepare(self._policy.metered, progress)
         self._revive()
 
+    def ensure(self) -> None:
+        """Have a guest, also where an earlier try to get a new one failed."""
+        if self._instance is None:
+            self._revive()
+
     def end(self) -> None:
         """Give the instance back."""
         if self._instance is not None:

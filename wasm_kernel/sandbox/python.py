@@ -14,7 +14,7 @@ from wasm_kernel.engine import interrupt
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.compiler import Compiler, Progress
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory import image
 from wasm_kernel.engine.output import Streams
@@ -81,7 +81,7 @@ class PythonDriver:
             if self._facts is None:
                 self._facts = self._load_image() or self._build_once(metered, progress)
 
-    def _module(self, metered: bool, progress: Progress = lambda text: None) -> object:
+    def _module(self, metered: bool, progress: Progress = lambda text: None) -> Compiled:
         bundle = self.bundle
         return self.compiler.module(bundle.binary, bundle.binary_digest, metered, progress)
 
@@ -93,7 +93,7 @@ class PythonDriver:
 
     def _build_once(self, metered: bool, progress: Progress) -> image.Facts:
         def waiting(seconds: float) -> None:
-            progress("another process is preparing Python, pandas and matplotlib")
+            progress(f"another process prepares Python and pandas: waiting for {seconds:.0f} s")
 
         with self.cache.lock(self.image_name, waiting):
             return self._load_image() or self._build(metered, progress)
@@ -144,9 +144,7 @@ class PythonDriver:
             raise ImageError("this Python guest can't be interrupted: no signal words were found")
         return words
 
-    def _raw(
-        self, metered: bool, nowhere: Path, handler: Callable[[bytes], bytes]
-    ) -> Instance:
+    def _raw(self, metered: bool, nowhere: Path, handler: Callable[[bytes], bytes]) -> Instance:
         """A guest without an image: memory as the artifact has it."""
         streams = Streams()
         if isinstance(handler, _Booting):
@@ -161,7 +159,7 @@ class PythonDriver:
             memory_bytes=_BOOT_MEMORY,
             open_files=256,
         )
-        return Instance(self.compiler.engine(metered), self._module(metered), around, metered=metered)
+        return Instance(self._module(metered), around)
 
     def preopens(self, workspace: Path, scratch: Path, policy: ExecutionPolicy) -> Preopens:
         """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, and the mounts."""
@@ -181,8 +179,7 @@ class PythonDriver:
         facts = self._facts
         if facts is None:
             raise ImageError("the Python guest was not prepared")
-        engine, module = self.compiler.engine(metered), self._module(metered)
-        instance = Instance(engine, module, around, metered=metered, dot=facts.dot)
+        instance = Instance(self._module(metered), around, dot=facts.dot)
         try:
             image.attach(instance, self.cache.path(self.image_name), facts)
         except BaseException:

@@ -1,7 +1,7 @@
 """`BaseSandbox`: a workspace, one long-lived guest, and the thread it lives on.
 
-Any thread may call a sandbox. What touches the guest runs on the sandbox's own thread, one job after
-another; `interrupt` and `close` act at once.
+Any thread may call a sandbox. What touches the guest runs on the sandbox's own thread, one job
+after another; `interrupt` and `close` act at once.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ class BaseSandbox:
             starting = self._started is not None and not self._started.done()
             waiting = list(self._waiting) if starting else []
         if starting:
-            return any([cell.cancel() for cell in waiting])
+            cancelled = [cell.cancel() for cell in waiting]
+            return any(cancelled)
         return self._life.clock.interrupt()
 
     @property
@@ -200,9 +201,7 @@ class BaseSandbox:
         if getattr(self, "_thread", None) is not None and not self._closed:
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
 
-    def _finish(
-        self, cell: Future[SandboxResult], outer: Future[SandboxResult]
-    ) -> None:
+    def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:
         with self._guard:
             self._waiting.discard(cell)
         try:
@@ -216,7 +215,12 @@ class BaseSandbox:
     def _execute(
         self, started: Future[None], request: Mapping[str, Any], listener: Listener
     ) -> SandboxResult:
-        started.result()
+        try:
+            started.result()
+            self._life.ensure()
+        except BaseException:
+            self._life.clock.expect(-1)
+            raise
         self._logger.log_execution_start(self._driver.name, self.policy, self.session_id)
         begun = time.monotonic()
         turn, stopped = self._life.run(request, listener)
@@ -236,9 +240,7 @@ class BaseSandbox:
             raise stopped
         return turn.reply or {}
 
-    def _result(
-        self, turn: Turn, stopped: GuestStopped | None, duration: float
-    ) -> SandboxResult:
+    def _result(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
         life, reply = self._life, turn.reply or {}
         error = _cell_error(turn, reply)
         if stopped is not None:
@@ -323,6 +325,4 @@ def create_sandbox(
     bound = logger or SandboxLogger()
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
-    return BaseSandbox(
-        driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id
-    )
+    return BaseSandbox(driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id)

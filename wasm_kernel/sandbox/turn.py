@@ -1,7 +1,7 @@
 """One turn, from the host's side: the request that goes in, the frames that come out.
 
-A turn lives on the guest's thread. Whatever arrives is checked by `frames.read`; a frame that breaks
-the protocol, comes out of order or goes over a cap is refused and changes nothing.
+A turn lives on the guest's thread. Whatever arrives is checked by `frames.read`; a frame that
+breaks the protocol, comes out of order or goes over a cap is refused and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A base image: a guest's linear memory after boot, kept as a file and mapped into new instances.
 
-What makes the state of a guest between two turns is its linear memory alone: the wasm stack is empty,
-the one mutable global that matters (the stack pointer) has its initial value, the table never changes.
-So a new instance plus the saved memory is the booted guest. On Linux the file is mapped copy-on-write
-over the instance's memory, which takes a millisecond and shares its pages between all kernels of
-this machine; elsewhere it is read into it.
+What makes the state of a guest between two turns is its linear memory alone: the wasm stack is
+empty, the one mutable global that matters (the stack pointer) has its initial value, the table
+never changes. So a new instance plus the saved memory is the booted guest. On Linux the file is
+mapped copy-on-write over the instance's memory, which takes a millisecond and shares its pages
+between all kernels of this machine; elsewhere it is read into it.
 
 The file is the memory, nothing else; zero pages are holes. What must be known besides stands in a
 second file, `Facts`.
