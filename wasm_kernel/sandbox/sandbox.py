@@ -20,8 +20,8 @@ from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.result import CellError, SandboxResult
-from wasm_kernel.sandbox import frames
+from wasm_kernel.result import SandboxResult
+from wasm_kernel.sandbox import frames, outcome
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
@@ -226,10 +226,9 @@ class BaseSandbox:
         turn, stopped = self._life.run(request, listener)
         duration = time.monotonic() - begun
         if stopped is not None:
-            error = _as_error(stopped)
-            turn.error = error
-            listener.emit(error)
-        result = self._result(turn, stopped, duration)
+            turn.error = outcome.as_error(stopped)
+            listener.emit(turn.error)
+        result = self._outcome(turn, stopped, duration)
         self._logger.log_execution_complete(self._driver.name, result, self.session_id)
         return result
 
@@ -240,55 +239,23 @@ class BaseSandbox:
             raise stopped
         return turn.reply or {}
 
-    def _result(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
-        life, reply = self._life, turn.reply or {}
-        error = _cell_error(turn, reply)
-        if stopped is not None:
-            reply = {"status": "error", "execution_count": life.count_of_failed(), "payload": []}
-        code = getattr(stopped, "code", 1) if error else 0
-        return SandboxResult(
-            success=error is None,
-            stdout="".join(turn.text["stdout"]),
-            stderr="".join(turn.text["stderr"]),
-            exit_code=code,
-            error=error,
-            fuel_consumed=life.fuel_consumed,
-            memory_used_bytes=life.memory_bytes,
-            duration=duration,
-            files_created=tuple(sorted(life.changes.created)),
-            files_modified=tuple(sorted(life.changes.modified)),
-            files_deleted=tuple(sorted(life.changes.deleted)),
-            workspace_path=self.workspace,
-            outputs=tuple(turn.outputs),
-            reply=reply,
-            metadata={"session_id": self.session_id} if self.session_id else {},
-        )
-
     def _never_ran(self) -> SandboxResult:
         """The result of a cell that was interrupted while the guest was still starting."""
         turn = Turn({}, Silence(), self.policy, self._life.host)
         turn.error = frames.Error(
             "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
         )
-        return self._result(turn, None, 0.0)
+        return self._outcome(turn, None, 0.0)
 
-
-def _cell_error(turn: Turn, reply: Mapping[str, Any]) -> CellError | None:
-    if turn.error is not None and (turn.reply is None or reply.get("status") != "ok"):
-        return CellError(turn.error.ename, turn.error.evalue, turn.error.traceback)
-    if reply.get("status", "ok") == "ok":
-        return None
-    lines = reply.get("traceback")
-    return CellError(
-        str(reply.get("ename", "Error")),
-        str(reply.get("evalue", "")),
-        tuple(str(line) for line in lines) if isinstance(lines, list) else (),
-    )
-
-
-def _as_error(stopped: GuestStopped) -> frames.Error:
-    name, text = type(stopped).__name__, str(stopped)
-    return frames.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
+    def _outcome(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
+        return outcome.result_of(
+            turn,
+            stopped,
+            self._life,
+            duration=duration,
+            workspace=self.workspace,
+            session_id=self.session_id,
+        )
 
 
 def create_sandbox(

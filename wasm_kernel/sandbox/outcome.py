@@ -1,0 +1,74 @@
+"""From a turn that is over to the `SandboxResult` that people see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.errors import GuestStopped
+from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.life import Life
+from wasm_kernel.sandbox.turn import Turn
+
+
+def as_error(stopped: GuestStopped) -> frames.Error:
+    """A lost guest, in the shape of a Python error."""
+    name, text = type(stopped).__name__, str(stopped)
+    return frames.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
+
+
+def result_of(
+    turn: Turn,
+    stopped: GuestStopped | None,
+    life: Life,
+    *,
+    duration: float,
+    workspace: Path,
+    session_id: str | None,
+) -> SandboxResult:
+    """The result of a cell.
+
+    Args:
+        turn: The cell's turn.
+        stopped: How its guest was lost, or None where it came back.
+        life: The guest, for what it used and changed.
+        duration: Wall-clock seconds.
+        workspace: The folder behind `/app`.
+        session_id: The session's id, if there is one.
+    """
+    reply: Mapping[str, Any] = turn.reply or {}
+    error = _cell_error(turn, reply)
+    if stopped is not None:
+        reply = {"status": "error", "execution_count": life.count_of_failed(), "payload": []}
+    return SandboxResult(
+        success=error is None,
+        stdout="".join(turn.text["stdout"]),
+        stderr="".join(turn.text["stderr"]),
+        exit_code=getattr(stopped, "code", 1) if error else 0,
+        error=error,
+        fuel_consumed=life.fuel_consumed,
+        memory_used_bytes=life.memory_bytes,
+        duration=duration,
+        files_created=tuple(sorted(life.changes.created)),
+        files_modified=tuple(sorted(life.changes.modified)),
+        files_deleted=tuple(sorted(life.changes.deleted)),
+        workspace_path=workspace,
+        outputs=tuple(turn.outputs),
+        reply=reply,
+        metadata={"session_id": session_id} if session_id else {},
+    )
+
+
+def _cell_error(turn: Turn, reply: Mapping[str, Any]) -> CellError | None:
+    if turn.error is not None and (turn.reply is None or reply.get("status") != "ok"):
+        return CellError(turn.error.ename, turn.error.evalue, turn.error.traceback)
+    if reply.get("status", "ok") == "ok":
+        return None
+    lines = reply.get("traceback")
+    return CellError(
+        str(reply.get("ename", "Error")),
+        str(reply.get("evalue", "")),
+        tuple(str(line) for line in lines) if isinstance(lines, list) else (),
+    )
