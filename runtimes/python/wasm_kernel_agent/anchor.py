@@ -1,0 +1,39 @@
+"""Where the living agent is found, whatever a cell did to `sys.modules`.
+
+A cell may delete this package from `sys.modules` or replace `builtins.__import__`. The class below
+stays reachable without any name or import: `complex` lists its subclasses, this one is made before
+numpy's, and the agent holds on to it. So `0j.__class__.__subclasses__()[0].turn()` is a turn that
+needs neither an import nor a builtin.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from wasm_kernel_agent.agent import Agent
+from wasm_kernel_agent.door import host_door
+
+_NAME = "WasmKernelAnchor"
+
+
+class WasmKernelAnchor(complex):
+    """Holds the one agent of this interpreter."""
+
+    agent: ClassVar[Agent | None] = None
+
+    @staticmethod
+    def turn() -> None:
+        """One turn of the host: ask for the request, serve it, say what came of it."""
+        anchor = WasmKernelAnchor
+        if anchor.agent is None:
+            anchor.agent = Agent(host_door(), keep=anchor)
+        anchor.agent.turn()
+
+
+def _living() -> type[WasmKernelAnchor]:
+    """The anchor that was made first: a second import of this package finds the first one's."""
+    found = [kind for kind in complex.__subclasses__() if kind.__name__ == _NAME]
+    return found[0] if found else WasmKernelAnchor
+
+
+turn = _living().turn

@@ -1,0 +1,78 @@
+"""The one turn in which the base image is made: everything slow, and nothing of a session."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import Any
+
+from wasm_kernel_agent import loop, plots, queries, refusals, themes
+from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.outbox import Outbox
+from wasm_kernel_agent.shell import GuestShell, configuration
+
+_SETTINGS = {
+    "IPYTHONDIR": "/tmp/ipython",
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+}
+_WARM_SOURCE = "import wasm_kernel_agent as a\nfor b in range(3):\n    raise ValueError(b)\n"
+
+
+def make_shell(door: Door) -> GuestShell:
+    """The shell of this interpreter, made once."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    loop.install()
+    themes.load()
+    shell: GuestShell = GuestShell.instance(outbox=Outbox(door), config=configuration())
+    return shell
+
+
+def prepare_guest(shell: GuestShell) -> None:
+    """Import what notebooks use, and freeze it, so that each session finds it in memory."""
+    refusals.install()
+    _path()
+    import numpy  # noqa: F401
+    import pandas  # noqa: F401
+
+    plots.prepare(shell)
+    warm(shell)
+    gc.collect()
+    gc.freeze()
+
+
+def _path() -> None:
+    """Modules in the working folder can be imported, as in every notebook."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    sys.argv = [""]
+
+
+def warm(shell: GuestShell) -> None:
+    """Do once, without a trace, what a first cell would otherwise wait for."""
+    import IPython.core.magics.basic
+    import IPython.core.magics.code
+    import IPython.core.magics.display
+    import IPython.core.magics.execution
+    import IPython.core.magics.namespace
+    import IPython.core.magics.osm
+    import IPython.core.oinspect
+    import IPython.core.pylabtools  # noqa: F401
+
+    name = shell.compile.cache(_WARM_SOURCE, 0)
+    try:
+        exec(compile(_WARM_SOURCE, name, "exec"), {"__name__": "__main__"})
+    except ValueError as error:
+        trace: Any = error.__traceback__
+        shell.InteractiveTB.structured_traceback(type(error), error, trace, tb_offset=1)
+    try:
+        compile("1 +* 1", name, "exec")
+    except SyntaxError as error:
+        shell.SyntaxTB.structured_traceback(type(error), error, [])
+    shell.transform_cell("%time 1\n")
+    shell.logger.log_active = False
+    queries.complete(shell, {"code": "pri", "cursor_pos": 3})
+    queries.inspect(shell, {"code": "print", "cursor_pos": 5, "detail_level": 0})
+    queries.is_complete(shell, {"code": "for x in y:"})
+    shell.display_formatter.format(1)

@@ -1,0 +1,202 @@
+"""The few shell commands of everyday notebooks, in Python; every other one is refused in words."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import io
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from IPython.utils.text import LSString, SList
+
+_NOT_FOUND = 127
+_SYNTAX = set("|&;<>`$()")
+
+
+class NoCommand(OSError):
+    """There is no such command in the sandbox."""
+
+    def __init__(self, command: str) -> None:
+        known = ", ".join(sorted(_COMMANDS))
+        super().__init__(
+            f"{command!r} can't run: the sandbox has no shell and no processes. "
+            f"Of shell commands only these work, alone and without pipes: {known}. "
+            "Use Python instead."
+        )
+
+
+class Commands:
+    """Runs a command line where it is one of ours."""
+
+    def run(self, line: str) -> int:
+        """Run `line`, printing what it prints; its exit status, 127 where it can't run."""
+        try:
+            function, words = _parsed(line)
+            function(words)
+        except NoCommand as refusal:
+            print(refusal, file=sys.stderr)
+            return _NOT_FOUND
+        except (OSError, ValueError) as problem:
+            print(problem, file=sys.stderr)
+            return 1
+        return 0
+
+    def output(self, line: str, *, split: bool) -> SList | LSString:
+        """What `line` prints.
+
+        Raises:
+            OSError: it can't run, or failed.
+        """
+        function, words = _parsed(line)
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            function(words)
+        return SList(text.getvalue().splitlines()) if split else LSString(text.getvalue())
+
+
+def _parsed(line: str) -> tuple[Callable[[list[str]], None], list[str]]:
+    words = shlex.split(line)
+    if not words:
+        return _nothing, []
+    function = _COMMANDS.get(words[0])
+    if function is None or any(set(word) & _SYNTAX for word in shlex.split(line, posix=False)):
+        raise NoCommand(words[0] if function is None else line)
+    return function, [match for word in words[1:] for match in _expanded(word)]
+
+
+def _expanded(word: str) -> list[str]:
+    if word.startswith("-"):
+        return [word]
+    return sorted(glob.glob(word)) or [word]
+
+
+def _options(words: list[str], known: str) -> tuple[set[str], list[str]]:
+    """The one-letter options of `words`, and the rest."""
+    flags = {letter for word in words if word.startswith("-") for letter in word[1:]}
+    unknown = flags - set(known)
+    if unknown:
+        raise ValueError(f"the option -{min(unknown)} is not known here")
+    return flags, [word for word in words if not word.startswith("-")]
+
+
+def _nothing(words: list[str]) -> None:
+    """An empty line."""
+
+
+def _ls(words: list[str]) -> None:
+    flags, names = _options(words, "la1h")
+    for name in names or ["."]:
+        path = Path(name)
+        entries = sorted(path.iterdir()) if path.is_dir() else [path]
+        for entry in entries:
+            if entry.name.startswith(".") and "a" not in flags and path.is_dir():
+                continue
+            shown = entry.name if path.is_dir() else name
+            print(_long(entry, shown) if "l" in flags else shown + "/" * entry.is_dir())
+
+
+def _long(path: Path, shown: str) -> str:
+    facts = path.lstat()
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts.st_mtime))
+    return f"{stat.filemode(facts.st_mode)} {facts.st_size:>12} {when} {shown}"
+
+
+def _cat(words: list[str]) -> None:
+    for name in words:
+        print(Path(name).read_text(errors="replace"), end="")
+
+
+def _count(words: list[str]) -> tuple[int, list[str]]:
+    """The number of `-n N` or `-N`, and the file names."""
+    number, names, rest = 10, [], iter(words)
+    for word in rest:
+        if word == "-n":
+            number = int(next(rest, "10"))
+        elif word.startswith("-"):
+            number = int(word.removeprefix("-n").lstrip("-"))
+        else:
+            names.append(word)
+    return number, names
+
+
+def _head(words: list[str]) -> None:
+    number, names = _count(words)
+    for name in names:
+        with Path(name).open(errors="replace") as lines:
+            for _ in range(number):
+                print(lines.readline(), end="")
+
+
+def _tail(words: list[str]) -> None:
+    number, names = _count(words)
+    for name in names:
+        lines = Path(name).read_text(errors="replace").splitlines(keepends=True)
+        print("".join(lines[-number:] if number else []), end="")
+
+
+def _wc(words: list[str]) -> None:
+    flags, names = _options(words, "lwc")
+    for name in names:
+        data = Path(name).read_bytes()
+        counts = {"l": data.count(b"\n"), "w": len(data.split()), "c": len(data)}
+        print(*(counts[each] for each in "lwc" if each in (flags or "lwc")), name)
+
+
+def _mkdir(words: list[str]) -> None:
+    flags, names = _options(words, "p")
+    for name in names:
+        Path(name).mkdir(parents="p" in flags, exist_ok="p" in flags)
+
+
+def _rmdir(words: list[str]) -> None:
+    for name in _options(words, "")[1]:
+        Path(name).rmdir()
+
+
+def _rm(words: list[str]) -> None:
+    flags, names = _options(words, "rRf")
+    for name in names:
+        path = Path(name)
+        if path.is_dir() and not path.is_symlink() and flags & {"r", "R"}:
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok="f" in flags)
+
+
+def _cp(words: list[str]) -> None:
+    flags, names = _options(words, "rR")
+    *sources, target = names
+    for source in sources:
+        if Path(source).is_dir() and flags:
+            place = Path(target) / Path(source).name if Path(target).is_dir() else Path(target)
+            shutil.copytree(source, place)
+        else:
+            shutil.copy(source, target)
+
+
+def _mv(words: list[str]) -> None:
+    *sources, target = _options(words, "f")[1]
+    for source in sources:
+        shutil.move(source, target)
+
+
+_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "cat": _cat,
+    "cp": _cp,
+    "echo": lambda words: print(*words),
+    "head": _head,
+    "ls": _ls,
+    "mkdir": _mkdir,
+    "mv": _mv,
+    "pwd": lambda words: print(Path.cwd()),
+    "rm": _rm,
+    "rmdir": _rmdir,
+    "tail": _tail,
+    "touch": lambda words: [Path(name).touch() for name in words] and None,
+    "wc": _wc,
+}

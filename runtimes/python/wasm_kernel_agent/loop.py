@@ -1,0 +1,126 @@
+"""asyncio without sockets or threads: an event loop that waits by sleeping.
+
+The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can ever
+happen, so waiting is `time.sleep`, in slices that an interrupt ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import base_events
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_SLICE = 0.05
+
+
+class NothingToWaitFor(RuntimeError):
+    """The event loop would wait for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this await can never end: no timer is running, and the sandbox has no threads, "
+            "processes or sockets that could wake it"
+        )
+
+
+class _Sleeper:
+    """Stands where the loop expects a selector: it knows no descriptors, only time."""
+
+    def __init__(self, loop: GuestLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Wait `timeout` seconds, or until a signal handler made something ready."""
+        __tracebackhide__ = True
+        if timeout is None:
+            raise NothingToWaitFor
+        end = time.monotonic() + timeout
+        while timeout > 0 and not self._loop.something_ready:
+            time.sleep(min(timeout, _SLICE))
+            timeout = end - time.monotonic()
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class GuestLoop(base_events.BaseEventLoop):
+    """The event loop of the guest: timers, callbacks and tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _Sleeper(self)
+
+    @property
+    def something_ready(self) -> bool:
+        """Whether a callback waits to be run."""
+        return bool(self._ready)  # type: ignore[attr-defined]
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none: `_Sleeper.select` returns an empty list."""
+
+    def _write_to_self(self) -> None:
+        """Nobody else could be asleep: there is one thread."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """The value of `func(*args)`, computed at once: there is no other thread to compute it."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # noqa: BLE001 - the future carries whatever it was
+            future.set_exception(problem)
+        return future
+
+
+def install() -> None:
+    """Make `GuestLoop` what asyncio creates, and give this thread one."""
+    asyncio.new_event_loop = asyncio.events.new_event_loop = GuestLoop
+    for name in ("SelectorEventLoop", "EventLoop"):
+        setattr(asyncio, name, GuestLoop)
+    asyncio.set_event_loop(GuestLoop())
+
+
+class Awaiter:
+    """Runs cells with a top-level `await`, all on one loop, and cancels what an interrupt hit."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.cancelling = False
+
+    def __str__(self) -> str:
+        return "asyncio"
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of this session; a new one where a cell closed it."""
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The value of `coroutine`, run to its end."""
+        __tracebackhide__ = True
+        loop = self.loop()
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            if task.done():
+                raise
+            return self._cancelled(loop, task)
+
+    def _cancelled(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
+        """What the task came to after it was told of the interrupt, at the place where it waits."""
+        __tracebackhide__ = True
+        self.cancelling = True
+        try:
+            task.cancel()
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError as cancelled:
+            raise KeyboardInterrupt().with_traceback(cancelled.__traceback__) from None
+        finally:
+            self.cancelling = False

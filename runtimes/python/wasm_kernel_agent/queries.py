@@ -1,0 +1,107 @@
+"""What a front end asks about code without running it: completion, inspection, history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.completer import provisionalcompleter, rectify_completions
+from IPython.utils.tokenutil import token_at_cursor
+
+_TYPES = "_jupyter_types_experimental"
+_MOST_MATCHES = 5_000
+
+Reply = dict[str, Any]
+
+
+def complete(shell: Any, request: Reply) -> Reply:
+    """The reply to `complete`, with the types that JupyterLab shows beside the matches."""
+    code, cursor = request["code"], request["cursor_pos"]
+    if cursor is None:
+        cursor = len(code)
+    with provisionalcompleter(), shell.builtin_trap:
+        raw = shell.Completer.completions(code, cursor)
+        found = list(rectify_completions(code, raw))[:_MOST_MATCHES]
+    types = [
+        {
+            "start": each.start,
+            "end": each.end,
+            "text": each.text,
+            "type": each.type,
+            "signature": each.signature,
+        }
+        for each in found
+    ]
+    return {
+        "status": "ok",
+        "matches": [each.text for each in found],
+        "cursor_start": found[0].start if found else cursor,
+        "cursor_end": found[0].end if found else cursor,
+        "metadata": {_TYPES: types},
+    }
+
+
+def inspect(shell: Any, request: Reply) -> Reply:
+    """The reply to `inspect`: what is known of the name at the cursor."""
+    name = token_at_cursor(request["code"], request["cursor_pos"])
+    reply: Reply = {"status": "ok", "found": False, "data": {}, "metadata": {}}
+    try:
+        bundle = shell.object_inspect_mime(
+            name,
+            detail_level=request.get("detail_level", 0),
+            omit_sections=tuple(request.get("omit_sections", ())),
+        )
+    except KeyError:
+        return reply
+    reply["data"] = {mime: text for mime, text in bundle.items() if isinstance(text, str)}
+    reply["found"] = True
+    return reply
+
+
+def is_complete(shell: Any, request: Reply) -> Reply:
+    """The reply to `is_complete`: whether Enter should run the code or continue it."""
+    status, indent = shell.input_transformer_manager.check_complete(request["code"])
+    reply: Reply = {"status": status}
+    if status == "incomplete":
+        reply["indent"] = " " * (indent or 0)
+    return reply
+
+
+def history(shell: Any, request: Reply) -> Reply:
+    """The reply to `history`: inputs of this session, by range, tail or pattern."""
+    manager = shell.history_manager
+    kind = request.get("hist_access_type")
+    raw, output = bool(request.get("raw", True)), bool(request.get("output", False))
+    found: Any = ()
+    if kind == "tail":
+        found = manager.get_tail(request.get("n"), raw=raw, output=output, include_latest=True)
+    elif kind == "range":
+        session, start = request.get("session") or 0, request.get("start") or 0
+        found = manager.get_range(session, start, request.get("stop"), raw=raw, output=output)
+    elif kind == "search":
+        manager.writeout_cache()
+        found = manager.search(
+            request.get("pattern") or "*",
+            raw=raw,
+            output=output,
+            n=request.get("n"),
+            unique=bool(request.get("unique")),
+        )
+    return {"status": "ok", "history": list(found)}
+
+
+EMPTY: dict[str, Reply] = {
+    "complete": {
+        "status": "ok", "matches": [], "cursor_start": 0, "cursor_end": 0, "metadata": {}
+    },
+    "inspect": {"status": "ok", "found": False, "data": {}, "metadata": {}},
+    "is_complete": {"status": "unknown"},
+    "history": {"status": "ok", "history": []},
+}
+"""The replies where a query was interrupted or failed: there is nothing to show."""
+
+ANSWERS = {
+    "complete": complete,
+    "inspect": inspect,
+    "is_complete": is_complete,
+    "history": history,
+}

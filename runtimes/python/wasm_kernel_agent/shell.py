@@ -1,0 +1,200 @@
+"""IPython's shell, for a guest: output as frames, paging and exit as payloads, nothing on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from fnmatch import fnmatch
+from typing import Any
+
+from IPython.core import page
+from IPython.core.autocall import ZMQExitAutocall
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from traitlets import CBool, Instance, Type, default
+from traitlets.config import Config
+
+from wasm_kernel_agent import refusals
+from wasm_kernel_agent.commands import Commands
+from wasm_kernel_agent.display import FrameHook, FramePublisher
+from wasm_kernel_agent.limits import LimitMagic, in_place
+from wasm_kernel_agent.loop import Awaiter
+from wasm_kernel_agent.magics import KernelMagics
+from wasm_kernel_agent.outbox import Outbox, flush, note
+
+NEXT_INPUT_CHARACTERS = 1_000_000
+_ENVIRONMENT = {
+    "TERM": "xterm-color",
+    "CLICOLOR": "1",
+    "FORCE_COLOR": "1",
+    "CLICOLOR_FORCE": "1",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+}
+
+
+class Shelf(dict[str, Any]):
+    """What `%store`, `%bookmark` and `%cd` remember; it lives as long as the session."""
+
+    def keys(self, pattern: str | None = None) -> Any:
+        """The keys, or those that match a shell pattern."""
+        names = super().keys()
+        return names if pattern is None else [name for name in names if fnmatch(name, pattern)]
+
+
+class GuestShell(InteractiveShell):
+    """Runs cells as ipykernel's shell does. One an interpreter, used from its only thread."""
+
+    displayhook_class = Type(FrameHook)
+    display_pub_class = Type(FramePublisher)
+    autoindent = CBool(False)
+    exiter = Instance(ZMQExitAutocall)
+    keepkernel_on_exit: bool | None = None
+    last_traceback: list[str] | None = None
+    interrupt: KeyboardInterrupt | None = None
+
+    def __init__(self, outbox: Outbox, **kwargs: Any) -> None:
+        self.outbox = outbox
+        self.awaiter = Awaiter()
+        self.commands = Commands()
+        super().__init__(**kwargs)
+        self._db = Shelf()
+        self.display_pub.outbox = outbox
+        self.displayhook.outbox = outbox
+        self.loop_runner = self.awaiter
+        self.Completer.use_jedi = False
+        self.input_transformer_manager.cleanup_transforms.insert(0, in_place)
+
+    @default("exiter")
+    def _default_exiter(self) -> ZMQExitAutocall:
+        return ZMQExitAutocall(self)
+
+    def init_profile_dir(self, profile_dir: Any) -> None:
+        """A profile folder in the guest's scratch space: nothing of it outlives the session."""
+        self.profile_dir = ProfileDir(location=os.path.join(self.ipython_dir, "profile_default"))
+
+    def init_environment(self) -> None:
+        """Colours on, pagers off, as ipykernel has it."""
+        os.environ.update(_ENVIRONMENT)
+
+    def init_virtualenv(self) -> None:
+        """There is none in the guest."""
+
+    def init_hooks(self) -> None:
+        """IPython's hooks, with its pager replaced by a payload for the front end."""
+        super().init_hooks()
+        self.set_hook("show_in_pager", page.as_hook(self.page_payload), 99)
+
+    def init_magics(self) -> None:
+        """IPython's magics, those of a notebook kernel, `%%limit`, and refusals for the rest."""
+        super().init_magics()
+        self.register_magics(KernelMagics, LimitMagic)
+        refusals.replace_magics(self)
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """Only inline figures exist here, and they need no event loop of their own."""
+        if gui not in (None, "inline"):
+            raise refusals.no_window(gui)
+
+    def page_payload(
+        self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None
+    ) -> None:
+        """Show text or a MIME bundle in the front end's pager."""
+        data = strg if isinstance(strg, dict) else {"text/plain": strg}
+        payload = {"source": "page", "data": data, "start": max(0, start)}
+        self.payload_manager.write_payload(payload)
+
+    def ask_exit(self) -> None:
+        """Ask the front end to end this kernel."""
+        payload = {"source": "ask_exit", "keepkernel": bool(self.keepkernel_on_exit)}
+        self.payload_manager.write_payload(payload)
+
+    def set_next_input(self, text: str, replace: bool = False) -> None:  # type: ignore[override]
+        """Put `text` into the next cell, or with `replace` into this one.
+
+        Raises:
+            ValueError: it is longer than a front end should be handed.
+        """
+        if len(text) > NEXT_INPUT_CHARACTERS:
+            raise ValueError(
+                f"a text of {len(text):,} characters is too long for a cell "
+                f"(the limit is {NEXT_INPUT_CHARACTERS:,})"
+            )
+        payload = {"source": "set_next_input", "text": text, "replace": replace}
+        self.payload_manager.write_payload(payload)
+
+    def _tee(self, channel: str) -> AbstractContextManager[None]:
+        """Keep no second copy of what a cell prints: it would slow down every `print`."""
+        return nullcontext()
+
+    def system(self, cmd: str) -> None:
+        """`!cmd`: one of the few commands we have in Python, or a sentence why not."""
+        code = self.commands.run(self.var_expand(cmd, depth=1))
+        self.user_ns["_exit_code"] = code
+
+    system_piped = system_raw = system
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        """`files = !cmd`: the output as lines, or as one text.
+
+        Raises:
+            OSError: there is no such command here.
+        """
+        return self.commands.output(self.var_expand(cmd, depth=depth + 1), split=split)
+
+    def run_cell(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a cell, with no traceback or interrupt left over from an earlier one."""
+        self.last_traceback = None
+        self.interrupt = None
+        return super().run_cell(*args, **kwargs)
+
+    def _get_exc_info(self, exc_tuple: Any = None) -> Any:
+        """What is being handled; a cancellation that stands for an interrupt becomes one."""
+        kind, value, traceback = super()._get_exc_info(exc_tuple)
+        if self.awaiter.cancelling and isinstance(value, asyncio.CancelledError):
+            self.interrupt = KeyboardInterrupt().with_traceback(traceback)
+            kind, value = KeyboardInterrupt, self.interrupt
+            sys.last_type, sys.last_value = kind, value
+        return kind, value, traceback
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
+        """Send the error, and remember its lines for the reply."""
+        lines = [line if isinstance(line, str) else repr(line) for line in stb]
+        self.last_traceback = lines
+        self.outbox.error(str(etype.__name__), text_of(evalue), lines)
+
+    def show_usage_error(self, exc: Any) -> None:
+        """A magic was used wrongly: one line, no traceback."""
+        flush()
+        note_free = f"UsageError: {exc}"
+        print(note_free, file=sys.stderr)
+
+
+# pandas, rich and many notebooks recognize a notebook by this name.
+GuestShell.__name__ = GuestShell.__qualname__ = "ZMQInteractiveShell"
+
+
+def text_of(error: BaseException | None) -> str:
+    """`str(error)`, also where that raises."""
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"<{type(error).__name__}, whose text raised {type(problem).__name__}>"
+
+
+def configuration() -> Config:
+    """IPython's settings in the guest: history in memory, no thread, no banner."""
+    config = Config()
+    config.HistoryManager.hist_file = ":memory:"
+    config.HistoryAccessor.hist_file = ":memory:"
+    config.InteractiveShell.colors = "neutral"
+    config.InteractiveShell.enable_html_pager = True
+    config.Completer.use_jedi = False
+    config.ScriptMagics.script_magics = []
+    config.AliasManager.default_aliases = []
+    return config
+
+
+__all__ = ["GuestShell", "Shelf", "configuration", "note", "text_of"]

@@ -1,0 +1,57 @@
+"""Standard output and error: text over descriptors 1 and 2, which the host decodes and streams."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+
+def text_stream(descriptor: int) -> io.TextIOWrapper:
+    """A text stream over `descriptor`; each write is passed on at once, in C."""
+    return io.TextIOWrapper(
+        io.FileIO(descriptor, "w", closefd=False),  # type: ignore[arg-type]
+        encoding="utf-8",
+        errors="backslashreplace",
+        newline="",
+        write_through=True,
+    )
+
+
+class Streams:
+    """Our `sys.stdout` and `sys.stderr`, put back for each cell where an earlier one broke them."""
+
+    def __init__(self, make: Callable[[int], io.TextIOWrapper] = text_stream) -> None:
+        self._make = make
+        self._ours = {"stdout": make(1), "stderr": make(2)}
+
+    def install(self) -> None:
+        """Make ours the interpreter's own, once, at boot."""
+        for name, stream in self._ours.items():
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+    def mend(self) -> None:
+        """Put ours back where `sys.stdout` or `sys.stderr` can't be written to any more.
+
+        A stream of the user's own that works is left in place, as ipykernel leaves it.
+        """
+        for number, (name, ours) in enumerate(self._ours.items(), start=1):
+            present = getattr(sys, name, None)
+            if present is ours and not ours.closed and not vars(ours):
+                continue
+            if _works(present):
+                continue
+            fresh = ours if not ours.closed and not vars(ours) else self._make(number)
+            self._ours[name] = fresh
+            setattr(sys, name, fresh)
+            setattr(sys, f"__{name}__", fresh)
+
+
+def _works(stream: object) -> bool:
+    try:
+        stream.write("")  # type: ignore[attr-defined]
+        stream.flush()  # type: ignore[attr-defined]
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""What must be whole for a cell to run, and how it is mended when an earlier cell broke it.
+
+Users may replace much of this on purpose (a `print` of their own, another traceback printer), so a
+thing is put back only where it can't do its work: missing, not callable, or of another type.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import Any
+
+_ATTRIBUTES = (
+    "alias_manager", "builtin_trap", "compile", "Completer", "display_formatter", "display_pub",
+    "display_trap", "displayhook", "events", "extension_manager", "history_manager", "hooks",
+    "input_transformer_manager", "inspector", "InteractiveTB", "loop_runner", "magics_manager",
+    "outbox", "awaiter", "payload_manager", "prefilter_manager", "SyntaxTB", "user_module",
+    "_user_ns", "user_ns_hidden", "ast_transformers", "meta", "commands",
+)
+_METHODS = ("run_cell", "_run_cell", "run_cell_async", "run_ast_nodes", "run_code", "transform_cell",
+    "transform_ast", "should_run_async", "showtraceback", "_showtraceback", "showsyntaxerror",
+    "push", "system", "getoutput", "run_line_magic", "run_cell_magic", "user_expressions",
+    "object_inspect_mime", "get_ipython", "var_expand", "find_magic", "find_line_magic",
+    "_get_exc_info", "excepthook")
+_setattr, _callable, _isinstance, _type = setattr, callable, isinstance, type
+
+
+class Vitals:
+    """A record of the shell, the builtins and the modules as they were after boot."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._builtins = dict(vars(builtins))
+        self._names = vars(builtins)
+        self._attributes = {name: getattr(shell, name) for name in _ATTRIBUTES}
+        self._classes = [(kind, dict(vars(kind))) for kind in type(shell).__mro__[:2]]
+        self._modules = {
+            name: module
+            for name, module in sys.modules.items()
+            if name in ("builtins", "sys", "io", "os", "re", "ast", "warnings", "traceback")
+            or name.partition(".")[0] in ("IPython", "traitlets", "wasm_kernel_agent")
+        }
+
+    def mend(self) -> None:
+        """Put back what can't work any more; cheap where nothing is broken."""
+        names = self._names
+        for name, value in self._builtins.items():
+            if name not in names or (_callable(value) and not _callable(names[name])):
+                names[name] = value
+        shell = self._shell
+        own, traits = shell.__dict__, shell._trait_values
+        for name, value in self._attributes.items():
+            present = own[name] if name in own else traits.get(name)
+            if present is not value and not _isinstance(present, _type(value)):
+                _setattr(shell, name, value)
+        for name in _METHODS:
+            if name in own and not _callable(own[name]):
+                del own[name]
+        modules = sys.modules
+        modules["__main__"] = shell.user_module
+        if modules.get("IPython") is None or modules.get("wasm_kernel_agent") is None:
+            self._mend_modules()
+
+    def mend_all(self) -> None:
+        """After the agent itself failed: put back everything, on purpose replaced or not."""
+        self._names.update(self._builtins)
+        for kind, record in self._classes:
+            for name, value in record.items():
+                if kind.__dict__.get(name) is not value and not name.startswith("__"):
+                    _setattr(kind, name, value)
+        own = self._shell.__dict__
+        for name in _METHODS:
+            own.pop(name, None)
+        for name, value in self._attributes.items():
+            _setattr(self._shell, name, value)
+        self._mend_modules()
+
+    def _mend_modules(self) -> None:
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is None:
+                sys.modules[name] = module
