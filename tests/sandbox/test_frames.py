@@ -220,6 +220,24 @@ FIELDS = [*("data", "metadata", "transient", "wait", "execution_count", "ename",
 FIELDS += ["traceback", "prompt", "password", "fuel", "seconds", "reply"]
 
 
+def golden() -> dict[str, bytes]:
+    return {file.name: file.read_bytes().strip() for file in sorted(GOLDEN.glob("*.json"))}
+
+
+def test_every_golden_frame_of_the_guest_is_read() -> None:
+    assert bool(golden()) == GOLDEN.is_dir()
+    for name, data in golden().items():
+        if json.loads(data).get("op") in OPS:
+            assert isinstance(read(data), frames.Frame), name
+
+
+def test_every_golden_request_and_answer_is_what_the_host_writes() -> None:
+    for name, data in golden().items():
+        message = json.loads(data)
+        if message.get("op") not in OPS:
+            assert write(message) == data, name
+
+
 def sent_or_refused(data: bytes) -> None:
     """Whatever `read` makes of it can go on in a message."""
     try:
