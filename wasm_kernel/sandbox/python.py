@@ -24,7 +24,9 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Bundle, Layout
 
-_TURN = '__import__("wasm_kernel_agent").turn()'
+# The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
+# so that it works whatever a cell did to either.
+_TURN = "0j.__class__.__subclasses__()[0].turn()"
 _BOOT = (
     f"import sys\nsys.path.append('{bundles.LIB_GUEST}/{bundles.BUNDLE_NAME}')\n"
     f"import wasm_kernel_agent\nwasm_kernel_agent.turn()"
@@ -36,7 +38,6 @@ _ENV = {
     "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
     "TMPDIR": "/tmp",  # noqa: S108 - a guest path
     "TERM": "xterm-color",
-    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
 }
 _BOOT_MEMORY = 2048 * 1024 * 1024
 

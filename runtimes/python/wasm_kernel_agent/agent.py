@@ -40,9 +40,9 @@ class Agent:
         self._signals.hold()
         request = self.door.send({"op": "next"})
         try:
+            reply = self._serve(request)
             if self._vitals is not None:
                 self._vitals.mend()
-            reply = self._serve(request)
         except BaseException as problem:  # noqa: BLE001 - the host waits for a reply
             reply = self._failed(problem)
         self._done(reply)
@@ -79,6 +79,9 @@ class Agent:
     def _start(self, request: Reply) -> Reply:
         os.environ.update(request.get("env") or {})
         seeds.refresh()
+        count = request.get("execution_count")
+        if self.shell is not None and isinstance(count, int):
+            self.shell.execution_count = count
         if self._in_guest:
             os.chdir(_WORKSPACE)
         return {"status": "ok"}

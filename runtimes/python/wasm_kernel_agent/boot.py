@@ -35,6 +35,9 @@ def prepare_guest(shell: GuestShell) -> None:
     _path()
     import numpy  # noqa: F401
     import pandas  # noqa: F401
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # its monitor would be a thread
 
     plots.prepare(shell)
     warm(shell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,11 +33,13 @@ class Cells:
         shell = self._shell
         self._streams.mend()
         self._stdin.install(bool(request.get("allow_stdin", False)))
+        shell.awaiter.make_current()
         shell.payload_manager.clear_payload()
         try:
             error = self._run(request)
         finally:
             flush()
+            self._settle()
         reply: Reply = {"status": "ok", "execution_count": shell.execution_count - 1}
         if error is not None:
             reply |= {
@@ -70,9 +73,18 @@ class Cells:
             shell.showtraceback((KeyboardInterrupt, interrupt, None))
             return interrupt
         error: BaseException | None = result.error_before_exec or result.error_in_exec
-        if shell.interrupt is not None and isinstance(error, asyncio.CancelledError):
-            error = shell.interrupt
+        if shell.ended is not None and isinstance(error, asyncio.CancelledError):
+            error = shell.ended
         return error
+
+    def _settle(self) -> None:
+        """End what a cell left half done, such as a debugger that was interrupted."""
+        shell = self._shell
+        sys.displayhook = sys.__displayhook__
+        shell.display_trap._nested_level = 0
+        if shell.builtin_trap._nested_level:
+            shell.builtin_trap._nested_level = 0
+            shell.builtin_trap.deactivate()
 
     def _expressions(self, expressions: dict[str, str]) -> Reply:
         evaluate: Callable[[], Any] = lambda: self._shell.user_expressions(expressions)  # noqa: E731

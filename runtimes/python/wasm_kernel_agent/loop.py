@@ -85,42 +85,45 @@ def install() -> None:
 
 
 class Awaiter:
-    """Runs cells with a top-level `await`, all on one loop, and cancels what an interrupt hit."""
+    """Runs cells with a top-level `await`, all on one loop.
+
+    `cause` is set while a cell is being told, at the place where it waits, why its wait is over.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.cancelling = False
+        self.cause: BaseException | None = None
 
     def __str__(self) -> str:
         return "asyncio"
 
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of this session; a new one where a cell closed it."""
+    def make_current(self) -> None:
+        """Give the coming cell a loop for `asyncio.get_event_loop()`."""
         if self._loop is None or self._loop.is_closed():
-            self._loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self._loop)
-        return self._loop
+            self._loop = GuestLoop()
+        asyncio.set_event_loop(self._loop)
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The value of `coroutine`, run to its end."""
-        __tracebackhide__ = True
-        loop = self.loop()
-        task = loop.create_task(coroutine)
+        self.make_current()
+        assert self._loop is not None
+        task = self._loop.create_task(coroutine)
         try:
-            return loop.run_until_complete(task)
-        except KeyboardInterrupt:
+            return self._loop.run_until_complete(task)
+        except (KeyboardInterrupt, NothingToWaitFor) as cause:
             if task.done():
                 raise
-            return self._cancelled(loop, task)
+            return self._end(self._loop, task, cause)
 
-    def _cancelled(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
-        """What the task came to after it was told of the interrupt, at the place where it waits."""
-        __tracebackhide__ = True
-        self.cancelling = True
+    def _end(
+        self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], cause: BaseException
+    ) -> Any:
+        """What the task came to after its wait was ended because of `cause`."""
+        self.cause = cause
         try:
             task.cancel()
             return loop.run_until_complete(task)
         except asyncio.CancelledError as cancelled:
-            raise KeyboardInterrupt().with_traceback(cancelled.__traceback__) from None
+            raise cause.with_traceback(cancelled.__traceback__) from None
         finally:
-            self.cancelling = False
+            self.cause = None

@@ -18,19 +18,24 @@ def prepare(shell: Any) -> None:
     registry._ensure_entry_points_loaded()
     if not registry.is_valid_backend(_NAME):
         registry._validate_and_store_entry_points([(_NAME, _MODULE)])
+    from IPython.core.pylabtools import activate_matplotlib
     from matplotlib import pyplot
+    from matplotlib_inline.backend_inline import configure_inline_support
 
-    shell.enable_matplotlib("inline")
+    activate_matplotlib(_NAME)
+    configure_inline_support(shell, _NAME)
     figure = pyplot.figure()
     figure.add_subplot().plot([0, 1], label="$x$")
     figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
     pyplot.close(figure)
-    _forget_figures()
+    _forget(pyplot)
 
 
-def _forget_figures() -> None:
-    """No figure of the boot may appear in a first cell."""
+def _forget(pyplot: Any) -> None:
+    """Leave no figure of the boot for a first cell to show."""
     from matplotlib_inline import backend_inline
 
-    backend_inline.show._to_draw = []
-    backend_inline.show._draw_called = False
+    show: Any = backend_inline.show
+    show._to_draw = []
+    show._draw_called = False
+    pyplot.draw_if_interactive.called = False

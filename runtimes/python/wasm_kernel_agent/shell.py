@@ -19,10 +19,11 @@ from traitlets.config import Config
 from wasm_kernel_agent import refusals
 from wasm_kernel_agent.commands import Commands
 from wasm_kernel_agent.display import FrameHook, FramePublisher
+from wasm_kernel_agent.frames import without_agent
 from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter
 from wasm_kernel_agent.magics import KernelMagics
-from wasm_kernel_agent.outbox import Outbox, flush, note
+from wasm_kernel_agent.outbox import Outbox, flush
 
 NEXT_INPUT_CHARACTERS = 1_000_000
 _ENVIRONMENT = {
@@ -53,7 +54,7 @@ class GuestShell(InteractiveShell):
     exiter = Instance(ZMQExitAutocall)
     keepkernel_on_exit: bool | None = None
     last_traceback: list[str] | None = None
-    interrupt: KeyboardInterrupt | None = None
+    ended: BaseException | None = None
 
     def __init__(self, outbox: Outbox, **kwargs: Any) -> None:
         self.outbox = outbox
@@ -65,6 +66,7 @@ class GuestShell(InteractiveShell):
         self.displayhook.outbox = outbox
         self.loop_runner = self.awaiter
         self.Completer.use_jedi = False
+        self.extension_manager.load_extension("storemagic")
         self.input_transformer_manager.cleanup_transforms.insert(0, in_place)
 
     @default("exiter")
@@ -147,16 +149,21 @@ class GuestShell(InteractiveShell):
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, with no traceback or interrupt left over from an earlier one."""
         self.last_traceback = None
-        self.interrupt = None
+        self.ended = None
         return super().run_cell(*args, **kwargs)
 
     def _get_exc_info(self, exc_tuple: Any = None) -> Any:
-        """What is being handled; a cancellation that stands for an interrupt becomes one."""
+        """What is being handled; a cancellation that ended a wait gives way to its cause."""
         kind, value, traceback = super()._get_exc_info(exc_tuple)
-        if self.awaiter.cancelling and isinstance(value, asyncio.CancelledError):
-            self.interrupt = KeyboardInterrupt().with_traceback(traceback)
-            kind, value = KeyboardInterrupt, self.interrupt
+        cause = self.awaiter.cause
+        if cause is not None and isinstance(value, asyncio.CancelledError):
+            self.ended = value = cause.with_traceback(traceback)
+            kind = type(cause)
+            value.__suppress_context__ = True
             sys.last_type, sys.last_value = kind, value
+        whole, traceback = traceback, without_agent(traceback)
+        if traceback is not whole:
+            value.with_traceback(traceback)
         return kind, value, traceback
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
@@ -168,8 +175,7 @@ class GuestShell(InteractiveShell):
     def show_usage_error(self, exc: Any) -> None:
         """A magic was used wrongly: one line, no traceback."""
         flush()
-        note_free = f"UsageError: {exc}"
-        print(note_free, file=sys.stderr)
+        print(f"UsageError: {exc}", file=sys.stderr)
 
 
 # pandas, rich and many notebooks recognize a notebook by this name.
@@ -197,4 +203,4 @@ def configuration() -> Config:
     return config
 
 
-__all__ = ["GuestShell", "Shelf", "configuration", "note", "text_of"]
+__all__ = ["GuestShell", "Shelf", "configuration", "text_of"]

@@ -7,6 +7,7 @@ is lost.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -68,7 +69,7 @@ class Signals:
         """
         __tracebackhide__ = True
         if pid not in (os.getpid(), 0):
-            raise ProcessLookupError(3, "No such process: the sandbox has this one only")
+            raise ProcessLookupError(errno.ESRCH, "No such process: the sandbox has this one only")
         if sig == 0:
             return
         number = signal.Signals(sig)

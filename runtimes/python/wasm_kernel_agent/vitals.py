@@ -42,7 +42,11 @@ class Vitals:
         }
 
     def mend(self) -> None:
-        """Put back what can't work any more; cheap where nothing is broken."""
+        """Put back what can't work any more; cheap where nothing is broken.
+
+        Done after each cell rather than before the next: the interpreter itself needs
+        `builtins.__import__` to begin a turn.
+        """
         names = self._names
         for name, value in self._builtins.items():
             if name not in names or (_callable(value) and not _callable(names[name])):
