@@ -13,6 +13,7 @@ from wasm_kernel.errors import PolicyError
 
 MIB = 1024 * 1024
 WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
+MOUNTS_MOST = 8  # the guest has so many descriptors set aside for them
 MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and little else
 
 
@@ -107,6 +108,8 @@ class ExecutionPolicy:
         self._seconds("query_seconds")
         self._check_env()
         object.__setattr__(self, "mounts", tuple(self.mounts))
+        if len(self.mounts) > MOUNTS_MOST:
+            raise PolicyError("mounts", f"takes at most {MOUNTS_MOST} folders")
         for mount in self.mounts:
             _check_mount(mount)
         if len({m.guest for m in self.mounts}) != len(self.mounts):

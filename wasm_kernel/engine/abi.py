@@ -27,7 +27,7 @@ SHAPES = {
     "path_unlink_file": "iii",
 }
 
-FORWARDED = {**SHAPES, "clock_time_get": "iIi"}
+FORWARDED = {**SHAPES, "clock_time_get": "iIi", "fd_seek": "iIii", "fd_tell": "ii"}
 """What a shadow may pass on or ask wasmtime's WASI for."""
 
 SUCCESS = 0

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -26,6 +27,9 @@ from wasm_kernel.errors import CacheWarning
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
 _LOCK_POLL = 0.1
+_DAY = 24 * 3600.0
+_KEEP_SECONDS = 30 * _DAY  # of a file that nobody has used
+_KEEP_ASIDE_SECONDS = _DAY  # of a file that was never finished
 
 
 def default_folder() -> Path:
@@ -73,6 +77,13 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
 class Cache:
     """The cache folder. Any thread may use it; it holds no state beyond the folder itself."""
 
@@ -111,6 +122,7 @@ class Cache:
             return None
         why = _distrust(status, folder=False) or self._changed(name, status)
         if not why:
+            self._used(self._note_path(name))
             return path
         self.discard(name, why)
         return None
@@ -136,6 +148,33 @@ class Cache:
         for path in (self.path(name), self._note_path(name)):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+
+    def _used(self, mark: Path) -> None:
+        """Note, once a day, that something was used: `sweep` leaves it alone."""
+        with contextlib.suppress(OSError):
+            if time.time() - mark.stat().st_mtime > _DAY:
+                os.utime(mark)
+
+    def folder_of(self, name: str) -> Path | None:
+        """A folder in the cache, or None where it is not there."""
+        path = self.path(name)
+        if not path.is_dir():
+            return None
+        self._used(path)
+        return path
+
+    def sweep(self) -> None:
+        """Remove what nobody has used for a month, and what was left unfinished."""
+        now = time.time()
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                keep = _KEEP_ASIDE_SECONDS if path.name.startswith(".") else _KEEP_SECONDS
+                if now - self._last_used(path) > keep:
+                    _remove(path)
+
+    def _last_used(self, path: Path) -> float:
+        note = self._note_path(path.name)
+        return (note if note.exists() else path).lstat().st_mtime
 
     def write(self, name: str, fill: Callable[[Path], None]) -> Path:
         """Put a file into the cache whole: `fill` writes it to the path it is given."""

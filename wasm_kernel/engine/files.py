@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.listing import fill
-from wasm_kernel.engine.names import HiddenName, is_hidden, resolve
+from wasm_kernel.engine.names import HiddenName, is_hidden, lexical, resolve
 from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call, Shadow
@@ -26,10 +26,16 @@ from wasm_kernel.engine.shadow import Call, Shadow
 
 @dataclass
 class Opened:
-    """A descriptor of the guest: the folder it came from and its parts below that, if known."""
+    """A descriptor of the guest: the folder it came from, its parts below that, if known, and how
+    it was opened (`flags`, `rights`, `inheriting` and `fdflags` of `path_open`).
+    """
 
     preopen: Preopen
     parts: tuple[str, ...] | None
+    flags: int = 0
+    rights: int = 0
+    inheriting: int = 0
+    fdflags: int = 0
 
     @property
     def path(self) -> str | None:
@@ -68,18 +74,16 @@ class _Refused(Exception):
 class Files:
     """The file calls of one instance. Only the guest's thread uses it.
 
-    It holds the descriptor table as far as it must know it, and one spare guest byte that holds a
-    dot (`dot`), for a path that names a mount itself.
+    It holds the descriptor table as far as it must know it. `dot` is the address of a guest byte
+    that holds a dot, for a path that names a mount itself.
     """
 
-    def __init__(
-        self, preopens: Preopens, reach: Reach, changes: Changes, open_files: int, dot: int
-    ) -> None:
+    def __init__(self, preopens: Preopens, reach: Reach, changes: Changes, open_files: int) -> None:
         self._preopens = preopens
         self._reach = reach
         self._changes = changes
         self._open_files = open_files
-        self._dot = dot
+        self.dot = 0
         self._root = preopens.root
         self._opened = {FIRST_DESCRIPTOR + i: Opened(p, ()) for i, p in enumerate(preopens.all)}
         self._fixed = len(self._opened)
@@ -103,6 +107,14 @@ class Files:
             "path_symlink": self._symlink,
         }
         return {name: self._guarded(shadow) for name, shadow in plain.items()}
+
+    def opened(self) -> dict[int, Opened]:
+        """What the guest has open besides its folders, by descriptor."""
+        return {fd: o for fd, o in self._opened.items() if fd >= FIRST_DESCRIPTOR + self._fixed}
+
+    def adopt(self, fd: int, opened: Opened) -> None:
+        """The host opened a file for the guest under this descriptor."""
+        self._opened[fd] = opened
 
     def write(self, call: Call) -> int:
         """`fd_write` for anything but the two streams."""
@@ -130,13 +142,15 @@ class Files:
                 fd, path = self._preopens.descriptor(mount), path[used:]
                 used_bytes = length - len(path.encode())
                 call.replace(fd_at, fd)
-                call.replace(path_at, at + used_bytes if path else self._dot)
+                call.replace(path_at, at + used_bytes if path else self.dot)
                 call.replace(path_at + 1, len(path.encode()) or 1)
         opened = self._opened.get(fd)
         if opened is None:
             raise _Refused(abi.EBADF)
-        if opened.parts is None or not opened.preopen.writable:
+        if opened.parts is None:
             return Place(opened.preopen, None)
+        if not opened.preopen.writable:
+            return Place(opened.preopen, lexical(opened.parts, path))
         parts = resolve(
             opened.preopen.host,
             opened.parts,
@@ -168,14 +182,16 @@ class Files:
     def _open(self, call: Call) -> int:
         if len(self._opened) - self._fixed >= self._open_files:
             raise _Refused(abi.EMFILE)
-        _, flags, _, _, how, rights, _, _, out = call.args
+        _, flags, _, _, how, rights, inheriting, fdflags, out = call.args
         place = self._place(call, 0, 2, follow=bool(flags & abi.LOOKUP_FOLLOW))
         path = place.path
         was_there = path is None or not how & abi.O_CREAT or place.exists()
         answer = call.forward()
         if answer != abi.SUCCESS:
             return answer
-        self._opened[self._reach.read_word(out)] = Opened(place.preopen, place.parts)
+        self._opened[self._reach.read_word(out)] = Opened(
+            place.preopen, place.parts, how & abi.O_DIRECTORY, rights, inheriting, fdflags
+        )
         if path is not None and not was_there:
             self._changes.made(path)
         if path is not None and how & abi.O_TRUNC and rights & abi.RIGHT_WRITE:

@@ -20,6 +20,7 @@ from wasm_kernel.engine import abi, door, seams, shadow
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import TICKER, Clock
 from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.descriptors import Descriptors
 from wasm_kernel.engine.files import Files
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
@@ -57,8 +58,6 @@ class Instance:
         self,
         compiled: Compiled,
         around: Surroundings,
-        *,
-        dot: int = 0,
     ) -> None:
         self._owner = threading.get_ident()
         self._around = around
@@ -78,7 +77,7 @@ class Instance:
             name: seams.RawFunc(context, exports[name]) for name in ("turn", "host_alloc")
         }
         self._forwards.update(shadow.forwards(self._engine, self._store, self._memory))
-        self._surround(dot)
+        self._surround()
 
     def _make_store(self, around: Surroundings) -> wasmtime.Store:
         store = wasmtime.Store(self._engine)
@@ -116,10 +115,12 @@ class Instance:
 
         return shadow_of
 
-    def _surround(self, dot: int) -> None:
+    def _surround(self) -> None:
         around, reach = self._around, self.reach
-        files = Files(around.preopens, reach, around.changes, around.open_files, dot)
+        files = Files(around.preopens, reach, around.changes, around.open_files)
         writes = Writes(around.streams, reach)
+        self._files = files
+        self.descriptors = Descriptors(files, around.preopens, reach, self._forwards)
         self._shadows |= {
             **files.shadows(),
             "fd_write": lambda c: writes.write(c) if c.args[0] in NAMES else files.write(c),
@@ -136,6 +137,12 @@ class Instance:
     def arm_interrupts(self, words: Mapping[int, int]) -> None:
         """From now on an interrupt turns on these words of the guest's memory."""
         self.words = Words(words, self.reach)
+
+    def use_scratch(self, at: int) -> None:
+        """`SCRATCH_BYTES` of guest memory at this address belong to the host."""
+        self.reach.write(at, b".")
+        self._files.dot = at
+        self.descriptors.use_scratch(at)
 
     def grow_to(self, size: int) -> None:
         """Make the memory at least `size` bytes large.

@@ -73,6 +73,12 @@ def resolve(
     return tuple(done)
 
 
+def lexical(start: tuple[str, ...], path: str) -> tuple[str, ...] | None:
+    """Where a path leads by its letters alone, or None where it has `..` in it."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return None if ".." in parts else (*start, *parts)
+
+
 def _link_target(root: Path, folder: list[str], name: str) -> str | None:
     try:
         return os.readlink("/".join([str(root), *folder, name]))  # noqa: PTH115 - hot, and text

@@ -28,16 +28,18 @@ class Preopens:
 
     The guest's C library reads the list of preopened folders once, before the base image is taken,
     so it knows the fixed ones only. A path below a mount reaches the host as a path below the
-    guest's `/`, and is led to the mount there.
+    guest's `/`, and is led to the mount there. `spare` folders keep descriptors free for
+    more mounts, so that files have the same numbers however many there are.
     """
 
     fixed: tuple[Preopen, ...]
     mounts: tuple[Preopen, ...] = ()
+    spare: tuple[Preopen, ...] = ()
 
     @property
     def all(self) -> tuple[Preopen, ...]:
         """Every folder, in the order of its descriptors."""
-        return self.fixed + self.mounts
+        return self.fixed + self.mounts + self.spare
 
     def descriptor(self, preopen: Preopen) -> int:
         """The descriptor the guest has for a folder."""

@@ -121,10 +121,11 @@ class Bundle:
             BundleError: a package that the agent needs is not installed.
         """
         cache.prepare()
-        folder = cache.path(f"bundle-{self.key}")
-        if not folder.is_dir():
+        name = f"bundle-{self.key}"
+        folder = cache.path(name)
+        if cache.folder_of(name) is None:
             with cache.lock("bundle", lambda seconds: None):
-                if not folder.is_dir():
+                if cache.folder_of(name) is None:
                     self._make(cache.folder, folder)
         return Layout(folder / "lib", folder / "mpl-data", folder / "root")
 

@@ -15,12 +15,13 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
+from wasm_kernel.engine.descriptors import SCRATCH_BYTES
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory import image
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.engine.preopens import Preopen, Preopens
 from wasm_kernel.errors import GuestStopped, ImageError
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Bundle, Layout
 
@@ -67,7 +68,8 @@ class PythonDriver:
     @cached_property
     def image_name(self) -> str:
         """The cache's name for the base image of this artifact, agent and wasmtime."""
-        text = f"{self.bundle.key} {version('wasmtime')} {_BOOT} {sorted(_ENV.items())}"
+        made_with = (version("wasmtime"), image.FORMAT, _BOOT, sorted(_ENV.items()))
+        text = f"{self.bundle.key} {made_with}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 
     @property
@@ -90,7 +92,11 @@ class PythonDriver:
         described = self.cache.trusted(self.facts_name)
         if described is None or self.cache.trusted(self.image_name) is None:
             return None
-        return image.Facts.load(described.read_text())
+        try:
+            return image.Facts.load(described.read_text())
+        except ImageError:
+            self.cache.discard(self.facts_name, "is damaged")
+            return None
 
     def _build_once(self, metered: bool, progress: Progress) -> image.Facts:
         def waiting(seconds: float) -> None:
@@ -101,17 +107,19 @@ class PythonDriver:
 
     def _build(self, metered: bool, progress: Progress) -> image.Facts:
         progress("preparing Python, pandas and matplotlib, once (about 5 s)")
+        self.cache.sweep()
         with tempfile.TemporaryDirectory() as nowhere:
             words = self._calibrate(metered, Path(nowhere))
             handler = _Booting()
             instance = self._raw(metered, Path(nowhere), handler)
             try:
-                dot = instance.allocate(1)
-                instance.reach.write(dot, b".")
+                scratch = instance.allocate(SCRATCH_BYTES)
+                instance.use_scratch(scratch)
                 status = instance.turn(_BOOT.encode())
                 if status or not handler.booted:
                     raise ImageError(f"the sandbox could not be prepared: {handler.said[-2000:]}")
-                facts = image.Facts(instance.reach.size, words, dot)
+                files = instance.descriptors.save()
+                facts = image.Facts(instance.reach.size, words, scratch, files)
                 self.cache.write(self.image_name, lambda path: image.save(instance, path))
             except GuestStopped as stopped:
                 raise ImageError(
@@ -173,14 +181,15 @@ class PythonDriver:
             Preopen(layout.root, "/"),
         )
         mounts = tuple(Preopen(m.host, m.guest, m.writable) for m in policy.mounts)
-        return Preopens(fixed, mounts)
+        free = range(len(mounts), MOUNTS_MOST)
+        return Preopens(fixed, mounts, tuple(Preopen(layout.root, f"/.mount/{i}") for i in free))
 
     def instance(self, around: Surroundings, *, metered: bool) -> Instance:
         """A booted guest: a new instance with the base image's memory."""
         facts = self._facts
         if facts is None:
             raise ImageError("the Python guest was not prepared")
-        instance = Instance(self._module(metered), around, dot=facts.dot)
+        instance = Instance(self._module(metered), around)
         try:
             image.attach(instance, self.cache.path(self.image_name), facts)
         except BaseException:

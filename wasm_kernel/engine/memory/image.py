@@ -21,10 +21,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
 
 _BLOCK = 65_536
+FORMAT = "3"
+"""Changes with what is saved and how; a part of every image's name."""
+
 MAPS = sys.platform == "linux"
 _MAP_FIXED = 0x10  # Linux; Python's mmap module does not name it
 
@@ -33,17 +37,21 @@ _MAP_FIXED = 0x10  # Linux; Python's mmap module does not name it
 class Facts:
     """What is known of an image besides its bytes.
 
-    `words` are the interrupt words (`interrupt.py`), `dot` the address of a byte that holds a dot.
+    `words` are the interrupt words (`interrupt.py`), `scratch` the address of the guest memory that
+    belongs to the host, `files` what was open (`descriptors.py`).
     """
 
     size: int
     words: Mapping[int, int]
-    dot: int
+    scratch: int
+    files: tuple[OpenFile, ...] = ()
 
     def dump(self) -> str:
         """As JSON."""
         words = {str(at): bits for at, bits in self.words.items()}
-        return json.dumps({"size": self.size, "words": words, "dot": self.dot})
+        files = [file.as_json() for file in self.files]
+        facts = {"size": self.size, "words": words, "scratch": self.scratch, "files": files}
+        return json.dumps(facts)
 
     @classmethod
     def load(cls, text: str) -> Facts:
@@ -55,7 +63,8 @@ class Facts:
         try:
             raw = json.loads(text)
             words = {int(at): int(bits) for at, bits in raw["words"].items()}
-            return cls(int(raw["size"]), words, int(raw["dot"]))
+            files = tuple(OpenFile(**file) for file in raw["files"])
+            return cls(int(raw["size"]), words, int(raw["scratch"]), files)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ImageError("the base image's description is damaged") from problem
 
@@ -87,6 +96,10 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
     else:
         _read(instance, path)
     instance.arm_interrupts(facts.words)
+    instance.use_scratch(facts.scratch)
+    lost = instance.descriptors.restore(facts.files)
+    if lost:
+        raise ImageError("a file that the base image had open is missing from its bundle")
 
 
 def _map(address: int, path: Path, size: int) -> None:
