@@ -1,0 +1,39 @@
+"""A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
+
+`FAKE_START` names how its start goes: a number of seconds it takes, or `fail`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from wasm_kernel.errors import CompileError
+from wasm_kernel.frontends.jupyter.app import main
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.fake import FakeSandbox
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+START = os.environ.get("FAKE_START", "0")
+
+
+def gate(progress: Callable[[str], None]) -> None:
+    progress("compiling the fake")
+    if START == "fail":
+        raise CompileError("The fake does not compile.")
+    time.sleep(float(START))
+
+
+def fake(workspace: Path, policy: ExecutionPolicy, session_id: str) -> BaseSandbox:
+    made = FakeSandbox(workspace, policy, session_id, gate=gate)
+    made.namespace.update(workspace=workspace, policy=policy, session_id=session_id)
+    return cast("BaseSandbox", made)
+
+
+if __name__ == "__main__":
+    main(factory=fake)

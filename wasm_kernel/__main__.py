@@ -1,0 +1,12 @@
+"""`python -m wasm_kernel -f CONNECTION_FILE`: be a Jupyter kernel."""
+
+import sys
+
+if __name__ == "__main__":
+    # Python put the current folder first: the notebook's own. A file there named like a module
+    # would otherwise run outside the sandbox, with all rights.
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    from wasm_kernel.frontends.jupyter.app import main
+
+    main()

@@ -1,0 +1,196 @@
+"""The kernel's process: settings, session, sandbox, sockets, loop, and the end.
+
+The order is for speed. What can be configured is read first, with little imported; then the guest
+starts on its own thread; then come ipykernel and the sockets, while the guest gets ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_core.application import JupyterApp
+from traitlets import TraitError, Unicode
+from traitlets.config import Config
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
+from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sessions.lifecycle import open_workspace
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.jupyter.connection import Connection
+    from wasm_kernel.frontends.jupyter.kernel import WasmKernel
+    from wasm_kernel.frontends.jupyter.sockets import KernelSockets
+    from wasm_kernel.frontends.jupyter.starting import Starting
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+SandboxFactory = Callable[[Path, ExecutionPolicy, str], "BaseSandbox"]
+
+_PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
+_PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
+
+
+def create(workspace: Path, policy: ExecutionPolicy, session_id: str) -> BaseSandbox:
+    """The sandbox of a real kernel."""
+    from wasm_kernel.sandbox.sandbox import create_sandbox
+
+    return create_sandbox(workspace=workspace, policy=policy, session_id=session_id)
+
+
+class WasmKernelApp(JupyterApp):
+    """One kernel process. The main thread's own, except for `stop`."""
+
+    name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
+    description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
+    classes = [KernelSettings]
+    aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
+    aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
+    raise_config_file_errors = True  # a limit in a file that can't be read must not get lost
+
+    connection_file = Unicode("", help="The connection file; kernel-<pid>.json by default.").tag(
+        config=True
+    )
+
+    def _log_level_default(self) -> int:
+        return logging.WARNING
+
+    def initialize(self, argv: Sequence[str] | None = None) -> None:
+        """Read the command line and the config files; the command line wins."""
+        self.parse_command_line(list(sys.argv[1:] if argv is None else argv))
+        from_command_line: Config = deepcopy(self.config)
+        self.load_config_file(suppress_errors=False)
+        self.update_config(from_command_line)
+        self.settings = KernelSettings(parent=self)
+
+    def run(self, factory: SandboxFactory) -> None:
+        """Be a kernel until somebody shuts it down."""
+        path = place_of(self.connection_file)
+        session_id = self.settings.session_id or session_of(path)
+        policy = self.settings.policy()
+        workspace = open_workspace(self.settings.root, session_id)
+        sandbox = factory(workspace, policy, session_id)
+        try:
+            self._serve(sandbox, path)
+        finally:
+            sandbox.close()
+
+    def _serve(self, sandbox: BaseSandbox, path: Path) -> None:
+        from wasm_kernel.frontends.jupyter.starting import Starting
+
+        starting = Starting()
+        sandbox.start(starting.tell)
+        # from here on imports take long; the guest starts meanwhile
+        from wasm_kernel.frontends.jupyter.connection import Connection
+        from wasm_kernel.frontends.jupyter.sockets import KernelSockets
+
+        connection = Connection(parent=self, connection_file=str(path))
+        connection.open(allow_unsigned=self.settings.allow_unsigned)
+        sockets = KernelSockets(connection)
+        try:
+            connection.save()
+            self._loop(self._kernel(sandbox, starting, connection, sockets), sockets)
+        finally:
+            sockets.close()
+            connection.cleanup()
+
+    def _kernel(
+        self,
+        sandbox: BaseSandbox,
+        starting: Starting,
+        connection: Connection,
+        sockets: KernelSockets,
+    ) -> WasmKernel:
+        from zmq.eventloop.zmqstream import ZMQStream
+
+        from wasm_kernel.frontends.jupyter.connection import ports_of
+        from wasm_kernel.frontends.jupyter.kernel import WasmKernel
+
+        kernel = WasmKernel(
+            sandbox=sandbox,
+            starting=starting,
+            parent=self,
+            session=connection.session,
+            shell_stream=ZMQStream(sockets.shell),
+            control_stream=ZMQStream(sockets.control, sockets.control_thread.io_loop),
+            control_thread=sockets.control_thread,
+            iopub_thread=sockets.iopub_thread,
+            iopub_socket=sockets.iopub,
+            stdin_socket=sockets.stdin,
+            log=self.log,
+        )
+        kernel.record_ports(ports_of(connection))
+        return kernel
+
+    def _loop(self, kernel: WasmKernel, sockets: KernelSockets) -> None:
+        kernel.start()
+        sockets.start()
+        loop = kernel.io_loop.asyncio_loop
+        _on_signals(loop, kernel)
+        _watch_parent()
+        kernel.io_loop.start()
+        # a cell that still runs waits in a task; the sandbox is closed next
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
+    """SIGINT interrupts the cell and SIGTERM ends the kernel, a second SIGTERM at once.
+
+    The handlers only wake the loop: whatever lock they would need may be held by the code that the
+    signal came upon.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        loop.call_soon_threadsafe(kernel.interrupt)
+
+    def end(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loop.call_soon_threadsafe(kernel.stop)
+
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, end)
+
+
+def _watch_parent() -> None:
+    """End with the process that started this kernel, where that asked for it."""
+    parent = int(os.environ.get("JPY_PARENT_PID") or 0)
+    if sys.platform == "win32":
+        event = int(os.environ.get("JPY_INTERRUPT_EVENT") or 0)
+        if parent or event:
+            from ipykernel.parentpoller import ParentPollerWindows
+
+            ParentPollerWindows(event, parent).start()
+    elif parent > 1:
+        # process 1 never goes away, and its children can't tell that theirs did
+        from ipykernel.parentpoller import ParentPollerUnix
+
+        ParentPollerUnix(parent_pid=parent).start()
+
+
+def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) -> None:
+    """Run a kernel in this process.
+
+    Args:
+        argv: The command line, `sys.argv` by default.
+        factory: Makes the sandbox from a workspace, a policy and a session id.
+    """
+    # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    app = WasmKernelApp()
+    try:
+        app.initialize(argv)
+        app.run(factory)
+    except (WasmKernelError, TraitError) as problem:
+        print(f"wasm-kernel: {problem}", file=sys.stderr)  # noqa: T201 - nobody else would hear it
+        sys.exit(1)

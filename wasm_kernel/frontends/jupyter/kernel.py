@@ -1,0 +1,319 @@
+"""The kernel: Jupyter's messages in, a sandbox's work out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from contextvars import copy_context
+from functools import cached_property, partial
+from typing import Any
+
+import zmq
+from ipykernel import kernel_protocol_version
+from ipykernel.kernelbase import Kernel
+
+from wasm_kernel import __version__
+from wasm_kernel.errors import BundleError, WasmKernelError
+from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.frontends.jupyter.cell import CellListener
+from wasm_kernel.frontends.jupyter.starting import Starting
+from wasm_kernel.frontends.jupyter.stdin import StdinChannel
+from wasm_kernel.sandbox.frames import Error, Stream, plain
+from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
+CLOSE_POLL = 0.01
+CLOSE_SECONDS = 1.0  # what a shutdown waits for a cell that still computes
+
+STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
+
+Content = dict[str, Any]
+
+
+class WasmKernel(Kernel):
+    """A Jupyter kernel whose cells run in a sandbox.
+
+    Its handlers run on the main thread's event loop, those of the control channel on the control
+    thread's; neither ever waits for the guest. `sandbox` and `starting` are handed over by `app`.
+    """
+
+    implementation = "wasm-kernel"
+    implementation_version = __version__
+    help_links = [
+        {"text": "wasm-kernel", "url": "https://pypi.org/project/wasm-kernel/"},
+        {"text": "Python Reference", "url": "https://docs.python.org/3.15"},
+        {"text": "IPython Reference", "url": "https://ipython.org/documentation.html"},
+    ]
+    msg_types = [*Kernel.msg_types, "comm_open", "comm_msg", "comm_close"]
+
+    sandbox: BaseSandbox
+    starting: Starting
+
+    def __init__(self, *, sandbox: BaseSandbox, starting: Starting, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.sandbox = sandbox
+        self.starting = starting
+        self._next_count = 1
+        self._ending = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._execute_sleep = 0.0  # outputs and reply are ordered without it
+        self._stdin = StdinChannel(self.stdin_socket, self.session)
+
+    # -- what the kernel is
+
+    @cached_property
+    def language_version(self) -> str:
+        """The guest's Python version."""
+        from wasm_kernel.sandbox.bundles import Bundle
+
+        try:
+            return Bundle().python_version
+        except BundleError:
+            return "unknown"  # the first cell says what is missing
+
+    @property
+    def kernel_info(self) -> Content:
+        """What `kernel_info_reply` says; nothing of it needs a running guest."""
+        version = self.language_version
+        info: Content = {
+            "protocol_version": kernel_protocol_version,
+            "implementation": self.implementation,
+            "implementation_version": self.implementation_version,
+            "banner": f"Python {version} in a WebAssembly sandbox (wasm-kernel {__version__})",
+            "help_links": self.help_links,
+            "supported_features": [],
+        }
+        info["language_info"] = {
+            "name": "python",
+            "version": version,
+            "mimetype": "text/x-python",
+            "codemirror_mode": {"name": "ipython", "version": 3},
+            "pygments_lexer": "ipython3",
+            "nbconvert_exporter": "python",
+            "file_extension": ".py",
+        }
+        return info
+
+    @property
+    def execution_count(self) -> int:
+        """The number that the next cell will have; the guest counts."""
+        return self._next_count
+
+    @execution_count.setter
+    def execution_count(self, value: int) -> None:
+        """The base class counts cells before they run; the guest's own count follows each reply."""
+
+    # -- cells
+
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: Mapping[str, Any] | None = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Any = None,
+        cell_id: Any = None,
+    ) -> Content:
+        """Run a cell in the sandbox; the reply's content."""
+        listener = self._listener(allow_stdin)
+        expressions = user_expressions or {}
+        try:
+            started = self.sandbox.start(self.starting.tell)
+            future = self.sandbox.submit(
+                code,
+                silent=silent,
+                store_history=store_history,
+                allow_stdin=allow_stdin,
+                user_expressions={k: v for k, v in expressions.items() if isinstance(v, str)},
+                cell_id=cell_id if isinstance(cell_id, str) else None,
+                listener=listener,
+            )
+            cell = asyncio.wrap_future(future)
+            await self.starting.narrate(
+                started, cell, lambda line: listener.emit(Stream("stderr", line))
+            )
+            result = await cell
+        except WasmKernelError as problem:
+            return self._failed(listener, messages.own_error(type(problem).__name__, str(problem)))
+        listener.finish()
+        if self._ending:
+            await self._end()
+        count = messages.count_of(result.reply)
+        shown = self._next_count if count is None else count
+        if store_history and not silent and count is not None:
+            self._next_count = count + 1
+        reply = messages.execute_reply(result, shown)
+        self._obey(reply["payload"])
+        return reply
+
+    def _listener(self, allow_stdin: bool) -> CellListener:
+        parent = self.get_parent("shell")
+        ident = self._get_shell_context_var(self._shell_parent_ident)
+        ask = partial(self._ask, parent, ident) if allow_stdin else None
+        return CellListener(partial(self._publish, parent), ask, self._terminate)
+
+    def _publish(self, parent: Content, kind: str, content: Content) -> None:
+        """Send on IOPub, from any thread: the socket hands over to the thread behind it."""
+        self.session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
+
+    def _ask(self, parent: Content, ident: Any, prompt: str, password: bool) -> str:
+        return self._stdin.ask(
+            prompt,
+            password,
+            parent=parent,
+            ident=ident,
+            interrupted=lambda: self.sandbox.interrupted,
+        )
+
+    def _failed(self, listener: CellListener, error: Error) -> Content:
+        listener.emit(error)
+        return messages.error_reply(error, self._next_count)
+
+    def _publish_execute_input(self, code: str, parent: Content, execution_count: int) -> None:
+        # a lone surrogate can't be sent; an exception here would leave the request unanswered
+        super()._publish_execute_input(plain(code), parent, execution_count)
+
+    # -- the shell channel
+
+    def start(self) -> None:
+        """Begin to answer messages; on the main thread, whose loop is not yet running."""
+        super().start()
+        # One context for all messages, as in the base class: the request that is being answered
+        # is kept in it. Only the task is made here, so that the mark below can queue among them.
+        self._messages = copy_context()
+        self.shell_stream.on_recv(self._enter, copy=False)
+
+    def _enter(self, message: list[zmq.Frame]) -> None:
+        task = self.io_loop.asyncio_loop.create_task(
+            self.shell_main(None, message), context=self._messages
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """Abort the cells that came behind a failed one before its reply left.
+
+        This loop was free to receive them, so they wait as tasks for the lock that the failed cell
+        holds. The mark that ends the aborting queues behind them.
+        """
+        self._aborting = True
+        self.shell_stream.flush(zmq.POLLIN)
+        if self.stop_on_error_timeout:
+            self.io_loop.call_later(self.stop_on_error_timeout, self._enter, [STOP_ABORTING])
+        else:
+            self._enter([STOP_ABORTING])
+
+    # -- questions
+
+    async def do_complete(self, code: str, cursor_pos: int) -> Content:
+        """Completions at a place in the code; none where the guest can't say in time."""
+        reply = await self._asked({"op": "complete", "code": code, "cursor_pos": cursor_pos})
+        return messages.complete_reply(reply, cursor_pos)
+
+    async def do_inspect(
+        self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
+    ) -> Content:
+        """What is known of the object at a place in the code."""
+        request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
+        request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
+        return messages.inspect_reply(await self._asked(request))
+
+    async def do_is_complete(self, code: str) -> Content:
+        """Whether the code could run as it is."""
+        return messages.is_complete_reply(await self._asked({"op": "is_complete", "code": code}))
+
+    async def do_history(self, hist_access_type: str, *args: Any, **fields: Any) -> Content:
+        """Earlier cells of this session."""
+        request = {"op": "history", "hist_access_type": hist_access_type} | fields
+        return messages.history_reply(await self._asked(request))
+
+    async def _asked(self, request: Content) -> Mapping[str, Any]:
+        try:
+            return await asyncio.wrap_future(self.sandbox.query(request))
+        except (WasmKernelError, ValueError, TypeError) as problem:
+            self.log.info("the guest did not answer %s: %s", request["op"], problem)
+            return {}
+
+    # -- control
+
+    def interrupt(self) -> None:
+        """Interrupt the running or waiting cell; harmless where there is none. Any thread."""
+        self.sandbox.interrupt()
+
+    async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Answer an interrupt; no signal is sent, as no process but this one runs cells."""
+        self.interrupt()
+        self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+
+    def pre_handler_hook(self) -> None:
+        """Leave SIGINT alone: `app` turns it into an interrupt of the cell, never of this loop."""
+
+    def post_handler_hook(self) -> None:
+        """See `pre_handler_hook`."""
+
+    async def do_debug_request(self, msg: Content) -> Content:
+        """Refuse, in the debug adapter protocol's own words."""
+        return {
+            "type": "response",
+            "request_seq": msg.get("seq", 0),
+            "success": False,
+            "command": msg.get("command", ""),
+            "message": "This kernel has no debugger.",
+        }
+
+    async def create_subshell_request(self, socket: Any, ident: Any, parent: Content) -> None:
+        """Refuse: one guest runs one cell at a time."""
+        refused = messages.own_error("NotSupported", "This kernel has no subshells.")
+        kind = parent["header"]["msg_type"].removesuffix("_request") + "_reply"
+        content = {"status": "error"} | messages.error_fields(refused)
+        self.session.send(socket, kind, content, parent, ident)
+
+    delete_subshell_request = create_subshell_request
+    list_subshell_request = create_subshell_request
+
+    async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Close a comm at once: the guest knows no target for it."""
+        comm_id = parent["content"].get("comm_id", "")
+        self._publish(parent, "comm_close", {"comm_id": comm_id, "data": {}})
+
+    async def comm_msg(self, stream: Any, ident: Any, parent: Content) -> None:
+        """A comm that was never open: nothing to do."""
+
+    comm_close = comm_msg
+
+    # -- the end
+
+    def _terminate(self) -> None:
+        """The cell sent its own kernel a deadly signal. Called on the guest's thread."""
+        self._ending = True
+
+    async def _end(self) -> None:
+        """End as a killed process does: without a reply, which is how front ends notice."""
+        self.stop()
+        await asyncio.Event().wait()
+
+    def _obey(self, payloads: list[Content]) -> None:
+        leave = {"source": "ask_exit", "keepkernel": False}
+        if leave in payloads:
+            self.io_loop.call_later(EXIT_SECONDS, self.stop)
+
+    def stop(self) -> None:
+        """End the kernel's loop; any thread."""
+        self.io_loop.add_callback(self.io_loop.stop)
+
+    async def do_shutdown(self, restart: bool) -> Content:
+        """Close the sandbox, also under a cell that computes. On the control thread."""
+        closing = threading.Thread(target=self.sandbox.close, name="closing", daemon=True)
+        closing.start()
+        for _ in range(int(CLOSE_SECONDS / CLOSE_POLL)):
+            if not closing.is_alive():
+                break
+            await asyncio.sleep(CLOSE_POLL)
+        return {"status": "ok", "restart": restart}
+
+    def _process_children(self) -> list[Any]:
+        # the base class would ask psutil, at the cost of importing it
+        return []

@@ -1,0 +1,188 @@
+"""From what a sandbox says to what Jupyter's protocol wants: pure functions.
+
+The replies of a guest are hostile until checked: each function here answers with the fields of
+its message, whatever the guest left out or put in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wasm_kernel.frontends.jupyter import outputs, terminal
+from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
+
+Content = dict[str, Any]
+Message = tuple[str, Content]
+
+PAYLOADS = 16
+PAYLOAD_CHARACTERS = 4 * 1024 * 1024
+_CUT = "\n[cut: it is longer than a cell may send]"
+
+
+def of_output(output: Output) -> Message:
+    """The IOPub message, as its type and content, that shows `output`."""
+    match output:
+        case Stream():
+            return "stream", {"name": output.name, "text": output.text}
+        case Display():
+            kind = "update_display_data" if output.update else "display_data"
+            return kind, {
+                "data": dict(output.data),
+                "metadata": dict(output.metadata),
+                "transient": dict(output.transient),
+            }
+        case ClearOutput():
+            return "clear_output", {"wait": output.wait}
+        case Result():
+            return "execute_result", {
+                "execution_count": output.execution_count,
+                "data": dict(output.data),
+                "metadata": dict(output.metadata),
+            }
+        case Error():
+            return "error", error_fields(output)
+
+
+def error_fields(error: Error | CellError) -> Content:
+    """The three fields in which Jupyter tells an error."""
+    return {
+        "ename": error.ename,
+        "evalue": error.evalue,
+        "traceback": list(error.traceback),
+    }
+
+
+def own_error(ename: str, sentence: str) -> Error:
+    """An error that the kernel itself reports, in the looks of a Python one."""
+    return Error(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
+
+
+def execute_reply(result: SandboxResult, execution_count: int) -> Content:
+    """The reply to an `execute_request` that came to `result`."""
+    reply: Content = {
+        "status": "ok",
+        "execution_count": execution_count,
+        "user_expressions": _expressions(result.reply.get("user_expressions")),
+        "payload": payloads(result.reply.get("payload")),
+    }
+    if not result.success:
+        error = result.error or CellError("Error", "The cell failed and did not say how.")
+        shown = outputs.clean_error(Error(error.ename, error.evalue, error.traceback))
+        reply |= {"status": "error"} | error_fields(shown)
+    return reply
+
+
+def error_reply(error: Error, execution_count: int) -> Content:
+    """The reply to an `execute_request` that never reached the sandbox."""
+    counted = {"status": "error", "execution_count": execution_count}
+    return counted | {"user_expressions": {}, "payload": []} | error_fields(error)
+
+
+def count_of(reply: Mapping[str, Any]) -> int | None:
+    """The number that the guest gave the cell; None where it gave none."""
+    count = reply.get("execution_count")
+    return count if _is_count(count) else None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _expressions(value: Any) -> Content:
+    answers = value if isinstance(value, dict) else {}
+    return {name: _expression(answer) for name, answer in answers.items()}
+
+
+def _expression(answer: Any) -> Content:
+    if isinstance(answer, dict) and answer.get("status") == "ok":
+        return {
+            "status": "ok",
+            "data": outputs.clean_bundle(_object(answer.get("data"))),
+            "metadata": _object(answer.get("metadata")),
+        }
+    fields = _object(answer)
+    error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
+    return {"status": "error"} | error_fields(outputs.clean_error(error))
+
+
+def payloads(value: Any) -> list[Content]:
+    """The payloads that a front end acts on, the last `PAYLOADS` of them, cut to size."""
+    found = [_payload(item) for item in value[-PAYLOADS:]] if isinstance(value, list) else []
+    return [payload for payload in found if payload]
+
+
+def _payload(item: Any) -> Content:
+    fields = _object(item)
+    match fields.get("source"):
+        case "page":
+            data = outputs.clean_bundle(_object(fields.get("data")))
+            start = fields.get("start")
+            shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
+            return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}
+        case "set_next_input":
+            text = _cut(terminal.clean(_text(fields, "text")))
+            replace = fields.get("replace") is True
+            return {"source": "set_next_input", "text": text, "replace": replace}
+        case "ask_exit":
+            return {"source": "ask_exit", "keepkernel": fields.get("keepkernel") is True}
+    return {}
+
+
+def _cut(text: str) -> str:
+    if len(text) <= PAYLOAD_CHARACTERS:
+        return text
+    return text[:PAYLOAD_CHARACTERS] + _CUT
+
+
+def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:
+    """The reply to a `complete_request`; an empty `reply` makes an empty one."""
+    matches = [terminal.clean(match) for match in _lines(reply, "matches")]
+    start, end = reply.get("cursor_start"), reply.get("cursor_end")
+    return {
+        "status": "ok",
+        "matches": matches,
+        "cursor_start": start if _is_count(start) else cursor_pos,
+        "cursor_end": end if _is_count(end) else cursor_pos,
+        "metadata": _object(reply.get("metadata")),
+    }
+
+
+def inspect_reply(reply: Mapping[str, Any]) -> Content:
+    """The reply to an `inspect_request`; an empty `reply` makes one that found nothing."""
+    data = outputs.clean_bundle(_object(reply.get("data")))
+    return {
+        "status": "ok",
+        "found": reply.get("found") is True and bool(data),
+        "data": data,
+        "metadata": _object(reply.get("metadata")),
+    }
+
+
+def is_complete_reply(reply: Mapping[str, Any]) -> Content:
+    """The reply to an `is_complete_request`; an empty `reply` makes it `unknown`."""
+    status = reply.get("status")
+    if status == "incomplete":
+        return {"status": "incomplete", "indent": _text(reply, "indent")}
+    return {"status": status if status in ("complete", "invalid") else "unknown"}
+
+
+def history_reply(reply: Mapping[str, Any]) -> Content:
+    """The reply to a `history_request`; an empty `reply` makes an empty one."""
+    history = reply.get("history")
+    return {"status": "ok", "history": history if isinstance(history, list) else []}
+
+
+def _object(value: Any) -> Content:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _lines(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = fields.get(name)
+    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()

@@ -1,0 +1,109 @@
+"""What a kernel can be told, as traits of `WasmKernel`: on the command line and in config files.
+
+The limits are not written down again here: each field of `ExecutionPolicy` becomes a trait of its
+name, with the policy's own default and description.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from jupyter_core.paths import jupyter_data_dir
+from traitlets import Bool, Dict, Float, Int, List, TraitType, Unicode, default
+from traitlets.config import Configurable
+
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
+
+ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
+SECTION = "WasmKernel"
+
+_TRAITS: dict[str, Any] = {
+    "int": Int,
+    "int | None": Int,
+    "float": Float,
+    "float | None": Float,
+    "tuple[Mount, ...]": List,
+    "Mapping[str, str]": Dict,
+}
+
+
+class _Session(Configurable):
+    """Which session a kernel opens, and what its cells may use."""
+
+    session_id = Unicode(
+        "",
+        config=True,
+        help="The session to open. By default it comes from the connection file's name, so that a "
+        "restarted kernel finds its files again.",
+    )
+    workspace_root = Unicode(
+        config=True,
+        help="The folder that holds the sessions' folders; $WASM_KERNEL_WORKSPACE_ROOT, or "
+        "wasm-kernel/sessions in Jupyter's data folder.",
+    )
+    allow_unsigned = Bool(
+        False,
+        config=True,
+        help="Run with a connection file that holds no key: whoever reaches the kernel's ports can "
+        "then run code in its sandbox.",
+    )
+
+    @default("workspace_root")
+    def _default_root(self) -> str:
+        named = os.environ.get(ROOT_ENVIRONMENT)
+        return named or str(Path(jupyter_data_dir(), "wasm-kernel", "sessions"))
+
+    @property
+    def root(self) -> Path:
+        """The sessions' folder, as an absolute path."""
+        return Path(self.workspace_root).expanduser().absolute()
+
+    def policy(self) -> ExecutionPolicy:
+        """The limits that the traits describe.
+
+        Raises:
+            PolicyError: a trait breaks its field's rule; the error names the trait.
+        """
+        values = {name: getattr(self, name) for name in POLICY_FIELDS}
+        try:
+            values["mounts"] = tuple(Mount.parse(text) for text in values["mounts"])
+            # 0 is how a command line says "none"
+            values["cell_timeout"] = values["cell_timeout"] or None
+            return ExecutionPolicy(**values)
+        except PolicyError as problem:
+            raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
+
+
+def _described() -> dict[str, str]:
+    """Each policy field's description, from the class's own docstring."""
+    text = ExecutionPolicy.__doc__ or ""
+    found = re.findall(r"^ {4,8}(\w+): (.+?)(?=^ {4,8}\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(words.split()) for name, words in found}
+
+
+def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
+    kind = _TRAITS[str(field.type)]
+    options: dict[str, Any] = {"config": True, "help": description}
+    if kind in (List, Dict):
+        options["trait" if kind is List else "value_trait"] = Unicode()
+        return cast(TraitType[Any, Any], kind(**options))
+    assert field.default is not MISSING
+    optional = str(field.type).endswith("None")
+    return cast(TraitType[Any, Any], kind(field.default, allow_none=optional, **options))
+
+
+def _policy_traits() -> dict[str, TraitType[Any, Any]]:
+    described = _described()
+    return {f.name: _trait(f, described.get(f.name, "")) for f in fields(ExecutionPolicy)}
+
+
+# Named WasmKernel, as traitlets calls a section of the configuration by its class's name. It is no
+# part of the kernel class itself, whose import takes long: the guest starts while that goes on.
+KernelSettings: type[_Session] = cast(
+    type[_Session], type(_Session)(SECTION, (_Session,), dict(_policy_traits()))
+)

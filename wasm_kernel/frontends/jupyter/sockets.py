@@ -1,0 +1,102 @@
+"""The kernel's five channels, bound and served.
+
+The shell and stdin sockets belong to the main thread's loop and to the guest's thread; control,
+iopub and heartbeat have threads of their own, so that they answer whatever goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import zmq
+from ipykernel.control import ControlThread
+from ipykernel.heartbeat import Heartbeat
+from ipykernel.iostream import IOPubThread
+
+from wasm_kernel.frontends.jupyter.connection import Connection
+
+LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
+_TRIES = 100
+
+
+class KernelSockets:
+    """All sockets of one kernel. Made, opened and closed by the main thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.shell = self._bound(zmq.ROUTER, "shell")
+        self.stdin = self._bound(zmq.ROUTER, "stdin")
+        self.control = self._bound(zmq.ROUTER, "control")
+        for socket in (self.shell, self.stdin, self.control):
+            # a client that comes back under its old identity takes its place again
+            socket.router_handover = 1
+        self.iopub_thread = IOPubThread(
+            self._bound(zmq.XPUB, "iopub"), pipe=False, session=connection.session
+        )
+        self.iopub = self.iopub_thread.background_socket
+        self.control_thread = ControlThread(daemon=True)
+        self._heartbeat = self._beating()
+
+    def start(self) -> None:
+        """Start the threads behind the channels that have one."""
+        self.iopub_thread.start()
+        self.control_thread.start()
+        self._heartbeat.start()
+
+    def close(self) -> None:
+        """Let the last messages leave, then give everything back."""
+        self._heartbeat.context.term()
+        self.iopub_thread.stop()
+        self.iopub_thread.close()
+        if self.control_thread.is_alive():
+            self.control_thread.stop()
+            self.control_thread.join()
+        for socket in (self.shell, self.stdin, self.control):
+            socket.close()
+        self._context.term()
+
+    def _beating(self) -> Heartbeat:
+        # a context of its own, which nothing else can hold up
+        connection = self._connection
+        address = (connection.transport, connection.ip, connection.hb_port)
+        heartbeat = Heartbeat(
+            zmq.Context(),
+            address,
+            curve_publickey=connection.curve_publickey,
+            curve_secretkey=connection.curve_secretkey,
+        )
+        connection.hb_port = heartbeat.port
+        return heartbeat
+
+    def _bound(self, kind: int, channel: str) -> zmq.Socket[Any]:
+        socket = self._context.socket(kind)
+        socket.linger = LINGER
+        secret = self._connection.curve_secretkey
+        if secret is not None:
+            socket.curve_secretkey = secret
+            socket.curve_publickey = self._connection.curve_publickey or b""
+            socket.curve_server = True
+        name = f"{channel}_port"
+        setattr(self._connection, name, self._bind(socket, getattr(self._connection, name)))
+        return socket
+
+    def _bind(self, socket: zmq.Socket[Any], port: int) -> int:
+        transport, ip = self._connection.transport, self._connection.ip
+        if transport == "ipc":
+            number = port if port > 0 else _free_number(ip)
+            socket.bind(f"ipc://{ip}-{number}")
+            return number
+        if port > 0:
+            socket.bind(f"tcp://{ip}:{port}")
+            return port
+        return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
+
+
+def _free_number(stem: str) -> int:
+    for number in range(1, _TRIES * _TRIES):
+        if not Path(f"{stem}-{number}").exists():
+            return number
+    raise OSError(errno.EADDRINUSE, "no free number for an ipc socket")

@@ -1,0 +1,55 @@
+"""Terminal control in text: colours stay, everything that could act on a terminal goes.
+
+Jupyter's front ends show SGR colours (`ESC [ ... m`). Other sequences move the cursor, set titles
+or write to the clipboard (OSC 52) of whatever terminal the text ends up in, so they are cut out,
+with all control characters but tab, newline, carriage return and backspace.
+"""
+
+from __future__ import annotations
+
+import re
+
+HELD_CHARACTERS = 4096
+
+# A string sequence (OSC, DCS, SOS, PM, APC) ends at BEL or ST. Its content excludes every character
+# that can start a sequence, so that no input makes the search quadratic.
+_STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*"
+_CSI = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*"
+
+_SEQUENCE = re.compile(
+    rf"(?P<colour>\x1b\[[0-9;:]*m)"
+    rf"|{_CSI}[@-~]"
+    rf"|{_STRING}(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-OQ-WYZ`-~]"
+    r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+_UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]*)\Z")
+
+
+def clean(text: str) -> str:
+    """`text` with its colours, and without any other terminal control."""
+    return _SEQUENCE.sub(lambda match: match["colour"] or "", text)
+
+
+class StreamCleaner:
+    """Cleans one stream whose text arrives in pieces.
+
+    A sequence may be cut between two pieces, so an unfinished one at the end of a piece is held
+    back, up to `HELD_CHARACTERS`. Owned by whoever feeds it; one for each stream of each cell.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What of the stream can be shown now that `text` has come."""
+        text = self._held + text
+        unfinished = _UNFINISHED.search(text, max(0, len(text) - HELD_CHARACTERS))
+        cut = unfinished.start() if unfinished else len(text)
+        self._held = text[cut:]
+        return clean(text[:cut])
+
+    def finish(self) -> str:
+        """What was held back, as plain text: the stream has ended."""
+        held, self._held = self._held, ""
+        return clean(held)

@@ -1,0 +1,55 @@
+"""Session ids: what one looks like, and where a new one comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+
+from wasm_kernel.errors import WasmKernelError
+
+ID_LENGTH = 64
+_SHAPE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9-]{{0,{ID_LENGTH - 1}}}", re.ASCII)
+
+
+class SessionIdError(WasmKernelError, ValueError):
+    """A text that is no session id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"A session id is 1 to {ID_LENGTH} letters, digits and hyphens, and starts with a "
+            "letter or a digit. Nothing was opened. Choose another id, or leave it out."
+        )
+
+
+def checked(text: str) -> str:
+    """`text`, if it is a session id: safe as the name of a folder on every file system.
+
+    Raises:
+        SessionIdError: it is not.
+    """
+    if not isinstance(text, str) or not _SHAPE.fullmatch(text):
+        raise SessionIdError
+    return text
+
+
+def new() -> str:
+    """A fresh random id."""
+    return str(uuid.uuid4())
+
+
+def uuid_in(text: str) -> str | None:
+    """The UUID that `text` is, in its usual spelling; None where it is none."""
+    try:
+        found = str(uuid.UUID(text))
+    except ValueError:
+        return None
+    return found if found == text.lower() else None
+
+
+def derived(*parts: bytes) -> str:
+    """An id shaped like a UUID that depends on `parts` alone."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return str(uuid.UUID(bytes=digest.digest()[:16], version=4))
