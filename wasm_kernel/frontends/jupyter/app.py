@@ -4,6 +4,9 @@ The order is for speed. What can be configured is read first, with little import
 starts on its own thread; then come ipykernel and the sockets, while the guest gets ready.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (ipykernel carries no types)
+
 from __future__ import annotations
 
 import asyncio
@@ -51,7 +54,7 @@ class WasmKernelApp(JupyterApp):
 
     name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
-    classes = [KernelSettings]
+    classes = [KernelSettings]  # noqa: RUF012 - what traitlets wants
     aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
     aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
     raise_config_file_errors = True  # a limit in a file that can't be read must not get lost
@@ -133,7 +136,7 @@ class WasmKernelApp(JupyterApp):
     def _loop(self, kernel: WasmKernel, sockets: KernelSockets) -> None:
         kernel.start()
         sockets.start()
-        loop = kernel.io_loop.asyncio_loop
+        loop = kernel.loop
         _on_signals(loop, kernel)
         _watch_parent()
         kernel.io_loop.start()
@@ -151,10 +154,10 @@ def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     signal came upon.
     """
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(*_: Any) -> None:
         loop.call_soon_threadsafe(kernel.interrupt)
 
-    def end(number: int, frame: Any) -> None:
+    def end(*_: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         loop.call_soon_threadsafe(kernel.stop)
 

@@ -1,4 +1,4 @@
-"""What a connection file tells before Jupyter's own libraries are loaded: its place, its session."""
+"""What a connection file tells before Jupyter's own libraries are loaded: place and session."""
 
 from __future__ import annotations
 

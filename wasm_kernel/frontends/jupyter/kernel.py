@@ -1,22 +1,24 @@
 """The kernel: Jupyter's messages in, a sandbox's work out."""
 
+# mypy: disable-error-code="no-untyped-call"
+# (ipykernel carries no types)
+
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Mapping
 from contextvars import copy_context
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import zmq
-from ipykernel import kernel_protocol_version
-from ipykernel.kernelbase import Kernel
+from jupyter_client.session import Session
 
-from wasm_kernel import __version__
-from wasm_kernel.errors import BundleError, WasmKernelError
-from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.jupyter import about, messages
 from wasm_kernel.frontends.jupyter.cell import CellListener
+from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
 from wasm_kernel.sandbox.frames import Error, Stream, plain
@@ -31,69 +33,30 @@ STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
 Content = dict[str, Any]
 
 
-class WasmKernel(Kernel):
+class WasmKernel(PlainKernel):
     """A Jupyter kernel whose cells run in a sandbox.
 
     Its handlers run on the main thread's event loop, those of the control channel on the control
     thread's; neither ever waits for the guest. `sandbox` and `starting` are handed over by `app`.
     """
 
-    implementation = "wasm-kernel"
-    implementation_version = __version__
-    help_links = [
-        {"text": "wasm-kernel", "url": "https://pypi.org/project/wasm-kernel/"},
-        {"text": "Python Reference", "url": "https://docs.python.org/3.15"},
-        {"text": "IPython Reference", "url": "https://ipython.org/documentation.html"},
-    ]
-    msg_types = [*Kernel.msg_types, "comm_open", "comm_msg", "comm_close"]
-
-    sandbox: BaseSandbox
-    starting: Starting
-
-    def __init__(self, *, sandbox: BaseSandbox, starting: Starting, **traits: Any) -> None:
-        super().__init__(**traits)
+    def __init__(
+        self, *, sandbox: BaseSandbox, starting: Starting, session: Session, **traits: Any
+    ) -> None:
+        super().__init__(session=session, **traits)
+        self._session = session
         self.sandbox = sandbox
         self.starting = starting
         self._next_count = 1
         self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
-        self._stdin = StdinChannel(self.stdin_socket, self.session)
-
-    # -- what the kernel is
-
-    @cached_property
-    def language_version(self) -> str:
-        """The guest's Python version."""
-        from wasm_kernel.sandbox.bundles import Bundle
-
-        try:
-            return Bundle().python_version
-        except BundleError:
-            return "unknown"  # the first cell says what is missing
+        self._stdin = StdinChannel(self.stdin_socket, self._session)
 
     @property
     def kernel_info(self) -> Content:
         """What `kernel_info_reply` says; nothing of it needs a running guest."""
-        version = self.language_version
-        info: Content = {
-            "protocol_version": kernel_protocol_version,
-            "implementation": self.implementation,
-            "implementation_version": self.implementation_version,
-            "banner": f"Python {version} in a WebAssembly sandbox (wasm-kernel {__version__})",
-            "help_links": self.help_links,
-            "supported_features": [],
-        }
-        info["language_info"] = {
-            "name": "python",
-            "version": version,
-            "mimetype": "text/x-python",
-            "codemirror_mode": {"name": "ipython", "version": 3},
-            "pygments_lexer": "ipython3",
-            "nbconvert_exporter": "python",
-            "file_extension": ".py",
-        }
-        return info
+        return about.kernel_info()
 
     @property
     def execution_count(self) -> int:
@@ -157,7 +120,7 @@ class WasmKernel(Kernel):
 
     def _publish(self, parent: Content, kind: str, content: Content) -> None:
         """Send on IOPub, from any thread: the socket hands over to the thread behind it."""
-        self.session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
+        self._session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
 
     def _ask(self, parent: Content, ident: Any, prompt: str, password: bool) -> str:
         return self._stdin.ask(
@@ -181,15 +144,16 @@ class WasmKernel(Kernel):
     def start(self) -> None:
         """Begin to answer messages; on the main thread, whose loop is not yet running."""
         super().start()
+        # tornado's loop is asyncio's
+        self.loop = asyncio.get_event_loop()
         # One context for all messages, as in the base class: the request that is being answered
         # is kept in it. Only the task is made here, so that the mark below can queue among them.
         self._messages = copy_context()
+        assert self.shell_stream is not None
         self.shell_stream.on_recv(self._enter, copy=False)
 
     def _enter(self, message: list[zmq.Frame]) -> None:
-        task = self.io_loop.asyncio_loop.create_task(
-            self.shell_main(None, message), context=self._messages
-        )
+        task = self.loop.create_task(self.shell_main(None, message), context=self._messages)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -199,6 +163,7 @@ class WasmKernel(Kernel):
         This loop was free to receive them, so they wait as tasks for the lock that the failed cell
         holds. The mark that ends the aborting queues behind them.
         """
+        assert self.shell_stream is not None
         self._aborting = True
         self.shell_stream.flush(zmq.POLLIN)
         if self.stop_on_error_timeout:
@@ -246,43 +211,13 @@ class WasmKernel(Kernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Answer an interrupt; no signal is sent, as no process but this one runs cells."""
         self.interrupt()
-        self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+        self._session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def pre_handler_hook(self) -> None:
         """Leave SIGINT alone: `app` turns it into an interrupt of the cell, never of this loop."""
 
     def post_handler_hook(self) -> None:
         """See `pre_handler_hook`."""
-
-    async def do_debug_request(self, msg: Content) -> Content:
-        """Refuse, in the debug adapter protocol's own words."""
-        return {
-            "type": "response",
-            "request_seq": msg.get("seq", 0),
-            "success": False,
-            "command": msg.get("command", ""),
-            "message": "This kernel has no debugger.",
-        }
-
-    async def create_subshell_request(self, socket: Any, ident: Any, parent: Content) -> None:
-        """Refuse: one guest runs one cell at a time."""
-        refused = messages.own_error("NotSupported", "This kernel has no subshells.")
-        kind = parent["header"]["msg_type"].removesuffix("_request") + "_reply"
-        content = {"status": "error"} | messages.error_fields(refused)
-        self.session.send(socket, kind, content, parent, ident)
-
-    delete_subshell_request = create_subshell_request
-    list_subshell_request = create_subshell_request
-
-    async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Close a comm at once: the guest knows no target for it."""
-        comm_id = parent["content"].get("comm_id", "")
-        self._publish(parent, "comm_close", {"comm_id": comm_id, "data": {}})
-
-    async def comm_msg(self, stream: Any, ident: Any, parent: Content) -> None:
-        """A comm that was never open: nothing to do."""
-
-    comm_close = comm_msg
 
     # -- the end
 
@@ -313,7 +248,3 @@ class WasmKernel(Kernel):
                 break
             await asyncio.sleep(CLOSE_POLL)
         return {"status": "ok", "restart": restart}
-
-    def _process_children(self) -> list[Any]:
-        # the base class would ask psutil, at the cost of importing it
-        return []

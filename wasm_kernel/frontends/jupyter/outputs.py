@@ -36,8 +36,10 @@ def clean_error(error: Error) -> Error:
 
 
 def clean_output(output: Output) -> Output:
-    """`output` as it may be shown. Streams are not cleaned here: they come in pieces, see
-    `terminal.StreamCleaner`."""
+    """`output` as it may be shown.
+
+    Streams pass: they come in pieces, which `terminal.StreamCleaner` puts together.
+    """
     if isinstance(output, Display | Result):
         return replace(output, data=clean_bundle(output.data))
     if isinstance(output, Error):

@@ -104,6 +104,5 @@ def _policy_traits() -> dict[str, TraitType[Any, Any]]:
 
 # Named WasmKernel, as traitlets calls a section of the configuration by its class's name. It is no
 # part of the kernel class itself, whose import takes long: the guest starts while that goes on.
-KernelSettings: type[_Session] = cast(
-    type[_Session], type(_Session)(SECTION, (_Session,), dict(_policy_traits()))
-)
+_settings: Any = type(_Session)
+KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())

@@ -4,6 +4,9 @@ The shell and stdin sockets belong to the main thread's loop and to the guest's 
 iopub and heartbeat have threads of their own, so that they answer whatever goes on elsewhere.
 """
 
+# mypy: disable-error-code="no-untyped-call"
+# (ipykernel carries no types)
+
 from __future__ import annotations
 
 import errno
@@ -72,7 +75,7 @@ class KernelSockets:
         return heartbeat
 
     def _bound(self, kind: int, channel: str) -> zmq.Socket[Any]:
-        socket = self._context.socket(kind)
+        socket: zmq.Socket[Any] = self._context.socket(kind)
         socket.linger = LINGER
         secret = self._connection.curve_secretkey
         if secret is not None:
