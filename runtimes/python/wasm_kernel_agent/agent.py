@@ -30,6 +30,7 @@ class Agent:
         self._keep = keep
         self._in_guest = in_guest
         self._signals = Signals(door)
+        self._streams = Streams()
         self.shell: GuestShell | None = None
         self._cells: Cells | None = None
         self._vitals: Vitals | None = None
@@ -41,11 +42,16 @@ class Agent:
         request = self.door.send({"op": "next"})
         try:
             reply = self._serve(request)
-            if self._vitals is not None:
-                self._vitals.mend()
+            self._mend()
         except BaseException as problem:  # noqa: BLE001 - the host waits for a reply
             reply = self._failed(problem)
         self._done(reply)
+
+    def _mend(self) -> None:
+        """Make sure that the next turn can begin."""
+        self._streams.mend()
+        if self._vitals is not None:
+            self._vitals.mend()
 
     def _serve(self, request: Reply) -> Reply:
         op = request.get("op")
@@ -62,14 +68,12 @@ class Agent:
         return _error("ProtocolError", f"unknown request: {op!r:.80}")
 
     def _boot(self) -> Reply:
-        streams = Streams()
         if self._in_guest:
-            streams.install()
+            self._streams.install()
             self._signals.install()
         shell = make_shell(self.door)
         shell.agent = self
-        stdin = Stdin(self.door)
-        self._cells = Cells(shell, self._signals, streams, stdin)
+        self._cells = Cells(shell, self._signals, Stdin(self.door))
         if self._in_guest:
             prepare_guest(shell)
         self.shell = shell
@@ -102,6 +106,7 @@ class Agent:
         with contextlib.suppress(BaseException):
             if self._vitals is not None:
                 self._vitals.mend_all()
+            self._streams.mend()
         kind, text = type(problem).__name__, text_of(problem)
         with contextlib.suppress(BaseException):
             if self.shell is not None:

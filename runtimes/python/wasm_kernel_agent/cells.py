@@ -12,7 +12,6 @@ from wasm_kernel_agent.outbox import flush
 from wasm_kernel_agent.shell import GuestShell, text_of
 from wasm_kernel_agent.signals import Signals
 from wasm_kernel_agent.stdin import Stdin
-from wasm_kernel_agent.streams import Streams
 
 Reply = dict[str, Any]
 
@@ -21,17 +20,15 @@ class Cells:
     """Runs the cells of one session, in the order in which the host asks."""
 
     def __init__(
-        self, shell: GuestShell, signals: Signals, streams: Streams, stdin: Stdin
+        self, shell: GuestShell, signals: Signals, stdin: Stdin
     ) -> None:
         self._shell = shell
         self._signals = signals
-        self._streams = streams
         self._stdin = stdin
 
     def execute(self, request: Reply) -> Reply:
         """Run a cell as `request` says; the reply as Jupyter's `execute_reply` has it."""
         shell = self._shell
-        self._streams.mend()
         self._stdin.install(bool(request.get("allow_stdin", False)))
         shell.awaiter.make_current()
         shell.payload_manager.clear_payload()

@@ -52,9 +52,9 @@ class Outbox:
 
 def flush() -> None:
     """Let standard output and error catch up, so that output stays in order."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except Exception:  # a cell may put anything there; the next cell gets working streams
             continue
 

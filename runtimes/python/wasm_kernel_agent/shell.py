@@ -16,10 +16,9 @@ from IPython.core.profiledir import ProfileDir
 from traitlets import CBool, Instance, Type, default
 from traitlets.config import Config
 
-from wasm_kernel_agent import refusals
+from wasm_kernel_agent import frames, refusals
 from wasm_kernel_agent.commands import Commands
 from wasm_kernel_agent.display import FrameHook, FramePublisher
-from wasm_kernel_agent.frames import without_agent
 from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter
 from wasm_kernel_agent.magics import KernelMagics
@@ -161,9 +160,11 @@ class GuestShell(InteractiveShell):
             kind = type(cause)
             value.__suppress_context__ = True
             sys.last_type, sys.last_value = kind, value
-        whole, traceback = traceback, without_agent(traceback)
+        whole, (traceback, cut) = traceback, frames.shown(traceback)
         if traceback is not whole:
             value.with_traceback(traceback)
+        if cut:
+            value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")
         return kind, value, traceback
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
@@ -171,6 +172,16 @@ class GuestShell(InteractiveShell):
         lines = [line if isinstance(line, str) else repr(line) for line in stb]
         self.last_traceback = lines
         self.outbox.error(str(etype.__name__), text_of(evalue), lines)
+
+    def _format_exception_for_storage(
+        self, exception: Any, filename: Any = None, running_compiled_code: bool = False
+    ) -> dict[str, Any]:
+        """What the history keeps of an error: the lines that were shown, not rendered again."""
+        return {
+            "ename": type(exception).__name__,
+            "evalue": text_of(exception),
+            "traceback": self.last_traceback or [],
+        }
 
     def show_usage_error(self, exc: Any) -> None:
         """A magic was used wrongly: one line, no traceback."""

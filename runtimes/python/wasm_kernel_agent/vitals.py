@@ -15,8 +15,9 @@ _ATTRIBUTES = (
     "display_trap", "displayhook", "events", "extension_manager", "history_manager", "hooks",
     "input_transformer_manager", "inspector", "InteractiveTB", "loop_runner", "magics_manager",
     "outbox", "awaiter", "payload_manager", "prefilter_manager", "SyntaxTB", "user_module",
-    "_user_ns", "user_ns_hidden", "ast_transformers", "meta", "commands",
+    "user_ns_hidden", "ast_transformers", "meta", "commands",
 )
+_MODULES = ("sys", "builtins", "os", "os.path", "IPython", "wasm_kernel_agent", "traitlets")
 _METHODS = ("run_cell", "_run_cell", "run_cell_async", "run_ast_nodes", "run_code", "transform_cell",
     "transform_ast", "should_run_async", "showtraceback", "_showtraceback", "showsyntaxerror",
     "push", "system", "getoutput", "run_line_magic", "run_cell_magic", "user_expressions",
@@ -34,12 +35,8 @@ class Vitals:
         self._names = vars(builtins)
         self._attributes = {name: getattr(shell, name) for name in _ATTRIBUTES}
         self._classes = [(kind, dict(vars(kind))) for kind in type(shell).__mro__[:2]]
-        self._modules = {
-            name: module
-            for name, module in sys.modules.items()
-            if name in ("builtins", "sys", "io", "os", "re", "ast", "warnings", "traceback")
-            or name.partition(".")[0] in ("IPython", "traitlets", "wasm_kernel_agent")
-        }
+        self._modules = dict(sys.modules)
+        self._namespace = shell.user_ns
 
     def mend(self) -> None:
         """Put back what can't work any more; cheap where nothing is broken.
@@ -60,9 +57,10 @@ class Vitals:
         for name in _METHODS:
             if name in own and not _callable(own[name]):
                 del own[name]
+        self._mend_namespace()
         modules = sys.modules
         modules["__main__"] = shell.user_module
-        if modules.get("IPython") is None or modules.get("wasm_kernel_agent") is None:
+        if any(modules.get(name) is None for name in _MODULES):
             self._mend_modules()
 
     def mend_all(self) -> None:
@@ -77,7 +75,21 @@ class Vitals:
             own.pop(name, None)
         for name, value in self._attributes.items():
             _setattr(self._shell, name, value)
+        self._mend_namespace()
         self._mend_modules()
+
+    def _mend_namespace(self) -> None:
+        """The user's variables are always those of one dict, and IPython's names are in it."""
+        shell, names = self._shell, self._namespace
+        if shell._user_ns is not names or shell.user_module.__dict__ is not names:
+            shell._user_ns = names
+            shell.user_module = self._attributes["user_module"]
+        if not _isinstance(names.get("__builtins__"), (_type(builtins), dict)):
+            names["__builtins__"] = builtins
+        if "_oh" not in names:
+            shell.init_user_ns()
+            for unders in ("_", "__", "___"):
+                names.setdefault(unders, getattr(shell.displayhook, unders))
 
     def _mend_modules(self) -> None:
         for name, module in self._modules.items():
