@@ -40,6 +40,10 @@ class ImageError(WasmKernelError):
     """The base image could not be built or attached."""
 
 
+class HistoryError(WasmKernelError):
+    """A session's memory history is damaged, or belongs to another version."""
+
+
 class FrameError(WasmKernelError):
     """A frame from the guest that breaks the protocol; `why` says how, in words."""
 

@@ -97,9 +97,6 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
         _read(instance, path)
     instance.arm_interrupts(facts.words)
     instance.use_scratch(facts.scratch)
-    lost = instance.descriptors.restore(facts.files)
-    if lost:
-        raise ImageError("a file that the base image had open is missing from its bundle")
 
 
 def _map(address: int, path: Path, size: int) -> None:

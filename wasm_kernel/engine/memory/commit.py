@@ -1,0 +1,197 @@
+"""One commit on disk: what changed in a guest's memory between two cells.
+
+A commit is a file of its own, written aside and renamed, so it is there as a whole or not at all.
+Version 1 of the format:
+
+    8 bytes   `WKCOMMIT`
+    4 bytes   format version, little-endian like every number here
+    4 bytes   length of the header in bytes
+    8 bytes   length of the pages in bytes
+    ...       header: JSON, UTF-8 (`Commit`)
+    ...       pages: the content of the header's `runs`, in their order, 4096 bytes a page
+    32 bytes  BLAKE2b over everything before
+
+`runs` are pairs of first page and number of pages; `zeros` are the same for pages that hold nothing
+but zeros, which take no room. Pages that stand in neither are as in the parent commit, and in the
+base image before the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.errors import HistoryError
+
+MAGIC, VERSION = b"WKCOMMIT", 1
+_FIXED = struct.Struct("<8sIIQ")
+_DIGEST = 32
+_HEADER_MOST = 256 * 1024 * 1024
+_BLOCK = 4 * 1024 * 1024
+
+Run = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What is known of a commit besides its pages.
+
+    Attributes:
+        id: Its number; later commits of a session have higher ones.
+        parent: The commit it follows, or 0 for the base image.
+        image: The name of the base image below.
+        cell: The execution count of the cell that it stands after, 0 before the first.
+        count: The execution count of the next cell.
+        label: The cell's first line, for people.
+        time: Seconds since 1970.
+        size: The size of the memory in bytes.
+        runs: Pages with content.
+        zeros: Pages of zeros.
+        files: What the guest had open.
+    """
+
+    id: int
+    parent: int
+    image: str
+    cell: int
+    count: int
+    label: str
+    time: float
+    size: int
+    runs: tuple[Run, ...] = ()
+    zeros: tuple[Run, ...] = ()
+    files: tuple[OpenFile, ...] = field(default=())
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes its pages take on disk."""
+        return sum(pages for _, pages in self.runs) * PAGE
+
+    def dump(self) -> bytes:
+        """The header."""
+        fields = {**self.__dict__, "files": [file.as_json() for file in self.files]}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def load(cls, header: bytes) -> Commit:
+        """A header, as `dump` writes it.
+
+        Raises:
+            HistoryError: it is none.
+        """
+        try:
+            raw: dict[str, Any] = json.loads(header)
+            raw["files"] = tuple(OpenFile(**file) for file in raw["files"])
+            for name in ("runs", "zeros"):
+                raw[name] = tuple((int(first), int(pages)) for first, pages in raw[name])
+            return cls(**raw)
+        except (ValueError, TypeError, KeyError) as problem:
+            raise HistoryError("a commit's header is damaged") from problem
+
+
+def write(path: Path, commit: Commit, pages: Sequence[memoryview | bytes]) -> None:
+    """Put a commit on disk, whole: `pages` is the content of its runs, in order.
+
+    Raises:
+        OSError: it can't be written; nothing is left behind.
+    """
+    header = commit.dump()
+    length = sum(len(part) for part in pages)
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("xb") as file:
+            for part in (_FIXED.pack(MAGIC, VERSION, len(header), length), header, *pages):
+                digest.update(part)
+                file.write(part)
+            file.write(digest.digest())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+class CommitFile:
+    """A commit on disk, open for reading; close it."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            self.commit, self._pages_at = self._read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self) -> tuple[Commit, int]:
+        fixed = os.pread(self._descriptor, _FIXED.size, 0)
+        if len(fixed) < _FIXED.size:
+            raise HistoryError("a commit is cut off")
+        magic, version, header_length, pages_length = _FIXED.unpack(fixed)
+        if magic != MAGIC or header_length > _HEADER_MOST:
+            raise HistoryError("a commit is damaged")
+        if version != VERSION:
+            raise HistoryError(f"a commit has format version {version}, this is {VERSION}")
+        at = _FIXED.size + header_length
+        if os.fstat(self._descriptor).st_size != at + pages_length + _DIGEST:
+            raise HistoryError("a commit is cut off")
+        commit = Commit.load(os.pread(self._descriptor, header_length, _FIXED.size))
+        if commit.page_bytes != pages_length:
+            raise HistoryError("a commit's header is damaged")
+        return commit, at
+
+    def verify(self) -> None:
+        """Check the whole file against its digest.
+
+        Raises:
+            HistoryError: a byte of it is not as it was written.
+        """
+        digest, at = hashlib.blake2b(digest_size=_DIGEST), 0
+        end = os.fstat(self._descriptor).st_size - _DIGEST
+        while at < end:
+            block = os.pread(self._descriptor, min(_BLOCK, end - at), at)
+            if not block:
+                raise HistoryError("a commit is cut off")
+            digest.update(block)
+            at += len(block)
+        if os.pread(self._descriptor, _DIGEST, end) != digest.digest():
+            raise HistoryError("a commit is damaged")
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """First page, number of pages and position in the file of every run."""
+        at = self._pages_at
+        for first, pages in self.commit.runs:
+            yield first, pages, at
+            at += pages * PAGE
+
+    def read_into(self, target: memoryview, at: int) -> None:
+        """Fill `target` from a position in the file.
+
+        Raises:
+            HistoryError: the file ends before.
+        """
+        done = 0
+        while done < len(target):
+            got = os.preadv(self._descriptor, [target[done : done + _BLOCK]], at + done)
+            if got == 0:
+                raise HistoryError("a commit is cut off")
+            done += got
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> CommitFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
