@@ -1,0 +1,109 @@
+"""The `wasm-kernel` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from wasm_kernel import __version__
+from wasm_kernel.errors import WasmKernelError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit status: 0 for success, 1 for what went wrong, 2 for bad usage."""
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.run(options))
+    except WasmKernelError as problem:
+        print(f"wasm-kernel: {problem}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("wasm-kernel: interrupted", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wasm-kernel", description="A Jupyter kernel whose cells run in a WebAssembly sandbox."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    install = commands.add_parser("install", help="offer the kernel in Jupyter's picker")
+    _add_place(install)
+    install.add_argument("--display-name", help="how the picker calls the kernel")
+    install.add_argument(
+        "--env",
+        action="append",
+        nargs=2,
+        metavar=("NAME", "VALUE"),
+        default=[],
+        help="an environment variable for the kernel's process; may be repeated",
+    )
+    install.set_defaults(run=_install)
+
+    uninstall = commands.add_parser("uninstall", help="take the kernel out of the picker")
+    _add_place(uninstall)
+    uninstall.set_defaults(run=_uninstall)
+
+    warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
+    warm.add_argument("--metered", action="store_true", help="for kernels with a fuel budget")
+    warm.set_defaults(run=_warm)
+
+    doctor = commands.add_parser("doctor", help="say what works on this machine")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_place(command: argparse.ArgumentParser) -> None:
+    place = command.add_mutually_exclusive_group()
+    place.add_argument("--user", action="store_true", help="for the current user")
+    place.add_argument(
+        "--sys-prefix",
+        action="store_const",
+        const=sys.prefix,
+        dest="prefix",
+        help="in this Python environment",
+    )
+    place.add_argument("--prefix", help="below this folder, in share/jupyter/kernels")
+    command.add_argument("--name", default="wasm-python", help="the kernelspec's name")
+
+
+def _install(options: argparse.Namespace) -> int:
+    from wasm_kernel.frontends.setup import kernelspecs
+
+    place = kernelspecs.Place(options.user, options.prefix)
+    env = {str(name): str(value) for name, value in options.env}
+    made = kernelspecs.install(place, options.name, options.display_name, env)
+    print(f"Installed kernelspec {options.name} in {made}")
+    return 0
+
+
+def _uninstall(options: argparse.Namespace) -> int:
+    from wasm_kernel.frontends.setup import kernelspecs
+
+    named = options.user or options.prefix is not None
+    place = kernelspecs.Place(options.user, options.prefix) if named else None
+    print(f"Removed {kernelspecs.uninstall(place, options.name)}")
+    return 0
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from wasm_kernel.frontends.setup.warming import warm
+
+    warm(lambda line: print(line, flush=True), metered=options.metered)
+    return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from wasm_kernel.frontends.setup.doctor import examine
+    from wasm_kernel.frontends.jupyter.settings import KernelSettings
+
+    findings = list(examine(KernelSettings().root))
+    for finding in findings:
+        print(f"{finding.mark:>6}  {finding.text}")
+    return int(any(finding.mark == "broken" for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

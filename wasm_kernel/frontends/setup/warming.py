@@ -1,0 +1,57 @@
+"""`wasm-kernel warm`: do now what the first kernel would otherwise wait for."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+
+from wasm_kernel.policy import ExecutionPolicy
+
+_THROTTLE = 5.0  # seconds between two lines about the same thing
+_METERED = ExecutionPolicy(fuel_budget=2**62)
+
+
+def warm(say: Callable[[str], None], *, metered: bool) -> None:
+    """Compile the guest and build its base image, where they are missing, and `say` how far it is.
+
+    Args:
+        say: Hears one line at a time.
+        metered: Prepare the flavour that counts fuel; it is compiled by itself.
+
+    Raises:
+        WasmKernelError: it can't be done; the text says what to do.
+    """
+    from wasm_kernel.sandbox.sandbox import create_sandbox
+
+    lines = _Lines(say)
+    begun = time.monotonic()
+    policy = _METERED if metered else ExecutionPolicy()
+    with (
+        tempfile.TemporaryDirectory() as nowhere,
+        create_sandbox(workspace=nowhere, policy=policy) as sandbox,
+    ):
+        sandbox.start(lines.tell).result()
+    seconds = time.monotonic() - begun
+    flavour = "with fuel metering" if metered else "without fuel metering"
+    if lines.any:
+        say(f"done in {seconds:.0f} s: kernels {flavour} now start at once")
+    else:
+        say(f"ready: kernels {flavour} start at once")
+
+
+class _Lines:
+    """Passes progress on, less often while it stays with one thing. Any thread may `tell`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._topic = ""
+        self._at = 0.0
+        self.any = False
+
+    def tell(self, sentence: str) -> None:
+        topic, now = sentence.partition(":")[0], time.monotonic()
+        if topic == self._topic and now - self._at < _THROTTLE:
+            return
+        self._topic, self._at, self.any = topic, now, True
+        self._say(sentence)
