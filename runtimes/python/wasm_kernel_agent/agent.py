@@ -10,7 +10,7 @@ from typing import Any
 from wasm_kernel_agent import bundles, queries, seeds
 from wasm_kernel_agent.boot import make_shell, prepare_guest
 from wasm_kernel_agent.cells import Cells
-from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.door import FRAME_BYTES, Door
 from wasm_kernel_agent.shell import GuestShell, text_of
 from wasm_kernel_agent.signals import Signals
 from wasm_kernel_agent.stdin import Stdin
@@ -43,7 +43,7 @@ class Agent:
         try:
             reply = self._serve(request)
             self._mend()
-        except BaseException as problem:  # noqa: BLE001 - the host waits for a reply
+        except BaseException as problem:
             reply = self._failed(problem)
         self._done(reply)
 
@@ -126,7 +126,7 @@ def _carried(reply: Reply) -> Reply:
     for name, value in reply.items():
         with contextlib.suppress(Exception):
             text = bundles.jsonable(value)
-            if len(repr(text)) < bundles.FRAME_BYTES // 8:
+            if len(repr(text)) < FRAME_BYTES // 8:
                 kept[name] = text
     kept.setdefault("payload", [])
     kept.setdefault("user_expressions", {})

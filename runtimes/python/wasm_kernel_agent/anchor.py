@@ -8,7 +8,7 @@ needs neither an import nor a builtin.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from wasm_kernel_agent.agent import Agent
 from wasm_kernel_agent.door import host_door
@@ -32,8 +32,9 @@ class WasmKernelAnchor(complex):
 
 def _living() -> type[WasmKernelAnchor]:
     """The anchor that was made first: a second import of this package finds the first one's."""
-    found = [kind for kind in complex.__subclasses__() if kind.__name__ == _NAME]
-    return found[0] if found else WasmKernelAnchor
+    kinds: list[Any] = complex.__subclasses__()
+    living: type[WasmKernelAnchor] = next(kind for kind in kinds if kind.__name__ == _NAME)
+    return living
 
 
 turn = _living().turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from typing import Any
@@ -35,9 +36,9 @@ def prepare_guest(shell: GuestShell) -> None:
     _path()
     import numpy  # noqa: F401
     import pandas  # noqa: F401
-    from tqdm import tqdm
 
-    tqdm.monitor_interval = 0  # its monitor would be a thread
+    progress: Any = importlib.import_module("tqdm").tqdm
+    progress.monitor_interval = 0  # its monitor would be a thread
 
     plots.prepare(shell)
     warm(shell)
@@ -52,7 +53,7 @@ def _path() -> None:
     sys.argv = [""]
 
 
-def warm(shell: GuestShell) -> None:
+def warm(shell: Any) -> None:
     """Do once, without a trace, what a first cell would otherwise wait for."""
     import IPython.core.magics.basic
     import IPython.core.magics.code

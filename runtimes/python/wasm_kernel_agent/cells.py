@@ -9,7 +9,7 @@ from typing import Any
 
 from wasm_kernel_agent import bundles
 from wasm_kernel_agent.outbox import flush
-from wasm_kernel_agent.shell import GuestShell, text_of
+from wasm_kernel_agent.shell import text_of
 from wasm_kernel_agent.signals import Signals
 from wasm_kernel_agent.stdin import Stdin
 
@@ -19,9 +19,7 @@ Reply = dict[str, Any]
 class Cells:
     """Runs the cells of one session, in the order in which the host asks."""
 
-    def __init__(
-        self, shell: GuestShell, signals: Signals, stdin: Stdin
-    ) -> None:
+    def __init__(self, shell: Any, signals: Signals, stdin: Stdin) -> None:
         self._shell = shell
         self._signals = signals
         self._stdin = stdin
@@ -119,5 +117,3 @@ def _without_surrogates(code: str) -> str:
     if code.isascii():
         return code
     return code.encode("utf-8", "replace").decode("utf-8")
-
-

@@ -16,7 +16,7 @@ class FramePublisher(DisplayPublisher):
 
     outbox: Outbox
 
-    def publish(  # type: ignore[override]
+    def publish(
         self,
         data: Any,
         metadata: Any = None,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from IPython.core import inputtransformer2
 from IPython.core.error import UsageError
-from IPython.core.inputtransformer2 import cell_magic
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
+_cell_magic: Any = inputtransformer2.cell_magic
 _USAGE = "%%limit takes seconds=NUMBER, fuel=NUMBER or both, such as: %%limit seconds=5 fuel=1e9"
 
 
@@ -20,7 +21,7 @@ def in_place(lines: list[str]) -> list[str]:
     """
     if not lines or lines[0].split(None, 1)[:1] != ["%%limit"]:
         return lines
-    return [lines[0].lstrip()[1:].rstrip("\n") + "\n", *cell_magic(lines[1:])]
+    return [lines[0].lstrip()[1:].rstrip("\n") + "\n", *_cell_magic(lines[1:])]
 
 
 def parse(line: str) -> dict[str, Any]:
@@ -49,6 +50,8 @@ def parse(line: str) -> dict[str, Any]:
 @magics_class
 class LimitMagic(Magics):
     """The magic that sends the `limit` frame."""
+
+    shell: Any
 
     @line_cell_magic
     def limit(self, line: str, cell: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """asyncio without sockets or threads: an event loop that waits by sleeping.
 
-The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can ever
-happen, so waiting is `time.sleep`, in slices that an interrupt ends.
+The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can
+ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
 """
 
 from __future__ import annotations
@@ -64,14 +64,16 @@ class GuestLoop(base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nobody else could be asleep: there is one thread."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """The value of `func(*args)`, computed at once: there is no other thread to compute it."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as problem:  # noqa: BLE001 - the future carries whatever it was
+        except BaseException as problem:
             future.set_exception(problem)
         return future
 

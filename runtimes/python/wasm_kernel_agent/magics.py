@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from IPython.core import page
 from IPython.core.error import UsageError
@@ -14,22 +15,27 @@ from IPython.utils import openpy
 class KernelMagics(Magics):
     """Paging, and a shell's few file commands written in Python."""
 
+    shell: Any
+
     @line_magic
     def less(self, line: str) -> None:
         """Show a file in the pager; Python files are highlighted."""
-        if not line.strip():
-            raise UsageError("Missing filename.")
-        path = Path(line.strip())
-        if path.suffix == ".py":
-            source = openpy.read_py_file(str(path), skip_encoding_cookie=False)
-            page.page(self.shell.pycolorize(source))
-        else:
-            page.page(path.read_text(errors="replace"))
+        self._page(line.strip())
 
     @line_magic
     def more(self, line: str) -> None:
         """Show a file in the pager."""
-        self.less(line)
+        self._page(line.strip())
+
+    def _page(self, name: str) -> None:
+        if not name:
+            raise UsageError("Missing filename.")
+        path = Path(name)
+        if path.suffix == ".py":
+            source = openpy.read_py_file(name, skip_encoding_cookie=False)
+            page.page(self.shell.pycolorize(source))
+        else:
+            page.page(path.read_text(errors="replace"))
 
     @line_magic
     def autosave(self, line: str) -> None:

@@ -18,12 +18,14 @@ def prepare(shell: Any) -> None:
     registry._ensure_entry_points_loaded()
     if not registry.is_valid_backend(_NAME):
         registry._validate_and_store_entry_points([(_NAME, _MODULE)])
-    from IPython.core.pylabtools import activate_matplotlib
+    from IPython.core import pylabtools
     from matplotlib import pyplot
-    from matplotlib_inline.backend_inline import configure_inline_support
+    from matplotlib_inline import backend_inline
 
-    activate_matplotlib(_NAME)
-    configure_inline_support(shell, _NAME)
+    activate: Any = pylabtools.activate_matplotlib
+    configure: Any = backend_inline.configure_inline_support
+    activate(_NAME)
+    configure(shell, _NAME)
     figure = pyplot.figure()
     figure.add_subplot().plot([0, 1], label="$x$")
     figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")

@@ -90,9 +90,7 @@ def history(shell: Any, request: Reply) -> Reply:
 
 
 EMPTY: dict[str, Reply] = {
-    "complete": {
-        "status": "ok", "matches": [], "cursor_start": 0, "cursor_end": 0, "metadata": {}
-    },
+    "complete": {"status": "ok", "matches": [], "cursor_start": 0, "cursor_end": 0, "metadata": {}},
     "inspect": {"status": "ok", "found": False, "data": {}, "metadata": {}},
     "is_complete": {"status": "unknown"},
     "history": {"status": "ok", "history": []},

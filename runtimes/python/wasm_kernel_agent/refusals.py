@@ -42,7 +42,7 @@ def no_window(gui: Any) -> UsageError:
 
 
 def _refusing(sentence: str) -> Any:
-    def magic(line: str = "", cell: str | None = None) -> NoReturn:
+    def magic(*_: str) -> NoReturn:
         raise UsageError(sentence)
 
     magic.__doc__ = f"Not available: {sentence}"
@@ -75,14 +75,18 @@ def install() -> None:
     """Word what Python itself says about processes and threads for people who meet it."""
     if hasattr(os, "fork"):
         raise RuntimeError("this is no guest: refusals would break a whole interpreter")
-    os.system = _no_process("os.system")  # type: ignore[assignment]
-    os.popen = _no_process("os.popen")  # type: ignore[assignment]
-    subprocess.Popen.__init__ = _no_process("a command")  # type: ignore[method-assign]
-    threading.Thread.start = _no_thread(threading.Thread.start)  # type: ignore[method-assign]
+    places: tuple[tuple[Any, str, Any], ...] = (
+        (os, "system", _no_process("os.system")),
+        (os, "popen", _no_process("os.popen")),
+        (subprocess.Popen, "__init__", _no_process("a command")),
+        (threading.Thread, "start", _no_thread(threading.Thread.start)),
+    )
+    for owner, name, refusal in places:
+        setattr(owner, name, refusal)
 
 
 def _no_process(what: str) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
         __tracebackhide__ = True
         raise OSError(errno.ENOTSUP, NO_PROCESSES.format(what=what))
 

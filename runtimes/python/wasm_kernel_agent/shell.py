@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 from IPython.core import page
@@ -44,7 +45,10 @@ class Shelf(dict[str, Any]):
         return names if pattern is None else [name for name in names if fnmatch(name, pattern)]
 
 
-class GuestShell(InteractiveShell):
+_Base: Any = InteractiveShell
+
+
+class GuestShell(_Base):  # type: ignore[misc]
     """Runs cells as ipykernel's shell does. One an interpreter, used from its only thread."""
 
     displayhook_class = Type(FrameHook)
@@ -54,6 +58,7 @@ class GuestShell(InteractiveShell):
     keepkernel_on_exit: bool | None = None
     last_traceback: list[str] | None = None
     ended: BaseException | None = None
+    agent: object = None
 
     def __init__(self, outbox: Outbox, **kwargs: Any) -> None:
         self.outbox = outbox
@@ -70,11 +75,13 @@ class GuestShell(InteractiveShell):
 
     @default("exiter")
     def _default_exiter(self) -> ZMQExitAutocall:
-        return ZMQExitAutocall(self)
+        kind: Any = ZMQExitAutocall
+        exiter: ZMQExitAutocall = kind(self)
+        return exiter
 
     def init_profile_dir(self, profile_dir: Any) -> None:
         """A profile folder in the guest's scratch space: nothing of it outlives the session."""
-        self.profile_dir = ProfileDir(location=os.path.join(self.ipython_dir, "profile_default"))
+        self.profile_dir = ProfileDir(location=str(Path(self.ipython_dir) / "profile_default"))
 
     def init_environment(self) -> None:
         """Colours on, pagers off, as ipykernel has it."""
@@ -86,7 +93,8 @@ class GuestShell(InteractiveShell):
     def init_hooks(self) -> None:
         """IPython's hooks, with its pager replaced by a payload for the front end."""
         super().init_hooks()
-        self.set_hook("show_in_pager", page.as_hook(self.page_payload), 99)
+        as_hook: Any = page.as_hook
+        self.set_hook("show_in_pager", as_hook(self.page_payload), 99)
 
     def init_magics(self) -> None:
         """IPython's magics, those of a notebook kernel, `%%limit`, and refusals for the rest."""
@@ -112,7 +120,7 @@ class GuestShell(InteractiveShell):
         payload = {"source": "ask_exit", "keepkernel": bool(self.keepkernel_on_exit)}
         self.payload_manager.write_payload(payload)
 
-    def set_next_input(self, text: str, replace: bool = False) -> None:  # type: ignore[override]
+    def set_next_input(self, text: str, replace: bool = False) -> None:
         """Put `text` into the next cell, or with `replace` into this one.
 
         Raises:

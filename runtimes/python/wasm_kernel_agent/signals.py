@@ -1,8 +1,8 @@
 """Signals, as far as a guest without processes has them.
 
 The host interrupts by making SIGINT pending. While a cell or a query runs, Python's own handler
-raises `KeyboardInterrupt`. While the agent itself runs, an interrupt is only noted, so that no reply
-is lost.
+raises `KeyboardInterrupt`. While the agent itself runs, an interrupt is only noted, so that no
+reply is lost.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable
 def text_stream(descriptor: int) -> io.TextIOWrapper:
     """A text stream over `descriptor`; each write is passed on at once, in C."""
     return io.TextIOWrapper(
-        io.FileIO(descriptor, "w", closefd=False),  # type: ignore[arg-type]
+        io.FileIO(descriptor, "w", closefd=False),
         encoding="utf-8",
         errors="backslashreplace",
         newline="",
