@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
@@ -44,6 +45,9 @@ class Kernel:
         spec = self.manager.kernel_spec
         assert spec is not None
         spec.argv[0] = str(side.python)  # a spec from a wheel says "python", whichever that is
+        # By default a socket that finds no kernel yet tries again after 100 ms, which would round
+        # every start to the next 100.
+        self.manager.context.setsockopt(zmq.RECONNECT_IVL, 2)
         with side.log.open("ab") as log:
             self.manager.start_kernel(
                 cwd=str(side.folder), extra_arguments=list(side.arguments), stderr=log
