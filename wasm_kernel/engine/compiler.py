@@ -46,7 +46,8 @@ def _engine(metered: bool) -> wasmtime.Engine:
     return wasmtime.Engine(config)
 
 
-def _tell_every_second(tell: Callable[[float], None]) -> Callable[[float], None]:
+def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:
+    """`tell`, but for calls that come sooner than a second after the last."""
     last = -_TELL_SECONDS
 
     def waiting(seconds: float) -> None:
@@ -100,7 +101,7 @@ class Compiler:
         loaded = self._load(engine, name)
         if loaded is not None:
             return loaded
-        waiting = _tell_every_second(
+        waiting = every_second(
             lambda seconds: progress(
                 f"another process is compiling the Python guest: waiting for {seconds:.0f} s"
             )

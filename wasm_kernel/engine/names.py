@@ -41,7 +41,8 @@ def resolve(
         root: The host folder behind a preopen.
         start: The parts of the folder that the path begins at.
         path: The guest's path.
-        follow: Whether a link at the end of the path is followed.
+        follow: Whether a link at the end of the path is followed; with a slash or a dot behind it,
+            every system follows it.
         guarded: Whether hidden names in `root` are refused.
 
     Returns:
@@ -51,6 +52,7 @@ def resolve(
     Raises:
         HiddenName: the path leads to or through a hidden name.
     """
+    follow = follow or path.endswith(("/", "/."))
     done, hops = list(start), 0
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     while todo:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wasm_kernel.engine.compiler import Progress
+from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.policy import ExecutionPolicy
@@ -17,6 +18,14 @@ class Driver(Protocol):
     name: str
     turn_source: bytes
     """What the host runs in the guest to begin a turn: always the same."""
+
+    @property
+    def image_name(self) -> str:
+        """Names the base image that memory is saved relative to."""
+
+    @property
+    def image_files(self) -> tuple[OpenFile, ...]:
+        """What the base image has open; known after `prepare`."""
 
     def prepare(self, metered: bool, progress: Progress) -> None:
         """Make everything that takes long, once a machine; quick where it is there already.
@@ -31,4 +40,7 @@ class Driver(Protocol):
         """The folders that a guest sees."""
 
     def instance(self, around: Surroundings, *, metered: bool) -> Instance:
-        """A booted guest, in milliseconds, after `prepare`."""
+        """A guest with the base image's memory, in milliseconds, after `prepare`.
+
+        Its open files are not open yet: that is the timeline's to do.
+        """

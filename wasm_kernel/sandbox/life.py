@@ -18,12 +18,13 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.listener import Listener, Silence
+from wasm_kernel.sandbox.timeline import Timeline
 from wasm_kernel.sandbox.turn import Host, Turn
 
 _START_SECONDS = 30.0
+_HISTORY = ".wasm_kernel/history"
 _KEPT = (
-    "Your files in /app are as the cell left them; the variables are gone. "
-    "A new interpreter is ready: run the cells above again."
+    "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
 
 
@@ -42,6 +43,7 @@ class Life:
         self._scratch = scratch
         self._policy = policy
         self._streams = Streams()
+        self.timeline = Timeline(driver, workspace / _HISTORY)
         self._instance: Instance | None = None
         self._turn: Turn | None = None
         self._next_count = 1
@@ -54,6 +56,7 @@ class Life:
             WasmKernelError: it can't be.
         """
         self._driver.prepare(self._policy.metered, progress)
+        self.timeline.open()
         self._revive()
 
     def ensure(self) -> None:
@@ -62,8 +65,13 @@ class Life:
             self._revive()
 
     def end(self) -> None:
-        """Give the instance back."""
+        """Give everything back."""
+        self._drop()
+        self.timeline.close()
+
+    def _drop(self) -> None:
         if self._instance is not None:
+            self.timeline.let_go()
             self._instance.close()
             self._instance = None
 
@@ -74,7 +82,7 @@ class Life:
 
     def count_of_failed(self) -> int:
         """The execution count of the cell that has just been stopped."""
-        return self._next_count - 1
+        return self._next_count
 
     def run(
         self, request: Mapping[str, Any], listener: Listener, *, seconds: float | None = None
@@ -94,14 +102,19 @@ class Life:
         try:
             self._run(turn, seconds)
         except GuestStopped as stopped:
-            self.end()
+            self._drop()
             stopped.kept = _KEPT
-            if request.get("store_history"):
-                self._next_count += 1
             self._revive()
             return turn, stopped
-        self._note_count(turn, request)
+        if request.get("op") == "execute":
+            self._commit(turn, request)
         return turn, None
+
+    def _commit(self, turn: Turn, request: Mapping[str, Any]) -> None:
+        cell, instance = self._next_count, self._living()
+        self._note_count(turn, request)
+        code = str(request.get("code", ""))
+        self.timeline.commit(instance, cell=cell, count=self._next_count, code=code)
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
         count = (turn.reply or {}).get("execution_count")
@@ -141,8 +154,17 @@ class Life:
             raise GuestCrashed("the cell broke the sandbox's own agent")
 
     def _revive(self) -> None:
-        """A new instance, told what it must know."""
+        """A new instance that stands where the last commit does, or at the beginning."""
         self._instance = self._driver.instance(self._around(), metered=self._policy.metered)
+        self.timeline.stand(self._instance)
+        head = self.timeline.head
+        if head is None:
+            self._tell_start(self._instance)
+            self.timeline.commit(self._instance, cell=0, count=self._next_count, code="")
+        else:
+            self._next_count = head.count
+
+    def _tell_start(self, instance: Instance) -> None:
         start = {
             "op": "start",
             "env": dict(self._policy.env),
@@ -150,7 +172,7 @@ class Life:
         }
         turn = Turn(start, Silence(), self._policy, self.host)
         self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)
-        self._drive(self._instance, turn, None)
+        self._drive(instance, turn, None)
 
     def _around(self) -> Surroundings:
         policy = self._policy

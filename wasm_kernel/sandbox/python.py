@@ -14,8 +14,8 @@ from wasm_kernel.engine import interrupt
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress
-from wasm_kernel.engine.descriptors import SCRATCH_BYTES
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
+from wasm_kernel.engine.descriptors import SCRATCH_BYTES, OpenFile
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory import image
 from wasm_kernel.engine.output import Streams
@@ -73,6 +73,11 @@ class PythonDriver:
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 
     @property
+    def image_files(self) -> tuple[OpenFile, ...]:
+        """What the base image has open."""
+        return self._facts.files if self._facts else ()
+
+    @property
     def facts_name(self) -> str:
         """The cache's name for the image's description."""
         return f"{self.image_name}.facts"
@@ -99,8 +104,11 @@ class PythonDriver:
             return None
 
     def _build_once(self, metered: bool, progress: Progress) -> image.Facts:
-        def waiting(seconds: float) -> None:
-            progress(f"another process prepares Python and pandas: waiting for {seconds:.0f} s")
+        waiting = every_second(
+            lambda seconds: progress(
+                f"another process prepares Python and pandas: waiting for {seconds:.0f} s"
+            )
+        )
 
         with self.cache.lock(self.image_name, waiting):
             return self._load_image() or self._build(metered, progress)

@@ -7,7 +7,7 @@ Version 1 of the format:
     4 bytes   format version, little-endian like every number here
     4 bytes   length of the header in bytes
     8 bytes   length of the pages in bytes
-    ...       header: JSON, UTF-8 (`Commit`)
+    ...       header: JSON, UTF-8 (`Commit`), and spaces up to the next multiple of 4096
     ...       pages: the content of the header's `runs`, in their order, 4096 bytes a page
     32 bytes  BLAKE2b over everything before
 
@@ -22,12 +22,13 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.memory import mapping
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
 
@@ -97,19 +98,19 @@ class Commit:
             raise HistoryError("a commit's header is damaged") from problem
 
 
-def write(path: Path, commit: Commit, pages: Sequence[memoryview | bytes]) -> None:
+def write(path: Path, commit: Commit, pages: bytes) -> None:
     """Put a commit on disk, whole: `pages` is the content of its runs, in order.
 
     Raises:
         OSError: it can't be written; nothing is left behind.
     """
     header = commit.dump()
-    length = sum(len(part) for part in pages)
+    header += b" " * (-(_FIXED.size + len(header)) % PAGE)
     digest = hashlib.blake2b(digest_size=_DIGEST)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with aside.open("xb") as file:
-            for part in (_FIXED.pack(MAGIC, VERSION, len(header), length), header, *pages):
+            for part in (_FIXED.pack(MAGIC, VERSION, len(header), len(pages)), header, pages):
                 digest.update(part)
                 file.write(part)
             file.write(digest.digest())
@@ -183,6 +184,14 @@ class CommitFile:
             if got == 0:
                 raise HistoryError("a commit is cut off")
             done += got
+
+    def map_over(self, address: int, size: int, at: int) -> None:
+        """Lay pages of the file over memory, copy-on-write, from a position in the file.
+
+        Raises:
+            OSError: the system can't.
+        """
+        mapping.lay_over(address, size, self._descriptor, at)
 
     def close(self) -> None:
         """Close the file; idempotent."""

@@ -11,11 +11,9 @@ happens on the recorder's thread, which calls `squeeze` and `store` alone.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,24 +21,22 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile
 from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.engine.memory.target import Target
 from wasm_kernel.engine.memory.zeros import split_zeros
 from wasm_kernel.errors import HistoryError
 
 _SUFFIX = ".commit"
 _HEAD = "head.json"
 
-Pages = Sequence[bytes]
-"""The content of a commit's runs, in order."""
-
 
 class History:
-    """The commits of one session, below one folder."""
+    """The commits of one session, below one folder, or in memory alone where there is none."""
 
-    def __init__(self, folder: Path, image: str) -> None:
+    def __init__(self, folder: Path | None, image: str) -> None:
         self._folder = folder
         self.image = image
         self._guard = threading.Lock()
-        self._held: dict[int, Pages] = {}  # commits that are not on disk
+        self._held: dict[int, bytes] = {}  # commits that are not on disk
         self.commits: dict[int, Commit] = {}
         self.head = 0
         self.names: dict[str, int] = {}
@@ -56,10 +52,9 @@ class History:
         Raises:
             HistoryError: all of it belongs to another base image or format version.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found: dict[int, Commit] = {}
         problems = []
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+        for path in self._files():
             try:
                 with CommitFile(path) as file:
                     file.verify()
@@ -75,6 +70,20 @@ class History:
         self._load_head()
         return problems
 
+    def _files(self) -> list[Path]:
+        if self._folder is None:
+            return []
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return sorted(self._folder.glob(f"*{_SUFFIX}"))
+
+    def clear(self) -> None:
+        """Begin anew: what an earlier process left is removed."""
+        for path in self._files():
+            path.unlink(missing_ok=True)
+        if self._folder is not None:
+            (self._folder / _HEAD).unlink(missing_ok=True)
+        self.commits, self.names, self.head = {}, {}, 0
+
     def _whole(self, one: int, found: dict[int, Commit]) -> bool:
         while one:
             commit = found.get(one)
@@ -85,6 +94,8 @@ class History:
 
     def _load_head(self) -> None:
         newest = max(self.commits, default=0)
+        if self._folder is None:
+            return
         try:
             raw = json.loads((self._folder / _HEAD).read_text())
             at, after = int(raw["at"]), int(raw["after"])
@@ -101,7 +112,7 @@ class History:
         """The number of the next commit."""
         return max(self.commits, default=0) + 1
 
-    def add(self, commit: Commit, pages: Pages) -> None:
+    def add(self, commit: Commit, pages: bytes) -> None:
         """A commit of the living memory, which it becomes the head of; not on disk yet."""
         with self._guard:
             self.commits[commit.id] = commit
@@ -128,7 +139,7 @@ class History:
         """
         with self._guard:
             commit, pages = self.commits.get(one), self._held.get(one)
-        if commit is None or pages is None:
+        if commit is None or pages is None or self._folder is None:
             return
         commits.write(self._path(one), commit, pages)
         with self._guard:
@@ -141,6 +152,8 @@ class History:
     def unwritten(self) -> int:
         """How many bytes of pages are in memory only."""
         with self._guard:
+            if self._folder is None:
+                return 0
             return sum(self.commits[one].page_bytes for one in self._held if one in self.commits)
 
     # -- going somewhere
@@ -156,6 +169,8 @@ class History:
         self._save_head()
 
     def _save_head(self) -> None:
+        if self._folder is None:
+            return
         text = json.dumps(
             {"at": self.head, "after": max(self.commits, default=0), "names": self.names}
         )
@@ -183,22 +198,24 @@ class History:
         if not line:
             return
         instance.grow_to(line[0].size)
-        memory = _Memory(instance)
+        target = Target(instance)
         for commit in line:
-            self._lay(commit, memory)
+            self._lay(commit, target)
 
-    def _lay(self, commit: Commit, memory: _Memory) -> None:
+    def _lay(self, commit: Commit, target: Target) -> None:
         with self._guard:
             held = self._held.get(commit.id)
         if held is not None:
-            for (first, pages), content in zip(commit.runs, held, strict=True):
-                memory.lay(first, pages, _from_bytes(content))
+            at = 0
+            for first, pages in commit.runs:
+                target.lay_bytes(first, pages, held, at)
+                at += pages * PAGE
         else:
             with CommitFile(self._path(commit.id)) as file:
                 for first, pages, at in file.places():
-                    memory.lay(first, pages, _from_file(file, at))
+                    target.lay_file(first, pages, file, at)
         for first, pages in commit.zeros:
-            memory.lay(first, pages, _zero)
+            target.lay_zeros(first, pages)
 
     # -- folding away
 
@@ -207,60 +224,14 @@ class History:
         with self._guard:
             self.commits.pop(one, None)
             self._held.pop(one, None)
-        self._path(one).unlink(missing_ok=True)
+        if self._folder is not None:
+            self._path(one).unlink(missing_ok=True)
 
     def children(self, one: int) -> list[int]:
         """The commits whose parent is `one`."""
         return [c.id for c in self.commits.values() if c.parent == one]
 
     def _path(self, one: int) -> Path:
+        if self._folder is None:
+            raise HistoryError("this history is in memory alone")
         return self._folder / f"{one:010d}{_SUFFIX}"
-
-
-Fill = Callable[[memoryview, int], None]
-"""Fills a stretch of memory from the page of a run that it begins at."""
-
-
-def _from_bytes(content: bytes) -> Fill:
-    def fill(target: memoryview, page: int) -> None:
-        target[:] = content[page * PAGE : page * PAGE + len(target)]
-
-    return fill
-
-
-def _from_file(file: CommitFile, at: int) -> Fill:
-    def fill(target: memoryview, page: int) -> None:
-        file.read_into(target, at + page * PAGE)
-
-    return fill
-
-
-def _zero(target: memoryview, _page: int) -> None:
-    target[:] = bytes(len(target))
-
-
-class _Memory:
-    """A guest's memory that is filled from the newest commit to the oldest, each page once."""
-
-    def __init__(self, instance: Instance) -> None:
-        size = instance.reach.size
-        stretch = (ctypes.c_char * size).from_address(instance.reach.address)
-        self._view = memoryview(stretch).cast("B")
-        self._laid = bytearray(size // PAGE)
-
-    def lay(self, first: int, pages: int, fill: Fill) -> None:
-        """Fill the pages of a run that are not laid yet."""
-        if first < 0 or pages < 0 or first + pages > len(self._laid):
-            raise HistoryError("a commit has pages outside of the memory")
-        for start, end in self._free(first, first + pages):
-            fill(self._view[start * PAGE : end * PAGE], start - first)
-        self._laid[first : first + pages] = b"\1" * pages
-
-    def _free(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        while start < end:
-            begin = self._laid.find(b"\0", start, end)
-            if begin < 0:
-                return
-            stop = self._laid.find(b"\1", begin, end)
-            start = end if stop < 0 else stop
-            yield begin, start

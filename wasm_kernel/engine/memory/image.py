@@ -12,25 +12,20 @@ second file, `Facts`.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import mmap
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance
+from wasm_kernel.engine.memory import mapping
 from wasm_kernel.errors import ImageError
 
 _BLOCK = 65_536
 FORMAT = "3"
 """Changes with what is saved and how; a part of every image's name."""
-
-MAPS = sys.platform == "linux"
-_MAP_FIXED = 0x10  # Linux; Python's mmap module does not name it
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
     if path.stat().st_size != facts.size:
         raise ImageError("the base image is not complete")
     instance.grow_to(facts.size)
-    if MAPS:
+    if mapping.MAPS:
         _map(instance.reach.address, path, facts.size)
     else:
         _read(instance, path)
@@ -100,25 +95,13 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
 
 
 def _map(address: int, path: Path, size: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_long,
-    ]
-    access = mmap.PROT_READ | mmap.PROT_WRITE
-    how = mmap.MAP_PRIVATE | _MAP_FIXED
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        mapped = libc.mmap(address, size, access, how, descriptor, 0)
+        mapping.lay_over(address, size, descriptor, 0)
+    except OSError as problem:
+        raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
     finally:
         os.close(descriptor)
-    if mapped != address:
-        raise ImageError(f"the base image can't be mapped: {os.strerror(ctypes.get_errno())}")
 
 
 def _read(instance: Instance, path: Path) -> None:

@@ -1,8 +1,8 @@
 """The recorder: takes a commit of the living memory after each cell, and has it written behind.
 
-Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting out
-pages of zeros and writing happen on the recorder's own thread, at most `BACKLOG_BYTES` behind; a cell
-that changed more waits for it.
+Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
+out pages of zeros and writing happen on the recorder's own thread, at most `BACKLOG_BYTES` behind;
+a cell that changed more waits for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.gather import gather
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.pages import PAGE, Tracker, best
 
@@ -67,8 +68,7 @@ class Recorder:
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=instance.descriptors.save(),
         )
-        pages = [instance.reach.read(start, end - start) for start, end in ranges]
-        self.history.add(commit, pages)
+        self.history.add(commit, gather(instance.reach.address, ranges))
         self._idle.clear()
         self._jobs.put(commit.id)
         self._wait_while_behind()

@@ -8,38 +8,40 @@ from wasm_kernel.engine.memory.commit import Run
 from wasm_kernel.engine.memory.pages import PAGE
 
 _ZERO = bytes(PAGE)
-_SHORTEST = 4  # pages; fewer zeros in the middle of a run are cheaper to keep
+_SHORTEST = 16  # pages; a shorter stretch is cheaper to keep than to name
 
 
 def split_zeros(
-    runs: Sequence[Run], content: Sequence[bytes]
-) -> tuple[tuple[Run, ...], list[bytes], tuple[Run, ...]]:
+    runs: Sequence[Run], content: bytes
+) -> tuple[tuple[Run, ...], bytes, tuple[Run, ...]]:
     """Runs without their longer stretches of zero pages, their content, and those stretches."""
     kept: list[Run] = []
     pieces: list[bytes] = []
     zeros: list[Run] = []
-    for (first, pages), data in zip(runs, content, strict=True):
+    position = 0
+    for first, pages in runs:
         at = 0
-        for start, end in _stretches(data, pages):
+        for start, end in [*_stretches(content, position, pages), (pages, pages)]:
             if start > at:
                 kept.append((first + at, start - at))
-                pieces.append(data[at * PAGE : start * PAGE])
-            zeros.append((first + start, end - start))
+                pieces.append(content[position + at * PAGE : position + start * PAGE])
+            if end > start:
+                zeros.append((first + start, end - start))
             at = end
-        if at == 0:
-            kept.append((first, pages))
-            pieces.append(data)
-        elif at < pages:
-            kept.append((first + at, pages - at))
-            pieces.append(data[at * PAGE :])
-    return tuple(kept), pieces, tuple(zeros)
+        position += pages * PAGE
+    if not zeros:
+        return tuple(runs), content, ()
+    return tuple(kept), b"".join(pieces), tuple(zeros)
 
 
-def _stretches(data: bytes, pages: int) -> Iterator[Run]:
-    """Start and end of every stretch of at least `_SHORTEST` zero pages."""
+def _stretches(content: bytes, position: int, pages: int) -> Iterator[Run]:
+    """Start and end of every stretch of at least `_SHORTEST` zero pages in a run."""
+    if pages < _SHORTEST:
+        return
     begin = -1
     for page in range(pages + 1):
-        if page < pages and data[page * PAGE : (page + 1) * PAGE] == _ZERO:
+        at = position + page * PAGE
+        if page < pages and content[at : at + PAGE] == _ZERO:
             begin = page if begin < 0 else begin
             continue
         if begin >= 0 and page - begin >= _SHORTEST:

@@ -1,0 +1,64 @@
+"""A guest's memory that commits are laid over, from the newest to the oldest, each page once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+from wasm_kernel.engine.instance import Instance
+from wasm_kernel.engine.memory import mapping
+from wasm_kernel.engine.memory.commit import CommitFile
+from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.errors import HistoryError
+
+_MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
+
+
+class Target:
+    """The memory of an instance that is being brought to a commit; the guest's thread owns it."""
+
+    def __init__(self, instance: Instance) -> None:
+        size = instance.reach.size
+        self._address = instance.reach.address
+        stretch = (ctypes.c_char * size).from_address(self._address)
+        self._view = memoryview(stretch).cast("B")
+        self._laid = bytearray(size // PAGE)
+
+    def lay_bytes(self, first: int, pages: int, content: bytes, at: int) -> None:
+        """Pages whose content stands in `content` from `at` on."""
+        for start, end in self._free(first, pages):
+            begin = at + (start - first) * PAGE
+            stop = begin + (end - start) * PAGE
+            self._view[start * PAGE : end * PAGE] = memoryview(content)[begin:stop]
+
+    def lay_file(self, first: int, pages: int, file: CommitFile, at: int) -> None:
+        """Pages whose content stands in a commit's file from `at` on; long stretches are mapped."""
+        for start, end in self._free(first, pages):
+            begin = at + (start - first) * PAGE
+            if mapping.MAPS and end - start >= _MAP_PAGES:
+                file.map_over(self._address + start * PAGE, (end - start) * PAGE, begin)
+            else:
+                file.read_into(self._view[start * PAGE : end * PAGE], begin)
+
+    def lay_zeros(self, first: int, pages: int) -> None:
+        """Pages of zeros."""
+        for start, end in self._free(first, pages):
+            ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
+
+    def _free(self, first: int, pages: int) -> Iterator[tuple[int, int]]:
+        """The stretches of a run that no newer commit has laid, which count as laid from now on.
+
+        Raises:
+            HistoryError: the run lies outside of the memory.
+        """
+        at, end = first, first + pages
+        if first < 0 or pages < 0 or end > len(self._laid):
+            raise HistoryError("a commit has pages outside of the memory")
+        while at < end:
+            begin = self._laid.find(b"\0", at, end)
+            if begin < 0:
+                break
+            stop = self._laid.find(b"\1", begin, end)
+            at = end if stop < 0 else stop
+            yield begin, at
+        self._laid[first:end] = b"\1" * pages

@@ -1,0 +1,83 @@
+"""A sandbox's memory over time: one commit a cell, and a new instance that stands at any of them.
+
+Everything here runs on the sandbox's own thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wasm_kernel.engine.instance import Instance
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.history import History
+from wasm_kernel.engine.memory.recorder import Recorder
+from wasm_kernel.sandbox.driver import Driver
+
+_LABEL = 80
+
+
+class Timeline:
+    """The history of one sandbox, from its first cell to its end."""
+
+    def __init__(self, driver: Driver, folder: Path | None) -> None:
+        self._driver = driver
+        self._folder = folder
+        self._recorder: Recorder | None = None
+        self.troubles: list[str] = []
+
+    def open(self) -> None:
+        """Begin a new history; the guest's image is known by now."""
+        if self._recorder is None:
+            history = History(self._folder, self._driver.image_name)
+            history.clear()
+            self._recorder = Recorder(history, self._trouble)
+
+    def _trouble(self, problem: OSError) -> None:
+        self.troubles.append(
+            f"[wasm-kernel] This session's variables can't be saved to disk ({problem.strerror}). "
+            "It goes on in memory; a crash of the kernel would lose them.\n"
+        )
+
+    @property
+    def history(self) -> History:
+        """The commits."""
+        return self._live().history
+
+    def _live(self) -> Recorder:
+        if self._recorder is None:
+            raise RuntimeError("this timeline is not open")
+        return self._recorder
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the living memory stands at, None before the first."""
+        history = self._live().history
+        return history.commits.get(history.head)
+
+    def stand(self, instance: Instance) -> list[str]:
+        """Bring an instance that has the base image's memory to the head.
+
+        Returns:
+            The paths of open files that are gone; using them fails in the guest.
+        """
+        recorder, head = self._live(), self.head
+        recorder.history.fill(instance, recorder.history.head)
+        lost = instance.descriptors.restore(head.files if head else self._driver.image_files)
+        recorder.watch(instance)
+        return [file.path or "" for file in lost]
+
+    def commit(self, instance: Instance, *, cell: int, count: int, code: str) -> Commit:
+        """What the cell did to memory becomes a commit."""
+        label = code.strip().split("\n", 1)[0][:_LABEL]
+        return self._live().commit(instance, cell=cell, count=count, label=label)
+
+    def let_go(self) -> None:
+        """The instance is about to be closed."""
+        if self._recorder is not None:
+            self._recorder.unwatch()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
