@@ -58,7 +58,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     keepkernel_on_exit: bool | None = None
     last_traceback: list[str] | None = None
     ended: BaseException | None = None
-    agent: object = None
+    agent: Any = None
 
     def __init__(self, outbox: Outbox, **kwargs: Any) -> None:
         self.outbox = outbox
@@ -106,6 +106,12 @@ class GuestShell(_Base):  # type: ignore[misc]
         """Only inline figures exist here, and they need no event loop of their own."""
         if gui not in (None, "inline"):
             raise refusals.no_window(gui)
+
+    def enable_matplotlib(self, gui: Any = None) -> Any:
+        """Figures inline, or drawn without being shown; nothing else exists here."""
+        if gui not in (None, "auto", "inline", "agg", "svg", "pdf", "ps"):
+            raise refusals.no_window(gui)
+        return super().enable_matplotlib(gui)
 
     def page_payload(
         self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None

@@ -1,0 +1,58 @@
+"""MIME bundles made fit for a frame."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+import pytest
+from wasm_kernel_agent.bundles import NotCarried, jsonable, mime_data, plain_object, with_notes
+
+
+@pytest.mark.parametrize(
+    ("value", "carried"),
+    [
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (b"123", "MTIz"),
+        ((1, {2}), [1, [2]]),
+        ({3: None}, {"3": None}),
+        (date(2026, 1, 2), "2026-01-02"),
+    ],
+)
+def test_what_json_lacks_is_translated(value: Any, carried: Any) -> None:
+    assert jsonable(value) == carried
+
+
+def test_a_circle_is_not_carried() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(NotCarried, match="nested too deeply"):
+        jsonable(circle)
+
+
+def test_a_value_without_json_is_left_out_of_an_object() -> None:
+    assert plain_object({"a": object(), "b": 1}) == {"b": 1}
+
+
+def test_no_object_is_an_empty_one() -> None:
+    assert plain_object([1]) == {}
+
+
+def test_the_order_of_types_is_kept() -> None:
+    kept, _ = mime_data({"text/html": "long" * 9, "text/plain": "x"})
+    assert list(kept) == ["text/html", "text/plain"]
+
+
+def test_json_types_hold_objects() -> None:
+    kept, notes = mime_data({"application/vnd.x+json": {"a": [1]}})
+    assert (kept, notes) == ({"application/vnd.x+json": {"a": [1]}}, [])
+
+
+def test_notes_follow_the_plain_text() -> None:
+    assert with_notes({"text/plain": "a"}, ["b"]) == {"text/plain": "a\n[wasm-kernel] b"}
+
+
+def test_what_is_carried_is_json() -> None:
+    json.dumps(jsonable({"a": [1.5, b"x", float("nan"), (True, None)]}), allow_nan=False)

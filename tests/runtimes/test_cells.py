@@ -1,0 +1,170 @@
+"""Cells through the agent: results, errors, input, payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Serve = Callable[..., list[Any]]
+Cell = Callable[..., dict[str, Any]]
+
+
+def test_the_last_expression_is_the_result(serve: Serve) -> None:
+    [turn] = serve("x = 41\nx + 1")
+    assert turn.frames == [
+        {"op": "result", "data": {"text/plain": "42"}, "metadata": {}, "execution_count": 1}
+    ]
+    assert turn.reply == {
+        "status": "ok",
+        "execution_count": 1,
+        "user_expressions": {},
+        "payload": [],
+    }
+
+
+def test_variables_last_from_cell_to_cell(serve: Serve) -> None:
+    assert serve("x = 41", "x + 1")[1].text == "42"
+
+
+def test_the_namespace_starts_empty(serve: Serve) -> None:
+    first = serve("sorted(n for n in globals() if not n.startswith('_'))")[0]
+    assert first.text == "['In', 'Out', 'exit', 'get_ipython', 'open', 'quit']"
+
+
+def test_an_error_is_shown_and_replied(serve: Serve) -> None:
+    [turn] = serve("1/0")
+    [error] = turn.sent("error")
+    assert turn.reply["status"] == "error"
+    assert (error["ename"], error["evalue"]) == ("ZeroDivisionError", "division by zero")
+    assert turn.reply["traceback"] == error["traceback"]
+
+
+def test_a_traceback_names_the_cell_and_no_agent_frame(serve: Serve) -> None:
+    [_, turn] = serve("1", "input()")
+    text = "\n".join(turn.sent("error")[0]["traceback"])
+    assert "In[2]" in text
+    assert "wasm_kernel_agent" not in text
+
+
+def test_a_syntax_error_does_not_end_the_session(serve: Serve) -> None:
+    [broken, after] = serve("for x in", "1 + 1")
+    assert broken.reply["ename"] in ("SyntaxError", "_IncompleteInputError")
+    assert after.text == "2"
+
+
+def test_a_lone_surrogate_in_the_source_is_carried(serve: Serve) -> None:
+    assert serve("x = '\ud800'\nlen(x)")[0].text == "1"
+
+
+def test_an_unprintable_error_still_gets_a_reply(serve: Serve) -> None:
+    code = "class E(Exception):\n    def __str__(self): raise KeyError(1)\nraise E"
+    [turn, after] = serve(code, "1")
+    assert turn.reply["status"] == "error"
+    assert after.text == "1"
+
+
+@pytest.mark.parametrize("body", ["raise ValueError(1)", "return 5"])
+def test_a_broken_repr_is_an_error_and_no_more(serve: Serve, body: str) -> None:
+    [turn, after] = serve(f"class R:\n    def __repr__(self): {body}\nR()", "1")
+    assert turn.sent("error")
+    assert after.text == "1"
+
+
+def test_input_is_answered_by_the_host(serve: Serve, make_cell: Cell) -> None:
+    [turn] = serve(make_cell("input('name? ')", allow_stdin=True))
+    assert turn.sent("input") == [{"op": "input", "prompt": "name? ", "password": False}]
+    assert turn.text == "'a line'"
+
+
+def test_getpass_asks_for_a_password(serve: Serve, make_cell: Cell) -> None:
+    [turn] = serve(make_cell("import getpass; getpass.getpass('p')", allow_stdin=True))
+    assert turn.sent("input")[0]["password"] is True
+
+
+@pytest.mark.parametrize("call", ["input()", "__import__('getpass').getpass()"])
+def test_input_is_refused_where_there_is_none(serve: Serve, call: str) -> None:
+    [turn] = serve(call)
+    assert turn.reply["ename"] == "StdinNotImplementedError"
+    assert "does not support input requests" in turn.reply["evalue"]
+
+
+def test_silent_cells_show_and_count_nothing(serve: Serve, make_cell: Cell) -> None:
+    [silent, after] = serve(make_cell("1", silent=True), "2")
+    assert silent.frames == []
+    assert after.reply["execution_count"] == 1
+
+
+def test_user_expressions_come_with_the_reply(serve: Serve, make_cell: Cell) -> None:
+    [turn] = serve(make_cell("x = 1", user_expressions={"a": "x + 1", "b": "1/0"}))
+    answers = turn.reply["user_expressions"]
+    assert answers["a"]["data"] == {"text/plain": "2"}
+    assert answers["b"]["ename"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize(("code", "kept"), [("exit", False), ("exit(keep_kernel=True)", True)])
+def test_exit_asks_the_front_end(serve: Serve, code: str, kept: bool) -> None:
+    payload = {"source": "ask_exit", "keepkernel": kept}
+    assert serve(code)[0].reply["payload"] == [payload]
+
+
+def test_help_goes_to_the_pager(serve: Serve) -> None:
+    [payload] = serve("len?")[0].reply["payload"]
+    assert payload["source"] == "page"
+    assert "number of items" in payload["data"]["text/plain"]
+
+
+def test_a_huge_next_input_is_refused(serve: Serve) -> None:
+    [turn] = serve("get_ipython().set_next_input('a' * 1_000_001)")
+    assert (turn.reply["ename"], turn.reply["payload"]) == ("ValueError", [])
+
+
+def test_limit_keeps_the_cell_what_it_was(serve: Serve) -> None:
+    [turn] = serve("%%limit seconds=5 fuel=1e9\nimport asyncio\nawait asyncio.sleep(0, 7)")
+    assert turn.sent("limit") == [{"op": "limit", "seconds": 5.0, "fuel": 10**9}]
+    assert turn.text == "7"
+
+
+def test_limit_keeps_line_numbers(serve: Serve) -> None:
+    [turn] = serve("%%limit seconds=5\nx = 1\n1/0")
+    assert "line 3" in "".join(turn.sent("error")[0]["traceback"]).replace("\x1b[32m", "")
+
+
+def test_a_scripting_magic_is_refused_in_words(serve: Serve) -> None:
+    [turn] = serve("%%bash\nls")
+    assert "no processes" in turn.reply["evalue"]
+
+
+def test_top_level_await_runs_on_one_loop(serve: Serve) -> None:
+    code = "import asyncio\nloop = asyncio.get_running_loop()\nawait asyncio.sleep(0)"
+    assert serve(code, "await asyncio.sleep(0)\nasyncio.get_running_loop() is loop")[1].text == (
+        "True"
+    )
+
+
+def test_an_endless_await_is_an_error(serve: Serve) -> None:
+    [turn, after] = serve("import asyncio\nawait asyncio.Future()", "await asyncio.sleep(0, 1)")
+    assert turn.reply["ename"] == "NothingToWaitFor"
+    assert after.text == "1"
+
+
+def test_an_unknown_request_is_answered(serve: Serve) -> None:
+    assert serve({"op": "frobnicate"})[0].reply["ename"] == "ProtocolError"
+
+
+def test_an_interrupted_cell_is_a_keyboard_interrupt(serve: Serve) -> None:
+    [turn, after] = serve("import signal\nsignal.raise_signal(signal.SIGINT)", "1")
+    assert turn.reply["ename"] == "KeyboardInterrupt"
+    assert after.text == "1"
+
+
+def test_an_interrupted_await_is_a_keyboard_interrupt_too(serve: Serve) -> None:
+    code = (
+        "import asyncio, signal\n"
+        "asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGINT)\n"
+        "await asyncio.sleep(30)"
+    )
+    [turn, after] = serve(code, "await asyncio.sleep(0, 1)")
+    assert turn.reply["ename"] == "KeyboardInterrupt"
+    assert after.text == "1"

@@ -1,0 +1,55 @@
+"""Rich output: what is carried, and what becomes a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Serve = Callable[..., list[Any]]
+
+
+def test_a_display_can_be_updated(serve: Serve) -> None:
+    [turn] = serve("handle = display('a', display_id='one')\nhandle.update('b')")
+    shown, changed = turn.frames
+    assert (shown["op"], changed["op"]) == ("display", "update_display")
+    assert shown["transient"] == changed["transient"] == {"display_id": "one"}
+
+
+def test_clear_output_says_whether_to_wait(serve: Serve) -> None:
+    [turn] = serve("from IPython.display import clear_output; clear_output(wait=True)")
+    assert turn.frames == [{"op": "clear_output", "wait": True}]
+
+
+def test_bytes_become_base64(serve: Serve) -> None:
+    [turn] = serve("display({'image/png': b'123'}, raw=True)")
+    assert turn.frames[0]["data"] == {"image/png": "MTIz"}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "note"),
+    [
+        ("{'text/plain': 5}", "text/plain was left out"),
+        ("{3: 'a'}", "the MIME type 3 is no text"),
+        ("{'a/json': object()}", "a/json was left out"),
+        ("{'image/png': b'x' * 60_000_000}", "too large to show"),
+    ],
+)
+def test_what_no_frame_can_carry_becomes_a_note(serve: Serve, bundle: str, note: str) -> None:
+    [turn] = serve(f"display({bundle}, raw=True)")
+    [frame] = turn.sent("display")
+    assert list(frame["data"]) == ["text/plain"]
+    assert note in frame["data"]["text/plain"]
+    assert turn.reply["status"] == "ok"
+
+
+def test_a_result_that_is_too_large_becomes_a_note(serve: Serve) -> None:
+    [turn] = serve("class R:\n    def __repr__(self): return 'y' * 70_000_000\nR()")
+    assert "[wasm-kernel] text/plain of 70.0 MB is too large" in turn.text
+
+
+def test_capture_keeps_displays_from_the_host(serve: Serve) -> None:
+    [turn, after] = serve("%%capture out\ndisplay(1)", "len(out.outputs)")
+    assert turn.frames == []
+    assert after.text == "1"

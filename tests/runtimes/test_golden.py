@@ -1,0 +1,126 @@
+"""The golden frames: what the agent writes to the byte, and what it must understand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import StdinNotImplementedError
+from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.limits import parse
+from wasm_kernel_agent.outbox import Outbox
+from wasm_kernel_agent.signals import Signals
+from wasm_kernel_agent.stdin import Stdin
+
+GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
+ANSWER = b"{}"
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / f"{name}.json").read_bytes().strip()
+
+
+def clean_exit(door: Door) -> None:
+    with pytest.raises(SystemExit):
+        Signals(door).kill(os.getpid(), signal.SIGTERM)
+
+
+def ask(door: Door) -> None:
+    stdin = Stdin(door)
+    stdin.allowed = True
+    with pytest.raises(StdinNotImplementedError):
+        stdin.input("name? ")
+
+
+REPLY = {
+    "status": "ok",
+    "execution_count": 1,
+    "user_expressions": {},
+    "payload": [{"source": "set_next_input", "text": "x", "replace": False}],
+}
+IMAGE = {"text/plain": "'é'", "image/png": b"\x89PNG\r"[:4]}
+VALUES = {"application/json": {"a": (1, float("nan"), None)}}
+WRITES: dict[str, Callable[[Door], Any]] = {
+    "frame_next": lambda door: door.send({"op": "next"}),
+    "frame_display": lambda door: Outbox(door).bundle(
+        "display", IMAGE, {"image/png": {"width": 2}}, transient={"display_id": "a"}
+    ),
+    "frame_update_display": lambda door: Outbox(door).bundle(
+        "update_display", VALUES, None, transient={"display_id": "a"}
+    ),
+    "frame_clear_output": lambda door: Outbox(door).plain({"op": "clear_output", "wait": True}),
+    "frame_result": lambda door: Outbox(door).bundle(
+        "result", {"text/plain": "2"}, {}, execution_count=1
+    ),
+    "frame_error": lambda door: Outbox(door).error(
+        "ValueError", "ü", ["\x1b[31mValueError\x1b[39m: ü"]
+    ),
+    "frame_input": ask,
+    "frame_limit": lambda door: door.send({"op": "limit", **parse("seconds=0.5 fuel=1e9")}),
+    "frame_terminate": clean_exit,
+    "frame_done": lambda door: door.send({"op": "done", "reply": REPLY}),
+}
+
+
+def test_every_golden_frame_has_its_writer() -> None:
+    assert {path.stem for path in GOLDEN.glob("frame_*.json")} == set(WRITES)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_the_agent_writes_the_golden_frame(name: str) -> None:
+    sent: list[bytes] = []
+
+    def call(data: bytes) -> bytes:
+        sent.append(data)
+        return golden("answer_refused") if name == "frame_input" else golden("answer_taken")
+
+    WRITES[name](Door(call))
+    assert sent == [golden(name)]
+
+
+@pytest.fixture
+def stdin_answered() -> Iterator[Callable[[str], str]]:
+    def answered(name: str) -> str:
+        stdin = Stdin(Door(lambda data: golden(name)))
+        stdin.allowed = True
+        return stdin.input("? ")
+
+    yield answered
+
+
+def test_the_golden_line_is_read(stdin_answered: Callable[[str], str]) -> None:
+    assert stdin_answered("answer_value") == "Žofie"
+
+
+def test_the_golden_interrupt_is_raised(stdin_answered: Callable[[str], str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        stdin_answered("answer_interrupted")
+
+
+def test_the_golden_refusal_is_told(stdin_answered: Callable[[str], str]) -> None:
+    with pytest.raises(StdinNotImplementedError, match="takes no input"):
+        stdin_answered("answer_refused")
+
+
+FIELDS = {
+    "execute": {"status", "execution_count", "user_expressions", "payload"},
+    "complete": {"status", "matches", "cursor_start", "cursor_end", "metadata"},
+    "inspect": {"status", "found", "data", "metadata"},
+    "is_complete": {"status", "indent"},
+    "history": {"status", "history"},
+    "start": {"status"},
+}
+
+
+@pytest.mark.parametrize("op", FIELDS)
+def test_the_golden_request_gets_the_reply_it_should(
+    serve: Callable[..., list[Any]], op: str
+) -> None:
+    [turn] = serve(json.loads(golden(f"request_{op}")))
+    assert set(turn.reply) == FIELDS[op]
+    assert turn.reply["status"] != "error"
