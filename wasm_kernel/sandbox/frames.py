@@ -7,9 +7,11 @@ of reading is bounded before it begins.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +95,13 @@ class Terminate:
 
 
 @dataclass(frozen=True)
+class Immortal:
+    """Addresses of objects that never die; only said while the base image is built."""
+
+    addresses: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Done:
     """The agent's reply to the turn's request."""
 
@@ -100,7 +109,7 @@ class Done:
 
 
 Output = Stream | Display | ClearOutput | Result | Error
-Frame = Next | Display | ClearOutput | Result | Error | Input | Limit | Terminate | Done
+Frame = Next | Display | ClearOutput | Result | Error | Input | Limit | Terminate | Immortal | Done
 
 
 def write(message: Mapping[str, Json]) -> bytes:
@@ -254,6 +263,14 @@ def _limit(message: dict[str, Json]) -> Limit:
     return Limit(fuel, None if seconds is None else float(seconds))
 
 
+def _immortal(message: dict[str, Json]) -> Immortal:
+    try:
+        data = base64.b64decode(_text(message, "addresses"), validate=True)
+        return Immortal(tuple(address for (address,) in struct.iter_unpack("<I", data)))
+    except (ValueError, struct.error):
+        raise FrameError("addresses are no array of 32-bit words") from None
+
+
 _BUILDERS: dict[str, Callable[[dict[str, Json]], Frame]] = {
     "next": lambda message: Next(),
     "display": _display,
@@ -263,6 +280,7 @@ _BUILDERS: dict[str, Callable[[dict[str, Json]], Frame]] = {
     "error": _error,
     "input": lambda message: Input(_text(message, "prompt"), _flag(message, "password")),
     "limit": _limit,
+    "immortal": _immortal,
     "terminate": lambda message: Terminate(),
     "done": lambda message: Done(_object(message, "reply")),
 }

@@ -24,6 +24,7 @@ from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Bundle, Layout
+from wasm_kernel.sandbox.immortal import make_immortal
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
 # so that it works whatever a cell did to either.
@@ -126,6 +127,7 @@ class PythonDriver:
                 status = instance.turn(_BOOT.encode())
                 if status or not handler.booted:
                     raise ImageError(f"the sandbox could not be prepared: {handler.said[-2000:]}")
+                make_immortal(instance.reach, handler.immortal)
                 files = instance.descriptors.save()
                 facts = image.Facts(instance.reach.size, words, scratch, files)
                 self.cache.write(self.image_name, lambda path: image.save(instance, path))
@@ -212,6 +214,7 @@ class _Booting:
     def __init__(self) -> None:
         self._asked = False
         self.booted = False
+        self.immortal: tuple[int, ...] = ()
         self.said = ""
 
     def hear(self, name: str, text: str) -> None:
@@ -222,6 +225,8 @@ class _Booting:
         if isinstance(frame, frames.Next) and not self._asked:
             self._asked = True
             return frames.write({"op": "boot"})
+        if isinstance(frame, frames.Immortal):
+            self.immortal += frame.addresses
         if isinstance(frame, frames.Done):
             self.booted = frame.reply.get("status") == "ok"
             self.said += "" if self.booted else str(dict(frame.reply))

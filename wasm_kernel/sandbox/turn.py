@@ -82,6 +82,8 @@ class Turn:
             return self._ask(frame)
         elif isinstance(frame, frames.Limit):
             self._host.lower(frame)
+        elif isinstance(frame, frames.Immortal):
+            raise FrameError("only the base image may say so")
         elif isinstance(frame, frames.Terminate):
             self._listener.terminate()
         else:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from wasm_kernel_agent import loop, plots, queries, refusals, themes
+from wasm_kernel_agent import immortal, loop, plots, queries, refusals, themes
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.shell import GuestShell, configuration
@@ -42,6 +42,7 @@ def prepare_guest(shell: GuestShell) -> None:
 
     plots.prepare(shell)
     warm(shell)
+    immortal.tell(shell.agent.door)
     gc.collect()
     gc.freeze()
 

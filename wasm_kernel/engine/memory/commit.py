@@ -39,6 +39,8 @@ _HEADER_MOST = 256 * 1024 * 1024
 _BLOCK = 4 * 1024 * 1024
 
 Run = tuple[int, int]
+Content = bytes | bytearray
+"""The pages of a commit's runs, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Commit:
             raise HistoryError("a commit's header is damaged") from problem
 
 
-def write(path: Path, commit: Commit, pages: bytes) -> None:
+def write(path: Path, commit: Commit, pages: Content) -> None:
     """Put a commit on disk, whole: `pages` is the content of its runs, in order.
 
     Raises:

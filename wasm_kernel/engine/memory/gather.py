@@ -20,7 +20,7 @@ from wasm_kernel.engine.memory.pages import Range
 _AT_ONCE = 1024  # IOV_MAX
 
 
-def gather(address: int, ranges: Sequence[Range]) -> bytes:
+def gather(address: int, ranges: Sequence[Range]) -> bytes | bytearray:
     """The content of `ranges`, offsets from `address`, one after the other.
 
     Raises:
@@ -36,7 +36,7 @@ def gather(address: int, ranges: Sequence[Range]) -> bytes:
         part = ranges[at : at + _AT_ONCE]
         remote = array("Q", [n for a, b in part for n in (address + a, b - a)])
         done += _read(base + done, sum(remote[1::2]), remote)
-    return bytes(target)
+    return target
 
 
 def _read(target: int, length: int, remote: array[int]) -> int:

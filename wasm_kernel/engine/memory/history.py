@@ -19,7 +19,7 @@ from pathlib import Path
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit, CommitFile
+from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.engine.memory.target import Target
 from wasm_kernel.engine.memory.zeros import split_zeros
@@ -36,7 +36,7 @@ class History:
         self._folder = folder
         self.image = image
         self._guard = threading.Lock()
-        self._held: dict[int, bytes] = {}  # commits that are not on disk
+        self._held: dict[int, Content] = {}  # commits that are not on disk
         self.commits: dict[int, Commit] = {}
         self.head = 0
         self.names: dict[str, int] = {}
@@ -112,7 +112,7 @@ class History:
         """The number of the next commit."""
         return max(self.commits, default=0) + 1
 
-    def add(self, commit: Commit, pages: bytes) -> None:
+    def add(self, commit: Commit, pages: Content) -> None:
         """A commit of the living memory, which it becomes the head of; not on disk yet."""
         with self._guard:
             self.commits[commit.id] = commit

@@ -20,6 +20,7 @@ from wasm_kernel.engine.memory.pages import PAGE, Tracker, best
 
 BACKLOG_BYTES = 512 * 1024 * 1024
 _WAIT_SECONDS = 0.01
+_POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 
 Trouble = Callable[[OSError], None]
 """Hears, on the recorder's thread, that commits can't be written; once until one can be again."""
@@ -92,6 +93,7 @@ class Recorder:
 
     def _write(self) -> None:
         while (one := self._jobs.get()) is not None:
+            time.sleep(_POLITE_SECONDS)
             try:
                 self.history.squeeze(one)
                 self.history.store(one)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import mapping
-from wasm_kernel.engine.memory.commit import CommitFile
+from wasm_kernel.engine.memory.commit import CommitFile, Content
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
 
@@ -24,7 +24,7 @@ class Target:
         self._view = memoryview(stretch).cast("B")
         self._laid = bytearray(size // PAGE)
 
-    def lay_bytes(self, first: int, pages: int, content: bytes, at: int) -> None:
+    def lay_bytes(self, first: int, pages: int, content: Content, at: int) -> None:
         """Pages whose content stands in `content` from `at` on."""
         for start, end in self._free(first, pages):
             begin = at + (start - first) * PAGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wasm_kernel.engine.memory.commit import Run
+from wasm_kernel.engine.memory.commit import Content, Run
 from wasm_kernel.engine.memory.pages import PAGE
 
 _ZERO = bytes(PAGE)
@@ -12,8 +12,8 @@ _SHORTEST = 16  # pages; a shorter stretch is cheaper to keep than to name
 
 
 def split_zeros(
-    runs: Sequence[Run], content: bytes
-) -> tuple[tuple[Run, ...], bytes, tuple[Run, ...]]:
+    runs: Sequence[Run], content: Content
+) -> tuple[tuple[Run, ...], Content, tuple[Run, ...]]:
     """Runs without their longer stretches of zero pages, their content, and those stretches."""
     kept: list[Run] = []
     pieces: list[bytes] = []
@@ -34,7 +34,7 @@ def split_zeros(
     return tuple(kept), b"".join(pieces), tuple(zeros)
 
 
-def _stretches(content: bytes, position: int, pages: int) -> Iterator[Run]:
+def _stretches(content: Content, position: int, pages: int) -> Iterator[Run]:
     """Start and end of every stretch of at least `_SHORTEST` zero pages in a run."""
     if pages < _SHORTEST:
         return
