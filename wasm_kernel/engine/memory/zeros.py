@@ -16,7 +16,7 @@ def split_zeros(
 ) -> tuple[tuple[Run, ...], Content, tuple[Run, ...]]:
     """Runs without their longer stretches of zero pages, their content, and those stretches."""
     kept: list[Run] = []
-    pieces: list[bytes] = []
+    pieces: list[Content] = []
     zeros: list[Run] = []
     position = 0
     for first, pages in runs:
