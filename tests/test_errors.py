@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from wasm_kernel import errors
@@ -81,3 +83,13 @@ def test_a_policy_error_is_a_value_error_with_its_field() -> None:
 def test_a_frame_error_says_why() -> None:
     assert FrameError("it is no object").why == "it is no object"
     assert str(FrameError("it is no object")) == "frame refused: it is no object"
+
+
+@pytest.mark.parametrize(
+    "error", [*STOPS, PolicyError("env", "takes text"), FrameError("it is no JSON")], ids=repr
+)
+def test_an_error_survives_the_way_between_processes(error: WasmKernelError) -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert vars(back) == vars(error)
+    assert str(back) == str(error)

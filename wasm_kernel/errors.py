@@ -7,9 +7,22 @@ what to do now. No message names a path of the host.
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 
 class WasmKernelError(Exception):
     """The root of every error this package raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Batch runs carry errors between processes. Exception's own way would hand the sentence
+        # to a constructor that takes fields.
+        return self._revived, (self.args, vars(self))
+
+    @classmethod
+    def _revived(cls, args: tuple[Any, ...], fields: dict[str, Any]) -> Self:
+        error = cls.__new__(cls, *args)
+        vars(error).update(fields)
+        return error
 
 
 class PolicyError(WasmKernelError, ValueError):
