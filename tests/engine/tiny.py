@@ -1,0 +1,232 @@
+"""A guest of a few lines of WAT that makes one WASI call a turn, as its test tells it to.
+
+The source of a turn is not Python here but a number of an operation and its arguments, eight bytes
+each. So a test says `guest.call("path_open", ...)` and sees what a guest would see.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import wasmtime
+
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.changes import Changes
+from wasm_kernel.engine.clock import DEAF, Clock
+from wasm_kernel.engine.compiler import Compiled, Compiler
+from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.preopens import Preopen, Preopens
+
+MIB = 1024 * 1024
+APP, READ_ONLY, OTHER, ROOT = 3, 4, 5, 6
+RIGHTS = (1 << 29) - 1
+FOLLOW = abi.LOOKUP_FOLLOW
+_TEXT_AT, _ANSWER_AT, _BUFFER_AT, _HEAP_AT = 1024, 64, 65_536, 262_144
+
+SPECIAL = {
+    "unreachable": "unreachable",
+    "spin": "(loop $l (br $l))",
+    "recurse": "(call $recurse)",
+    "out_of_bounds": "(drop (i32.load (i32.const -8)))",
+    "divide": "(drop (i32.div_u (i32.const 1) (i32.const 0)))",
+    "exit": "(call $proc_exit (i32.wrap_i64 (i64.load offset=8 (local.get 0))))",
+    "grow": "(return (memory.grow (i32.wrap_i64 (i64.load offset=8 (local.get 0)))))",
+    "nothing": "",
+}
+
+
+def text(pages: int = 8) -> str:
+    """The guest's source."""
+    imports, arms = [], []
+    for name, shape in {**abi.FORWARDED, "host_call": "iiii"}.items():
+        module, spelled = (abi.WASI, name) if name != "host_call" else ("host", "call")
+        params = " ".join("i32" if c == "i" else "i64" for c in shape)
+        imports.append(
+            f'(import "{module}" "{spelled}" (func ${name} (param {params}) (result i32)))'
+        )
+        args = [f"(i64.load offset={8 * (i + 1)} (local.get 0))" for i in range(len(shape))]
+        loads = [a if c == "I" else f"(i32.wrap_i64 {a})" for a, c in zip(args, shape, strict=True)]
+        arms.append(_arm(name, f"(return (call ${name} {' '.join(loads)}))"))
+    arms += [_arm(name, body) for name, body in SPECIAL.items()]
+    return f"""(module
+      (import "{abi.WASI}" "proc_exit" (func $proc_exit (param i32)))
+      {" ".join(imports)}
+      (memory (export "memory") {pages})
+      (global $heap (mut i32) (i32.const {_HEAP_AT}))
+      (func $recurse (call $recurse))
+      (func (export "host_alloc") (param i32) (result i32)
+        (if (i32.gt_u (local.get 0) (i32.const 65536)) (then (return (i32.const 0))))
+        (i32.const {_HEAP_AT}))
+      (func (export "turn") (param i32 i32) (result i32)
+        {" ".join(arms)}
+        (i32.const 0)))"""
+
+
+def _number(name: str) -> int:
+    return [*abi.FORWARDED, "host_call", *SPECIAL].index(name)
+
+
+def _arm(name: str, body: str) -> str:
+    test = f"(i64.eq (i64.load (local.get 0)) (i64.const {_number(name)}))"
+    return f"(if {test} (then {body}))"
+
+
+@cache
+def compiled(metered: bool = False, pages: int = 8) -> Compiled:
+    """The tiny guest, compiled once a run and flavour."""
+    engine = Compiler(Cache(Path("unused"))).engine(metered)
+    return Compiled(engine, wasmtime.Module(engine, text(pages)), metered)
+
+
+@dataclass
+class Entry:
+    """One entry of a listing."""
+
+    name: str
+    next: int
+
+
+class Guest:
+    """A tiny guest and everything around it. Close it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        metered: bool = False,
+        mounts: tuple[Preopen, ...] = (),
+        handler: Callable[[bytes], bytes] = lambda data: data,
+        open_files: int = 64,
+        memory_bytes: int = 16 * MIB,
+    ) -> None:
+        self.app, self.clock, self.changes, self.streams = (
+            folder / "app",
+            Clock(),
+            Changes(),
+            Streams(),
+        )
+        for name in ("app", "ro", "other", "root"):
+            (folder / name).mkdir(exist_ok=True)
+        fixed = (
+            Preopen(self.app, "/app", writable=True, tracked=True),
+            Preopen(folder / "ro", "/ro"),
+            Preopen(folder / "other", "/other", writable=True),
+            Preopen(folder / "root", "/"),
+        )
+        around = Surroundings(
+            handler=handler,
+            clock=self.clock,
+            streams=self.streams,
+            changes=self.changes,
+            preopens=Preopens(fixed, mounts),
+            env={},
+            memory_bytes=memory_bytes,
+            open_files=open_files,
+        )
+        self.said: list[tuple[str, str]] = []
+        self.streams.begin(lambda *said: self.said.append(said), {"stdout": 1000, "stderr": 1000})
+        self.clock.arm(DEAF, None, 1.0)
+        self.instance = Instance(compiled(metered), around)
+        self.instance.use_scratch(_TEXT_AT + 40_000)
+        self._text_at = _TEXT_AT
+
+    def close(self) -> None:
+        self.instance.close()
+
+    def call(self, name: str, *args: int, fuel: int | None = None) -> int:
+        """One call of the guest: WASI's error number, or what the special operation answers."""
+        source = struct.pack(f"<{len(args) + 1}Q", _number(name), *args)
+        self._text_at = _TEXT_AT
+        return self.instance.turn(source, fuel=fuel)
+
+    def text(self, words: str | bytes) -> tuple[int, int]:
+        """Put text into guest memory: address and length."""
+        data = words.encode() if isinstance(words, str) else words
+        at = self._text_at
+        self._text_at += len(data)
+        self.instance.reach.write(at, data)
+        return at, len(data)
+
+    def open(
+        self, path: str | bytes, how: int = 0, *, fd: int = APP, follow: int = FOLLOW
+    ) -> tuple[int, int]:
+        """The error number and the descriptor."""
+        rights = RIGHTS if fd != READ_ONLY and not how & abi.O_DIRECTORY else 0x4002
+        if how & abi.O_DIRECTORY:
+            rights = RIGHTS & ~0x42
+        errno = self.call(
+            "path_open", fd, follow, *self.text(path), how, rights, RIGHTS, 0, _ANSWER_AT
+        )
+        return errno, self.instance.reach.read_word(_ANSWER_AT)
+
+    def make(self, path: str, data: bytes = b"") -> int:
+        """Create a file the guest's way: the error number."""
+        errno, fd = self.open(path, abi.O_CREAT)
+        if errno == abi.SUCCESS:
+            if data:
+                self.write(fd, data)
+            self.call("fd_close", fd)
+        return errno
+
+    def write(self, fd: int, data: bytes) -> int:
+        at, length = self.text(data)
+        self.instance.reach.write(_ANSWER_AT, struct.pack("<II", at, length))
+        return self.call("fd_write", fd, _ANSWER_AT, 1, _ANSWER_AT + 32)
+
+    def stat(self, path: str | bytes, *, fd: int = APP, follow: int = FOLLOW) -> int:
+        return self.call("path_filestat_get", fd, follow, *self.text(path), _ANSWER_AT)
+
+    def rename(self, old: str, new: str, *, to: int = APP) -> int:
+        return self.call("path_rename", APP, *self.text(old), to, *self.text(new))
+
+    def link(self, old: str, new: str, *, fd: int = APP, to: int = APP, follow: int = 0) -> int:
+        return self.call("path_link", fd, follow, *self.text(old), to, *self.text(new))
+
+    def symlink(self, target: str, new: str) -> int:
+        return self.call("path_symlink", *self.text(target), APP, *self.text(new))
+
+    def one_path(self, name: str, path: str | bytes, *, fd: int = APP) -> int:
+        """A call whose arguments are a descriptor and a path."""
+        return self.call(name, fd, *self.text(path))
+
+    def readlink(self, path: str) -> int:
+        return self.call("path_readlink", APP, *self.text(path), _BUFFER_AT, 4096, _ANSWER_AT)
+
+    def read_folder(self, fd: int, room: int, cookie: int = 0) -> tuple[int, bytes]:
+        """One `fd_readdir`."""
+        errno = self.call("fd_readdir", fd, _BUFFER_AT, room, cookie, _ANSWER_AT)
+        used = self.instance.reach.read_word(_ANSWER_AT)
+        return errno, self.instance.reach.read(_BUFFER_AT, used)
+
+    def names(self, fd: int, room: int = 4096) -> list[str]:
+        """A folder's names, read as a C library reads them: whole entries, then on from there."""
+        names: list[str] = []
+        cookie = 0
+        for _ in range(10_000):
+            errno, data = self.read_folder(fd, room, cookie)
+            assert errno == abi.SUCCESS
+            entries = list(entries_of(data))
+            names += [entry.name for entry in entries]
+            if len(data) < room:
+                return [name for name in names if name not in (".", "..")]
+            assert entries, "a full buffer without one whole entry: no reader gets further"
+            cookie = entries[-1].next
+        raise AssertionError("the listing has no end")
+
+
+def entries_of(data: bytes) -> list[Entry]:
+    """The whole entries of a `fd_readdir` buffer."""
+    found, at = [], 0
+    while at + 24 <= len(data):
+        following, _, length = struct.unpack_from("<QQI", data, at)
+        if at + 24 + length > len(data):
+            break
+        found.append(Entry(data[at + 24 : at + 24 + length].decode(), following))
+        at += 24 + length
+    return found
