@@ -96,8 +96,8 @@ def _warm(options: argparse.Namespace) -> int:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    from wasm_kernel.frontends.setup.doctor import examine
     from wasm_kernel.frontends.jupyter.settings import KernelSettings
+    from wasm_kernel.frontends.setup.doctor import examine
 
     findings = list(examine(KernelSettings().root))
     for finding in findings:

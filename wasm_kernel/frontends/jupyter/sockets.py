@@ -51,12 +51,13 @@ class KernelSockets:
 
     def close(self) -> None:
         """Let the last messages leave, then give everything back."""
-        self._heartbeat.context.term()
-        self.iopub_thread.stop()
-        self.iopub_thread.close()
+        # control first: it may still be publishing the end of the shutdown that it answered
         if self.control_thread.is_alive():
             self.control_thread.stop()
             self.control_thread.join()
+        self._heartbeat.context.term()
+        self.iopub_thread.stop()
+        self.iopub_thread.close()
         for socket in (self.shell, self.stdin, self.control):
             socket.close()
         self._context.term()

@@ -51,7 +51,7 @@ def _cache() -> Iterator[Finding]:
     driver = shared_driver()
     cache = driver.cache
     try:
-        guest = driver.bundle.python_version
+        guest = driver.environment.python_version
     except BundleError as problem:
         yield Finding("broken", str(problem))
         return
@@ -67,7 +67,7 @@ def _cache() -> Iterator[Finding]:
         yield Finding("broken", str(problem))
         return
     yield Finding("ok", f"the cache {cache.folder} is private to you")
-    digest = driver.bundle.binary_digest
+    digest = driver.environment.binary_digest
     flavours = {"without": False, "with": True}
     for word, metered in flavours.items():
         there = cache.path(driver.compiler.name(digest, metered)).is_file()
