@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import wasmtime
@@ -26,6 +25,11 @@ _TELL_SECONDS = 1.0
 
 Progress = Callable[[str], None]
 """Hears plain sentences about what takes long, from any thread."""
+
+
+def wasmtime_version() -> str:
+    """The installed wasmtime-py's version: what it compiled, no other runs."""
+    return seams.VERSION
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Compiler:
     def name(self, digest: str, metered: bool) -> str:
         """The cache's name for a compiled module: everything that changes the code is in it."""
         flavour = "fuel" if metered else "plain"
-        text = f"{digest} {version('wasmtime')} {flavour} {WASM_STACK}"
+        text = f"{digest} {seams.VERSION} {flavour} {WASM_STACK}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour}.cwasm"
 
     def module(self, binary: Path, digest: str, metered: bool, progress: Progress) -> Compiled:

@@ -21,11 +21,27 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import wasmtime
 from wasmtime import _bindings, _ffi
+
+
+def _version() -> str:
+    """The version of wasmtime-py, which has no `__version__`.
+
+    Read off its metadata folder's name where that lies beside it: `importlib.metadata` takes
+    longer to import than wasmtime does.
+    """
+    for folder in Path(wasmtime.__file__).parents[1].glob("wasmtime-*.dist-info"):
+        return folder.name.removeprefix("wasmtime-").removesuffix(".dist-info")
+    from importlib.metadata import version
+
+    return version("wasmtime")
+
+
+VERSION = _version()
 
 _NEEDED = (
     "wasmtime_config_async_stack_size_set",
@@ -45,7 +61,7 @@ _NEEDED = (
 _missing = [name for name in _NEEDED if not hasattr(_bindings, name)]
 if _missing:
     raise ImportError(
-        f"wasmtime-py {version('wasmtime')} lacks {', '.join(_missing)}, which wasm-kernel needs; "
+        f"wasmtime-py {VERSION} lacks {', '.join(_missing)}, which wasm-kernel needs; "
         "install the version that wasm-kernel's own requirements name"
     )
 

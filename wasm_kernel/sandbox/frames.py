@@ -143,9 +143,7 @@ def _bound(data: bytes) -> None:
 
 # Each match runs to the next bracket outside a text, or to the end. It never fails, and no run gives
 # back what it took: the time is linear in the frame, whatever stands in it.
-_TO_BRACKET = re.compile(
-    rb'(?:"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++)*+(?:([\[\]{}])|\Z)', re.DOTALL
-)
+_TO_BRACKET = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++)*+(?:([\[\]{}])|\Z)', re.DOTALL)
 
 
 def _depth_of(data: bytes) -> int:

@@ -7,14 +7,13 @@ import tempfile
 import threading
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from importlib.metadata import version
 from pathlib import Path
 
 from wasm_kernel.engine import interrupt
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second, wasmtime_version
 from wasm_kernel.engine.descriptors import SCRATCH_BYTES, OpenFile
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory import image
@@ -23,7 +22,8 @@ from wasm_kernel.engine.preopens import Preopen, Preopens
 from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
-from wasm_kernel.sandbox.bundles import Bundle, Layout
+from wasm_kernel.sandbox.bundles import Layout
+from wasm_kernel.sandbox.environment import Environment, environment
 from wasm_kernel.sandbox.immortal import make_immortal
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
@@ -57,20 +57,20 @@ class PythonDriver:
         self._facts: image.Facts | None = None
 
     @cached_property
-    def bundle(self) -> Bundle:
+    def environment(self) -> Environment:
         """The guest's files, found but not yet laid out."""
-        return Bundle()
+        return environment(self.cache)
 
     @cached_property
     def layout(self) -> Layout:
         """The guest's files, laid out."""
-        return self.bundle.lay_out(self.cache)
+        return bundles.lay_out(self.environment, self.cache)
 
     @cached_property
     def image_name(self) -> str:
         """The cache's name for the base image of this artifact, agent and wasmtime."""
-        made_with = (version("wasmtime"), image.FORMAT, _BOOT, sorted(_ENV.items()))
-        text = f"{self.bundle.key} {made_with}"
+        made_with = (wasmtime_version(), image.FORMAT, _BOOT, sorted(_ENV.items()))
+        text = f"{self.environment.key} {made_with}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 
     @property
@@ -91,8 +91,8 @@ class PythonDriver:
                 self._facts = self._load_image() or self._build_once(metered, progress)
 
     def _module(self, metered: bool, progress: Progress = lambda text: None) -> Compiled:
-        bundle = self.bundle
-        return self.compiler.module(bundle.binary, bundle.binary_digest, metered, progress)
+        found = self.environment
+        return self.compiler.module(Path(found.binary), found.binary_digest, metered, progress)
 
     def _load_image(self) -> image.Facts | None:
         described = self.cache.trusted(self.facts_name)

