@@ -41,10 +41,21 @@ def prepare_guest(shell: GuestShell) -> None:
     progress.monitor_interval = 0  # its monitor would be a thread
 
     plots.prepare(shell)
+    _debugger()
     warm(shell)
     immortal.tell(shell.agent.door)
     gc.collect()
     gc.freeze()
+
+
+def _debugger() -> None:
+    """`breakpoint()` and `pdb.set_trace()` open IPython's debugger, as under ipykernel."""
+    import pdb
+
+    from IPython.core import debugger
+
+    places: Any = pdb
+    places.Pdb, places.set_trace = debugger.Pdb, debugger.set_trace
 
 
 def _path() -> None:

@@ -6,6 +6,8 @@ from types import TracebackType
 
 _PACKAGE = __name__.partition(".")[0]
 _MOST = 5_000  # a traceback of a million frames would take minutes to render
+_CAUSES = 50
+_NO_SOURCE = "Could not get source, probably due dynamically evaluated source code."
 _FIRST, _LAST = 50, 200
 
 
@@ -30,6 +32,29 @@ def shown(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     for each in reversed(kept):
         rebuilt = TracebackType(rebuilt, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return rebuilt, cut
+
+
+def shorten_causes(error: BaseException) -> None:
+    """Leave the agent's frames out of the errors that led to `error`, too."""
+    seen = {id(error)}
+    waiting = [error]
+    while waiting and len(seen) < _CAUSES:
+        each = waiting.pop()
+        for cause in (each.__cause__, each.__context__):
+            if cause is not None and id(cause) not in seen:
+                seen.add(id(cause))
+                waiting.append(cause)
+                cause.with_traceback(shown(cause.__traceback__)[0])
+
+
+def without_missing(lines: list[str]) -> list[str]:
+    """Rendered traceback `lines`, without IPython's excuses for a library without its source."""
+    return [
+        "".join(line for line in block.splitlines(keepends=True) if _NO_SOURCE not in line)
+        if _NO_SOURCE in block
+        else block
+        for block in lines
+    ]
 
 
 def _is_ours(step: TracebackType) -> bool:

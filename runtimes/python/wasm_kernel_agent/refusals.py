@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
+import socket
 import subprocess
 import threading
+import urllib.request
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
+from urllib.error import URLError
 
 from IPython.core.error import UsageError
 
@@ -16,6 +22,10 @@ NO_PROCESSES = (
 NO_THREADS = (
     "can't start new thread: the sandbox has no threads. "
     "Call the function directly, or use asyncio for things that wait."
+)
+NO_NETWORK = (
+    "the sandbox has no network, so {what} can't work. "
+    "Put the data into the workspace folder and read it from there."
 )
 _SCRIPTS = ("bash", "sh", "script", "perl", "ruby", "pypy", "python2", "system", "sx", "!")
 _INTERPRETERS = ("python", "python3")
@@ -80,6 +90,15 @@ def install() -> None:
         (os, "popen", _no_process("os.popen")),
         (subprocess.Popen, "__init__", _no_process("a command")),
         (threading.Thread, "start", _no_thread(threading.Thread.start)),
+        (BaseContext, "Pool", _no_process("multiprocessing.Pool")),
+        (BaseContext, "Manager", _no_process("multiprocessing.Manager")),
+        (multiprocessing, "Pool", _no_process("multiprocessing.Pool")),
+        (multiprocessing, "Manager", _no_process("multiprocessing.Manager")),
+        (BaseProcess, "start", _no_process("multiprocessing.Process")),
+        (socket, "getaddrinfo", _no_network("socket.getaddrinfo")),
+        (socket, "gethostbyname", _no_network("socket.gethostbyname")),
+        (socket.socket, "connect", _no_network("socket.connect")),
+        (urllib.request.UnknownHandler, "unknown_open", _no_url),
     )
     for owner, name, refusal in places:
         setattr(owner, name, refusal)
@@ -91,6 +110,22 @@ def _no_process(what: str) -> Any:
         raise OSError(errno.ENOTSUP, NO_PROCESSES.format(what=what))
 
     return refuse
+
+
+def _no_network(what: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        __tracebackhide__ = True
+        raise OSError(errno.ENETUNREACH, NO_NETWORK.format(what=what))
+
+    return refuse
+
+
+def _no_url(_: Any, request: Any) -> NoReturn:
+    """What answers `https:`, for which the guest has no handler."""
+    __tracebackhide__ = True
+    if request.type in ("http", "https", "ftp"):
+        raise URLError(NO_NETWORK.format(what=f"{request.type}:"))
+    raise URLError(f"unknown url type: {request.type}")
 
 
 def _no_thread(start: Any) -> Any:

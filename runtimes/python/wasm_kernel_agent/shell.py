@@ -177,13 +177,15 @@ class GuestShell(_Base):  # type: ignore[misc]
         whole, (traceback, cut) = traceback, frames.shown(traceback)
         if traceback is not whole:
             value.with_traceback(traceback)
+        frames.shorten_causes(value)
         if cut:
             value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")
         return kind, value, traceback
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         """Send the error, and remember its lines for the reply."""
-        lines = [line if isinstance(line, str) else repr(line) for line in stb]
+        texts = [line if isinstance(line, str) else repr(line) for line in stb]
+        lines = frames.without_missing(texts)
         self.last_traceback = lines
         self.outbox.error(str(etype.__name__), text_of(evalue), lines)
 

@@ -1,0 +1,68 @@
+"""Tracebacks end where the user's code does, and stay short."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from wasm_kernel_agent import frames
+from wasm_kernel_agent.bundles import NotCarried, jsonable
+
+
+def names(trace: TracebackType | None) -> list[str]:
+    found = []
+    while trace is not None:
+        found.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return found
+
+
+def caught(error: type[BaseException], work: object) -> TracebackType | None:
+    try:
+        work()  # type: ignore[operator]
+    except error as problem:
+        return problem.__traceback__
+    raise AssertionError("nothing was raised")
+
+
+def test_the_agents_frames_are_left_out() -> None:
+    trace = caught(NotCarried, lambda: jsonable(object()))
+    assert "jsonable" in names(trace)
+    assert names(frames.shown(trace)[0]) == ["caught", "<lambda>"]
+
+
+def test_a_traceback_of_others_is_left_alone() -> None:
+    trace = caught(ZeroDivisionError, lambda: 1 / 0)
+    assert frames.shown(trace) == (trace, 0)
+
+
+def test_a_deep_recursion_is_cut_and_counted() -> None:
+    def dive(depth: int) -> None:
+        if depth:
+            dive(depth - 1)
+        else:
+            raise ValueError
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        trace = caught(ValueError, lambda: dive(6_000))
+    finally:
+        sys.setrecursionlimit(limit)
+    short, cut = frames.shown(trace)
+    assert len(names(short)) + cut == len(names(trace))
+    assert len(names(short)) == 250
+
+
+def test_excuses_for_missing_sources_are_left_out() -> None:
+    excuse = "'Could not get source, probably due dynamically evaluated source code.'"
+    block = f"File x.py:3, in f\n    1 {excuse}\nafter\n"
+    assert frames.without_missing(["head", block]) == ["head", "File x.py:3, in f\nafter\n"]
+
+
+def test_causes_are_shortened_and_circles_end() -> None:
+    cause, error = ValueError(), KeyError()
+    cause.__traceback__ = caught(NotCarried, lambda: jsonable(object()))
+    cause.__context__, error.__cause__ = error, cause
+    frames.shorten_causes(error)
+    assert names(cause.__traceback__) == ["caught", "<lambda>"]
