@@ -141,8 +141,8 @@ def _bound(data: bytes) -> None:
         raise FrameError("it holds too many values")
 
 
-# Each match runs to the next bracket outside a text, or to the end. It never fails, and no run gives
-# back what it took: the time is linear in the frame, whatever stands in it.
+# Each match runs to the next bracket outside a text, or to the end. It never fails, and no run
+# gives back what it took: the time is linear in the frame, whatever stands in it.
 _TO_BRACKET = re.compile(rb'(?:"(?:[^"\\]++|\\.)*+"?|[^"\[\]{}]++)*+(?:([\[\]{}])|\Z)', re.DOTALL)
 
 

@@ -84,15 +84,32 @@ def _cache() -> Iterator[Finding]:
     yield Finding("ok" if built else "note", f"the base image with pandas and matplotlib is {text}")
 
 
-def _memory() -> Iterator[Finding]:
-    from wasm_kernel.engine.memory import image
+_TRACKING = {
+    "write-protect": (
+        "ok",
+        "changed memory is told by the system (userfaultfd): commits are cheap",
+    ),
+    "pagemap": (
+        "note",
+        "changed memory is found through pagemap and a copy: Linux 6.7 does better",
+    ),
+    "compare": (
+        "note",
+        "changed memory is found by comparing it all with a copy: commits are slow",
+    ),
+}
 
-    if image.MAPS:
+
+def _memory() -> Iterator[Finding]:
+    from wasm_kernel.engine.memory import mapping, pages
+
+    if mapping.MAPS:
         yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
     else:
         yield Finding(
             "note", f"on {sys.platform} each kernel copies the base image: slower to start"
         )
+    yield Finding(*_TRACKING[pages.available()])
 
 
 def _picker() -> Iterator[Finding]:
