@@ -57,6 +57,10 @@ class HistoryError(WasmKernelError):
     """A session's memory history is damaged, or belongs to another version."""
 
 
+class TravelError(WasmKernelError, ValueError):
+    """There is no such place in the session's history; nothing was changed."""
+
+
 class FrameError(WasmKernelError):
     """A frame from the guest that breaks the protocol; `why` says how, in words."""
 

@@ -22,6 +22,8 @@ FRAME_BYTES = 64 * 1024 * 1024
 FRAME_NODES = 4_000_000
 FRAME_DEPTH = 64
 
+_JOURNEYS = frozenset({"undo", "redo", "restore", "checkpoint", "checkpoints"})
+
 Json = Any
 
 
@@ -90,6 +92,19 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Travel:
+    """The cell asks to go elsewhere in the session's history when its turn is over.
+
+    `how` is `undo`, `redo`, `restore`, `checkpoint` (name the state after this cell) or
+    `checkpoints` (list them).
+    """
+
+    how: str
+    cells: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class Terminate:
     """The cell asks that its kernel end after this turn."""
 
@@ -109,7 +124,8 @@ class Done:
 
 
 Output = Stream | Display | ClearOutput | Result | Error
-Frame = Next | Display | ClearOutput | Result | Error | Input | Limit | Terminate | Immortal | Done
+Said = Input | Limit | Travel | Terminate | Immortal | Done
+Frame = Next | Display | ClearOutput | Result | Error | Said
 
 
 def write(message: Mapping[str, Json]) -> bytes:
@@ -265,6 +281,14 @@ def _limit(message: dict[str, Json]) -> Limit:
     return Limit(fuel, None if seconds is None else float(seconds))
 
 
+def _travel(message: dict[str, Json]) -> Travel:
+    how = _text(message, "how")
+    if how not in _JOURNEYS:
+        raise FrameError("how names no journey")
+    cells = _whole(message, "cells") if "cells" in message else 1
+    return Travel(how, cells, _text(message, "name") if "name" in message else "")
+
+
 def _immortal(message: dict[str, Json]) -> Immortal:
     try:
         data = base64.b64decode(_text(message, "addresses"), validate=True)
@@ -283,6 +307,7 @@ _BUILDERS: dict[str, Callable[[dict[str, Json]], Frame]] = {
     "input": lambda message: Input(_text(message, "prompt"), _flag(message, "password")),
     "limit": _limit,
     "immortal": _immortal,
+    "travel": _travel,
     "terminate": lambda message: Terminate(),
     "done": lambda message: Done(_object(message, "reply")),
 }

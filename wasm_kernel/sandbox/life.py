@@ -19,6 +19,7 @@ from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.timeline import Timeline
+from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
 from wasm_kernel.sandbox.turn import Host, Turn
 
 _START_SECONDS = 30.0
@@ -37,7 +38,9 @@ class Life:
         self.clock = Clock()
         self.changes = Changes()
         self.fuel_consumed: int | None = None
-        self.host = Host(self._flush, self._lower, self._waiting, self.clock.take_interrupt)
+        self.host = Host(
+            self._flush, self._lower, self._waiting, self.clock.take_interrupt, self._travel
+        )
         self._driver = driver
         self._workspace = workspace
         self._scratch = scratch
@@ -46,6 +49,8 @@ class Life:
         self.timeline = Timeline(driver, workspace / _HISTORY)
         self._instance: Instance | None = None
         self._turn: Turn | None = None
+        self._journey: Journey | None = None
+        self._name = ""
         self._next_count = 1
         self._fuel_cut = 0
 
@@ -103,18 +108,47 @@ class Life:
             self._run(turn, seconds)
         except GuestStopped as stopped:
             self._drop()
+            self._journey, self._name = None, ""
             stopped.kept = _KEPT
             self._revive()
             return turn, stopped
         if request.get("op") == "execute":
-            self._commit(turn, request)
+            self._close_cell(turn, request)
         return turn, None
 
-    def _commit(self, turn: Turn, request: Mapping[str, Any]) -> None:
-        cell, instance = self._next_count, self._living()
+    def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
+        """The cell's effects become a commit, or are left behind for another one."""
+        cell, journey, name = self._next_count, self._journey, self._name
+        self._journey, self._name = None, ""
         self._note_count(turn, request)
+        if journey is not None:
+            self.go(journey)
+            return
         code = str(request.get("code", ""))
-        self.timeline.commit(instance, cell=cell, count=self._next_count, code=code)
+        self.timeline.commit(self._living(), cell=cell, count=self._next_count, code=code)
+        if name:
+            self.timeline.name(name)
+
+    def go(self, journey: Journey) -> None:
+        """Stand elsewhere in the history; execution counts go on upwards."""
+        self._drop()
+        self.timeline.go(journey)
+        count = self._next_count
+        self._revive()
+        if self._next_count != count:
+            self._next_count = count
+            self._tell_start(self._living(), fresh=False)
+
+    def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
+        """A cell's wish to travel; it is carried out when the turn is over."""
+        past = self.timeline.past
+        if wish.how == "checkpoints":
+            return {"rows": self.timeline.rows()}
+        if wish.how == "checkpoint":
+            self._name = checked_name(wish.name)
+            return {"cells": []}
+        self._journey = journey_of(past, wish.how, wish.cells, wish.name)
+        return {"cells": [f"In[{c.cell}] {c.label}" for c in self._journey.cells]}
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
         count = (turn.reply or {}).get("execution_count")
@@ -164,11 +198,12 @@ class Life:
         else:
             self._next_count = head.count
 
-    def _tell_start(self, instance: Instance) -> None:
+    def _tell_start(self, instance: Instance, *, fresh: bool = True) -> None:
         start = {
             "op": "start",
             "env": dict(self._policy.env),
             "execution_count": self._next_count,
+            "fresh": fresh,
         }
         turn = Turn(start, Silence(), self._policy, self.host)
         self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)

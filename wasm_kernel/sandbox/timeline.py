@@ -6,12 +6,14 @@ Everything here runs on the sandbox's own thread.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.recorder import Recorder
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.travel import Journey, Past
 
 _LABEL = 80
 
@@ -24,6 +26,7 @@ class Timeline:
         self._folder = folder
         self._recorder: Recorder | None = None
         self.troubles: list[str] = []
+        self._undone: tuple[int, ...] = ()
 
     def open(self) -> None:
         """Begin a new history; the guest's image is known by now."""
@@ -68,8 +71,41 @@ class Timeline:
 
     def commit(self, instance: Instance, *, cell: int, count: int, code: str) -> Commit:
         """What the cell did to memory becomes a commit."""
+        self._undone = ()
         label = code.strip().split("\n", 1)[0][:_LABEL]
         return self._live().commit(instance, cell=cell, count=count, label=label)
+
+    @property
+    def past(self) -> Past:
+        """What is known of the history now."""
+        history = self._live().history
+        return Past(history.commits, history.head, history.names, self._undone)
+
+    def go(self, journey: Journey) -> None:
+        """From now on the head is where a journey leads; instances are brought there by `stand`."""
+        self._undone = journey.undone
+        self._live().history.move(journey.to)
+
+    def name(self, name: str) -> None:
+        """Give the head a name."""
+        history = self._live().history
+        history.name(name, history.head)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The states that can be gone back to, oldest first, as the agent shows them."""
+        past = self.past
+        names = {one: name for name, one in past.names.items()}
+        return [
+            {
+                "name": names.get(commit.id, ""),
+                "cell": commit.cell,
+                "label": commit.label,
+                "time": commit.time,
+                "bytes": commit.page_bytes,
+                "here": commit.id == past.head,
+            }
+            for commit in sorted(past.commits.values(), key=lambda c: c.id)
+        ]
 
     def let_go(self) -> None:
         """The instance is about to be closed."""

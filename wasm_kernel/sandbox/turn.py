@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel import result
-from wasm_kernel.errors import FrameError
+from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
@@ -27,11 +27,13 @@ class Host:
         lower: Callable[[frames.Limit], None],
         waiting: Callable[[bool], None],
         taken: Callable[[], None],
+        travel: Callable[[frames.Travel], Mapping[str, Any]],
     ) -> None:
         self.flush = flush
         self.lower = lower
         self.waiting = waiting
         self.taken = taken
+        self.travel = travel
 
 
 class Turn:
@@ -82,6 +84,8 @@ class Turn:
             return self._ask(frame)
         elif isinstance(frame, frames.Limit):
             self._host.lower(frame)
+        elif isinstance(frame, frames.Travel):
+            return self._travel(frame)
         elif isinstance(frame, frames.Immortal):
             raise FrameError("only the base image may say so")
         elif isinstance(frame, frames.Terminate):
@@ -89,6 +93,14 @@ class Turn:
         else:
             self._show(frame, size)
         return {}
+
+    def _travel(self, frame: frames.Travel) -> Mapping[str, Any]:
+        if self.reply is not None:
+            raise FrameError("the turn is over")
+        try:
+            return self._host.travel(frame)
+        except TravelError as problem:
+            return {"refused": str(problem)}
 
     def _next(self) -> Mapping[str, Any]:
         request, self._request = self._request, None

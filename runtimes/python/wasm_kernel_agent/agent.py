@@ -81,13 +81,14 @@ class Agent:
         return {"status": "ok"}
 
     def _start(self, request: Reply) -> Reply:
-        os.environ.update(request.get("env") or {})
-        seeds.refresh()
         count = request.get("execution_count")
         if self.shell is not None and isinstance(count, int):
-            self.shell.execution_count = count
-        if self._in_guest:
-            os.chdir(_WORKSPACE)
+            self.shell.count_from(count)
+        if request.get("fresh", True):
+            os.environ.update(request.get("env") or {})
+            seeds.refresh()
+            if self._in_guest:
+                os.chdir(_WORKSPACE)
         return {"status": "ok"}
 
     def _query(self, op: str, request: Reply) -> Reply:

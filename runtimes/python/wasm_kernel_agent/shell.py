@@ -24,6 +24,7 @@ from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter
 from wasm_kernel_agent.magics import KernelMagics
 from wasm_kernel_agent.outbox import Outbox, flush
+from wasm_kernel_agent.travel import TravelMagics
 
 NEXT_INPUT_CHARACTERS = 1_000_000
 _ENVIRONMENT = {
@@ -99,8 +100,15 @@ class GuestShell(_Base):  # type: ignore[misc]
     def init_magics(self) -> None:
         """IPython's magics, those of a notebook kernel, `%%limit`, and refusals for the rest."""
         super().init_magics()
-        self.register_magics(KernelMagics, LimitMagic)
+        self.register_magics(KernelMagics, LimitMagic, TravelMagics)
         refusals.replace_magics(self)
+
+    def count_from(self, count: int) -> None:
+        """The next cell has this number; cells whose effects are undone stand empty in `In`."""
+        self.execution_count = count
+        history = self.history_manager
+        for inputs in (history.input_hist_parsed, history.input_hist_raw):
+            inputs.extend([""] * (count - len(inputs)))
 
     def enable_gui(self, gui: Any = None) -> None:
         """Only inline figures exist here, and they need no event loop of their own."""

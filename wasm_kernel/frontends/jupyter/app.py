@@ -10,6 +10,7 @@ starts on its own thread; then come ipykernel and the sockets, while the guest g
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -139,6 +140,8 @@ class WasmKernelApp(JupyterApp):
         loop = kernel.loop
         _on_signals(loop, kernel)
         _watch_parent()
+        gc.freeze()
+        gc.enable()
         kernel.io_loop.start()
         # a cell that still runs waits in a task; the sandbox is closed next
         left = asyncio.all_tasks(loop)
@@ -190,6 +193,7 @@ def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) ->
     """
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # a start makes much and drops little; the loop turns it on again
     app = WasmKernelApp()
     try:
         app.initialize(argv)

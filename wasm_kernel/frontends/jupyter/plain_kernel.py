@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from ipykernel.kernelbase import Kernel
+from traitlets import Any as AnyTrait
 
 from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.frontends.jupyter.lean import without_the_shell
+
+with without_the_shell():
+    from ipykernel.kernelbase import Kernel
 
 Content = dict[str, Any]
 
 
 class PlainKernel(Kernel):
     """A kernel that answers each request for what it lacks, so that no client waits for a reply."""
+
+    profile_dir = AnyTrait(help="IPython's, which the base class would import to check it.")
 
     def __init__(self, **traits: Any) -> None:
         self.msg_types = [*Kernel.msg_types, "comm_open", "comm_msg", "comm_close"]

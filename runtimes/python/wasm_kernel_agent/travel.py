@@ -1,0 +1,110 @@
+"""`%undo`, `%redo`, `%checkpoint`, `%checkpoints`, `%restore`: going back in the session's memory.
+
+The host keeps the history; these magics ask it. It goes where it was asked to when the cell is
+over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.display import display
+
+_display: Any = display
+_HEADINGS = ("checkpoint", "after cell", "first line", "time", "KiB", "")
+
+
+class CheckpointTable:
+    """The states that can be gone back to, as text and as HTML."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(row["name"] or ""),
+                f"In[{row['cell']}]" if row["cell"] else "the beginning",
+                str(row["label"]),
+                time.strftime("%H:%M:%S", time.localtime(row["time"])),
+                f"{row['bytes'] / 1024:,.0f}",
+                "here" if row["here"] else "",
+            )
+            for row in self.rows
+        ]
+
+    def __repr__(self) -> str:
+        lines = [_HEADINGS, *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADINGS))]
+        padded = [
+            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines
+        ]
+        return "\n".join(line.rstrip() for line in padded)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        def row(cells: tuple[str, ...], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+        body = "".join(row(cells, "td") for cells in self._cells())
+        return f"<table><thead>{row(_HEADINGS, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+@magics_class
+class TravelMagics(Magics):
+    """The magics that ask the host to go elsewhere in the history."""
+
+    shell: Any
+
+    def _ask(self, how: str, **fields: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self.shell.agent.door.send({"op": "travel", "how": how, **fields})
+        if "refused" in answer:
+            raise UsageError(answer["refused"])
+        return answer
+
+    @line_magic
+    def undo(self, line: str) -> None:
+        """Take back what the last cells did to variables: `%undo`, or `%undo 3` for three cells.
+
+        Files stay as they are. `%redo` takes it back, until the next cell runs.
+        """
+        word = line.strip() or "1"
+        if not word.isdecimal():
+            raise UsageError("%undo takes the number of cells to undo, such as: %undo 2")
+        self._tell("Undone", self._ask("undo", cells=min(int(word), 2**31)))
+
+    @line_magic
+    def redo(self, line: str) -> None:
+        """Take back the last `%undo`, as long as no other cell ran since."""
+        self._tell("Done again", self._ask("redo"))
+
+    def _tell(self, what: str, answer: dict[str, Any]) -> None:
+        print(f"{what}: " + ("; ".join(answer["cells"]) or "nothing that changed a variable"))
+
+    @line_magic
+    def checkpoint(self, line: str) -> None:
+        """Name the state after this cell: `%checkpoint before the merge`. It is kept until the end.
+
+        Without a name, it is called after the cell's number.
+        """
+        name = line.strip() or f"In {self.shell.execution_count}"
+        self._ask("checkpoint", name=name)
+        print(f"Checkpoint {name!r}: %restore {name} comes back to the variables as they are now.")
+
+    @line_magic
+    def checkpoints(self, line: str) -> None:
+        """List the states that can be gone back to with `%undo` and `%restore`."""
+        _display(CheckpointTable(self._ask("checkpoints")["rows"]))
+
+    @line_magic
+    def restore(self, line: str) -> None:
+        """Bring variables back as they were: `%restore NAME`, or `%restore 7` for after In[7]."""
+        name = line.strip()
+        if not name:
+            raise UsageError("%restore takes a checkpoint's name or a cell's number")
+        self._ask("restore", name=name)
+        print(f"Restored: the variables are as at {name!r}.")

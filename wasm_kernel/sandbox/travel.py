@@ -1,0 +1,124 @@
+"""Travelling in a session's history: where an undo, a redo or a restore leads. Pure.
+
+A cell asks for it in its own turn, and goes there when the turn is over: what the asking cell did
+to memory is gone with the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.errors import TravelError
+
+_NAME = re.compile(r"[\w][\w .+-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is known of a history when somebody asks to travel.
+
+    Attributes:
+        commits: Every commit, by its number.
+        head: The number of the one that memory stands at, 0 before the first.
+        names: Named checkpoints.
+        undone: Commits that were left by an undo, the latest last.
+    """
+
+    commits: Mapping[int, Commit]
+    head: int
+    names: Mapping[str, int]
+    undone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Journey:
+    """Where memory is to stand, and the cells whose effects come or go with it, oldest first."""
+
+    to: int
+    cells: tuple[Commit, ...]
+    undone: tuple[int, ...] = ()
+
+
+def checked_name(name: str) -> str:
+    """`name`, where it can name a checkpoint.
+
+    Raises:
+        TravelError: it can't.
+    """
+    if not _NAME.fullmatch(name):
+        raise TravelError(
+            "A checkpoint's name has 1 to 64 letters, digits, spaces, dots, plus or minus signs; "
+            f"{name[:80]!r} was not used."
+        )
+    return name
+
+
+def undo(past: Past, cells: int) -> Journey:
+    """Before the last so many cells.
+
+    Raises:
+        TravelError: there are not so many that can be undone.
+    """
+    if cells < 1:
+        raise TravelError("%undo takes the number of cells to undo, at least 1.")
+    left: list[Commit] = []
+    at = past.head
+    while at and len(left) < cells:
+        commit = past.commits[at]
+        if commit.cell == 0:
+            break
+        left.append(commit)
+        at = commit.parent
+    if len(left) < cells:
+        raise TravelError(f"Only {len(left)} cells can be undone here; nothing was changed.")
+    return Journey(at, tuple(reversed(left)), (*past.undone, past.head))
+
+
+def redo(past: Past) -> Journey:
+    """Where the last undo came from.
+
+    Raises:
+        TravelError: nothing was undone, or a cell ran since.
+    """
+    if not past.undone:
+        raise TravelError("There is nothing to redo: %redo works until the next cell after %undo.")
+    to, before = past.undone[-1], past.head
+    back: list[Commit] = []
+    at = to
+    while at and at != before:
+        back.append(past.commits[at])
+        at = past.commits[at].parent
+    return Journey(to, tuple(reversed(back)), past.undone[:-1])
+
+
+def restore(past: Past, where: str) -> Journey:
+    """A named checkpoint, or the state after a cell, by its number.
+
+    Raises:
+        TravelError: there is no such checkpoint or cell any more.
+    """
+    if where in past.names:
+        return Journey(past.names[where], (), (*past.undone, past.head))
+    number = where.strip().removeprefix("In").strip("[]")
+    if number.isdecimal():
+        found = [c.id for c in past.commits.values() if c.cell == int(number) and c.cell]
+        if found:
+            return Journey(max(found), (), (*past.undone, past.head))
+    known = ", ".join(sorted(past.names)) or "none"
+    raise TravelError(
+        f"There is no checkpoint and no kept cell {where[:80]!r}. Named checkpoints: {known}."
+    )
+
+
+def journey_of(past: Past, how: str, cells: int, name: str) -> Journey:
+    """The journey that a wish names: `undo`, `redo` or `restore`.
+
+    Raises:
+        TravelError: it leads nowhere.
+    """
+    if how == "undo":
+        return undo(past, cells)
+    return redo(past) if how == "redo" else restore(past, name)
