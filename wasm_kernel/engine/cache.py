@@ -147,7 +147,7 @@ class Cache:
         )
         for path in (self.path(name), self._note_path(name)):
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+                _remove(path)
 
     def _used(self, mark: Path) -> None:
         """Note, once a day, that something was used: `sweep` leaves it alone."""
