@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import GuestStopped, SandboxClosed
@@ -22,17 +22,19 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox import frames, outcome
+from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.turn import Turn
 
+T = TypeVar("T")
 Progress = Callable[[str], None]
 SCRATCH = ".wasm_kernel/tmp"  # the guest's /tmp, below the workspace
 _JOIN_SECONDS = 5.0
 
 
-class BaseSandbox:
+class BaseSandbox(Travelling):
     """A guest with a workspace. Make one with `create_sandbox`.
 
     Attributes:
@@ -154,6 +156,17 @@ class BaseSandbox:
         started = self.start()
         assert self._thread is not None
         return self._thread.submit(lambda: self._query(started, request))
+
+    def _between_cells(self, job: Callable[[], T]) -> T:
+        started = self.start()
+        assert self._thread is not None
+
+        def run() -> T:
+            started.result()
+            self._life.ensure()
+            return job()
+
+        return self._thread.submit(run).result()
 
     def interrupt(self) -> bool:
         """Interrupt the running cell, or those that wait for the guest to start.
