@@ -3,7 +3,8 @@
 The buffer is filled again from the last entry read wherever leaving one out made room: a buffer
 that is not full means the end of the folder to the guest. Source of the layout: WASI's `dirent`,
 24 bytes (next u64, inode u64, name length u32, type u8), then the name; the last one may be cut
-off.
+off. Half a name may be half a hidden one, so a cut-off entry keeps its length and nothing else:
+readers ask for it again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def fill(reach: Reach, call: Call) -> int:
         shown, tail, cookie, hidden = split(got, cookie)
         kept += shown
         if not hidden or len(got) + len(kept) - len(shown) < room:
-            kept += tail
+            kept += _blank(tail)
             break
     reach.write(buffer, kept)
     reach.write_word(out, len(kept))
@@ -53,3 +54,8 @@ def split(data: bytes, cookie: int) -> tuple[bytes, bytes, int, bool]:
             shown += data[at:end]
         at = end
     return shown, data[at:], cookie, hidden
+
+
+def _blank(tail: bytes) -> bytes:
+    """A cut-off entry of the same length, with no more of it than its place and name length."""
+    return (tail[:8] + bytes(8) + tail[16:20] + bytes(len(tail)))[: len(tail)]
