@@ -78,6 +78,9 @@ class ExecutionPolicy:
         display_bytes: Bytes of rich output (displays, results, errors) a cell may send.
         display_count: How many rich outputs a cell may send.
         open_files: Files the guest may have open at once.
+        history_cells: How many cells can be undone; older ones are folded together.
+        history_bytes: The most the history may take on disk, in bytes; above, fewer cells can be
+            undone. The newest state is always kept.
         mounts: Further host folders that the guest sees.
         env: Environment variables of the guest.
     """
@@ -92,6 +95,8 @@ class ExecutionPolicy:
     display_bytes: int = 256 * MIB
     display_count: int = 20_000
     open_files: int = 256
+    history_cells: int = 20
+    history_bytes: int = 4096 * MIB
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,6 +105,8 @@ class ExecutionPolicy:
             self._whole(name, 0, None)
         self._whole("memory_bytes", MEMORY_MIN, WASM_MEMORY_MAX)
         self._whole("open_files", 16, 65_536)
+        self._whole("history_cells", 1, 10_000)
+        self._whole("history_bytes", 64 * MIB, None)
         if self.fuel_budget is not None:
             self._whole("fuel_budget", 1, 2**62)
         if self.cell_timeout is not None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from wasm_kernel.engine.locks import FileLock
 from wasm_kernel.errors import CacheWarning
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
@@ -217,39 +218,11 @@ class Cache:
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:
         """Hold a lock between processes; `waiting` hears now and then for how many seconds."""
-        with (self.folder / f"{name}.lock").open("a+b") as file:
-            begun = time.monotonic()
-            while not _try_lock(file.fileno()):
-                waiting(time.monotonic() - begun)
-                time.sleep(_LOCK_POLL)
-            try:
-                yield
-            finally:
-                _unlock(file.fileno())
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(fd: int) -> bool:
+        lock, begun = FileLock(self.folder / f"{name}.lock"), time.monotonic()
+        while not lock.acquire():
+            waiting(time.monotonic() - begun)
+            time.sleep(_LOCK_POLL)
         try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _unlock(fd: int) -> None:
-        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_UN)
+            yield
+        finally:
+            lock.release()

@@ -26,6 +26,7 @@ from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
 from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.engine.reach import Reach
+from wasm_kernel.engine.time import GuestTime
 from wasm_kernel.engine.traps import classify
 from wasm_kernel.engine.waits import Waits
 from wasm_kernel.errors import GuestCrashed
@@ -39,6 +40,8 @@ class Surroundings:
     """What an instance finds around it, and what outlives it.
 
     `handler` answers the door; `clock`, `streams` and `changes` belong to the sandbox.
+    `clock_before` is what the guest's monotonic clock showed in the instance before, in
+    nanoseconds.
     """
 
     handler: door.Handler
@@ -49,6 +52,7 @@ class Surroundings:
     env: Mapping[str, str]
     memory_bytes: int
     open_files: int
+    clock_before: int = 0
 
 
 class Instance:
@@ -64,6 +68,7 @@ class Instance:
         self._engine = compiled.engine
         self._metered = compiled.metered
         self._closed = False
+        self._scratch = 0
         self.words = Words({}, _NOWHERE)
         self._store = self._make_store(around)
         self._kept: list[object] = [seams.watch_epochs(self._store, self._on_epoch)]
@@ -101,8 +106,9 @@ class Instance:
         linker.define_wasi()
         linker.allow_shadowing = True
         self._forwards: dict[str, seams.RawFunc] = {}
-        late = {name: self._late(name) for name in abi.SHAPES}
-        self._kept += shadow.define(linker, abi.WASI, late, abi.SHAPES, self._forwards)
+        names = [*abi.SHAPES, *(["clock_time_get"] if self._around.clock_before else [])]
+        late = {name: self._late(name) for name in names}
+        self._kept += shadow.define(linker, abi.WASI, late, abi.FORWARDED, self._forwards)
         host = {door.NAME: self._late(door.NAME)}
         self._kept += shadow.define(linker, door.MODULE, host, {door.NAME: door.SHAPE}, {})
         return linker
@@ -121,12 +127,12 @@ class Instance:
         writes = Writes(around.streams, reach)
         self._files = files
         self.descriptors = Descriptors(files, around.preopens, reach, self._forwards)
+        self._time = GuestTime(reach, self._forwards["clock_time_get"], around.clock_before)
         self._shadows |= {
+            "clock_time_get": self._time.get,
             **files.shadows(),
             "fd_write": lambda c: writes.write(c) if c.args[0] in NAMES else files.write(c),
-            "poll_oneoff": Waits(
-                around.clock, around.streams, reach, self._forwards["clock_time_get"]
-            ).poll,
+            "poll_oneoff": Waits(around.clock, around.streams, reach, self._time).poll,
             door.NAME: door.Door(around.handler, reach, self.allocate).call,
         }
 
@@ -142,7 +148,12 @@ class Instance:
         """`SCRATCH_BYTES` of guest memory at this address belong to the host."""
         self.reach.write(at, b".")
         self._files.dot = at
+        self._scratch = at
         self.descriptors.use_scratch(at)
+
+    def clock(self) -> int:
+        """What the guest's monotonic clock shows, in nanoseconds; needs `use_scratch`."""
+        return self._time.monotonic(self._scratch + 8)
 
     def grow_to(self, size: int) -> None:
         """Make the memory at least `size` bytes large.

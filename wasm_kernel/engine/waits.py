@@ -7,7 +7,6 @@ Source of the layouts: `subscription` (48 bytes) and `event` (32 bytes) of WASI 
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import time
 
@@ -15,8 +14,8 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.engine.reach import Reach
-from wasm_kernel.engine.seams import RawFunc
 from wasm_kernel.engine.shadow import Call
+from wasm_kernel.engine.time import GuestTime
 
 _CLOCK, _FD_READ, _FD_WRITE = 0, 1, 2
 _ABSOLUTE = 1
@@ -27,11 +26,9 @@ _SLEEP_MAX = 10.0**9  # seconds; threading refuses longer waits
 class Waits:
     """Answers `poll_oneoff` for one instance, on the guest's thread."""
 
-    def __init__(
-        self, clock: Clock, streams: Streams, reach: Reach, clock_time_get: RawFunc
-    ) -> None:
+    def __init__(self, clock: Clock, streams: Streams, reach: Reach, guest_time: GuestTime) -> None:
         self._clock = clock
-        self._clock_time_get = clock_time_get
+        self._time = guest_time
         self._streams = streams
         self._reach = reach
 
@@ -61,15 +58,5 @@ class Waits:
         if kind != _CLOCK:
             return user, kind, 0.0
         if flags & _ABSOLUTE:
-            timeout = max(0, timeout - self._guest_time(clock, spare))
+            timeout = max(0, timeout - self._time.ask(clock, spare))
         return user, kind, time.monotonic() + min(timeout / 1e9, _SLEEP_MAX)
-
-    def _guest_time(self, clock: int, spare: int) -> int:
-        """A clock of the guest, in nanoseconds; wasmtime writes it to `spare` guest memory.
-
-        Its monotonic clock begins with the instance, so it is not the host's.
-        """
-        slots = (ctypes.c_uint64 * 6)(clock, 0, 1, 0, spare, 0)
-        if self._clock_time_get(ctypes.addressof(slots), 3) or slots[0] & 0xFFFFFFFF:
-            return 0
-        return int.from_bytes(self._reach.read(spare, 8), "little")

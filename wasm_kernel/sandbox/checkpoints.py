@@ -56,7 +56,7 @@ class Travelling(abc.ABC):
 
     def checkpoints(self) -> list[Checkpoint]:
         """The states that memory can be brought back to, oldest first."""
-        rows = self._between_cells(lambda: self._life.timeline.rows())
+        rows = self._between_cells(self._life.timeline.rows)
         return [Checkpoint(**row) for row in rows]
 
     def undo(self, cells: int = 1) -> list[str]:

@@ -46,7 +46,9 @@ class Life:
         self._scratch = scratch
         self._policy = policy
         self._streams = Streams()
-        self.timeline = Timeline(driver, workspace / _HISTORY)
+        self.timeline = Timeline(
+            driver, workspace / _HISTORY, keep=policy.history_cells, cap=policy.history_bytes
+        )
         self._instance: Instance | None = None
         self._turn: Turn | None = None
         self._journey: Journey | None = None
@@ -220,6 +222,7 @@ class Life:
             env={},
             memory_bytes=policy.memory_bytes,
             open_files=policy.open_files,
+            clock_before=head.clock if (head := self.timeline.head) else 0,
         )
 
     def _answer(self, data: bytes) -> bytes:

@@ -21,8 +21,10 @@ _LABEL = 80
 class Timeline:
     """The history of one sandbox, from its first cell to its end."""
 
-    def __init__(self, driver: Driver, folder: Path | None) -> None:
+    def __init__(self, driver: Driver, folder: Path | None, *, keep: int, cap: int) -> None:
         self._driver = driver
+        self._keep = keep
+        self._cap = cap
         self._folder = folder
         self._recorder: Recorder | None = None
         self.troubles: list[str] = []
@@ -33,7 +35,7 @@ class Timeline:
         if self._recorder is None:
             history = History(self._folder, self._driver.image_name)
             history.clear()
-            self._recorder = Recorder(history, self._trouble)
+            self._recorder = Recorder(history, self._trouble, keep=self._keep, cap=self._cap)
 
     def _trouble(self, problem: OSError) -> None:
         self.troubles.append(
@@ -79,7 +81,7 @@ class Timeline:
     def past(self) -> Past:
         """What is known of the history now."""
         history = self._live().history
-        return Past(history.commits, history.head, history.names, self._undone)
+        return Past(dict(history.commits), history.head, dict(history.names), self._undone)
 
     def go(self, journey: Journey) -> None:
         """From now on the head is where a journey leads; instances are brought there by `stand`."""

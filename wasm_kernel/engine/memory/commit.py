@@ -56,6 +56,7 @@ class Commit:
         label: The cell's first line, for people.
         time: Seconds since 1970.
         size: The size of the memory in bytes.
+        clock: The guest's monotonic clock, in nanoseconds: it must not go back.
         runs: Pages with content.
         zeros: Pages of zeros.
         files: What the guest had open.
@@ -69,6 +70,7 @@ class Commit:
     label: str
     time: float
     size: int
+    clock: int = 0
     runs: tuple[Run, ...] = ()
     zeros: tuple[Run, ...] = ()
     files: tuple[OpenFile, ...] = field(default=())
@@ -186,6 +188,16 @@ class CommitFile:
             if got == 0:
                 raise HistoryError("a commit is cut off")
             done += got
+
+    def read_pages(self) -> bytes:
+        """The content of all runs.
+
+        Raises:
+            HistoryError: the file is cut off.
+        """
+        content = bytearray(self.commit.page_bytes)
+        self.read_into(memoryview(content), self._pages_at)
+        return bytes(content)
 
     def map_over(self, address: int, size: int, at: int) -> None:
         """Lay pages of the file over memory, copy-on-write, from a position in the file.

@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory import folding
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.engine.memory.target import Target
@@ -35,7 +37,8 @@ class History:
     def __init__(self, folder: Path | None, image: str) -> None:
         self._folder = folder
         self.image = image
-        self._guard = threading.Lock()
+        self._guard = threading.Lock()  # over the tables below
+        self._shape = threading.Lock()  # over the tree: no folding while memory is filled from it
         self._held: dict[int, Content] = {}  # commits that are not on disk
         self.commits: dict[int, Commit] = {}
         self.head = 0
@@ -159,8 +162,15 @@ class History:
     # -- going somewhere
 
     def move(self, one: int) -> None:
-        """Make a commit the head, 0 for the base image, and remember it over a crash."""
-        self.head = one
+        """Make a commit the head, 0 for the base image, and remember it over a crash.
+
+        Raises:
+            HistoryError: it was folded away meanwhile.
+        """
+        with self._shape, self._guard:
+            if one and one not in self.commits:
+                raise HistoryError("that state of the session is not kept any more")
+            self.head = one
         self._save_head()
 
     def name(self, name: str, one: int) -> None:
@@ -194,13 +204,14 @@ class History:
             HistoryError: a page can't be read.
             MemoryError: the policy's memory limit is below the commit's size.
         """
-        line = self.lineage(one)
-        if not line:
-            return
-        instance.grow_to(line[0].size)
-        target = Target(instance)
-        for commit in line:
-            self._lay(commit, target)
+        with self._shape:
+            line = self.lineage(one)
+            if not line:
+                return
+            instance.grow_to(line[0].size)
+            target = Target(instance)
+            for commit in line:
+                self._lay(commit, target)
 
     def _lay(self, commit: Commit, target: Target) -> None:
         with self._guard:
@@ -227,9 +238,45 @@ class History:
         if self._folder is not None:
             self._path(one).unlink(missing_ok=True)
 
-    def children(self, one: int) -> list[int]:
-        """The commits whose parent is `one`."""
-        return [c.id for c in self.commits.values() if c.parent == one]
+    def fold(self, keep: int, kept: Collection[int] = ()) -> None:
+        """Fold away what lies more than `keep` cells behind the head and has no name.
+
+        Raises:
+            OSError: a commit can't be written; the tree is as it was, or folded up to there.
+        """
+        with self._shape:
+            with self._guard:
+                commits_now, head = dict(self.commits), self.head
+            stay = {*kept, *self.names.values()}
+            for one, child in folding.plan(commits_now, head, stay, keep):
+                if child is not None:
+                    self._merge(one, child)
+                self.drop(one)
+
+    def _merge(self, one: int, child: int) -> None:
+        merged, content = folding.merge(
+            self.commits[one], self._content(one), self.commits[child], self._content(child)
+        )
+        if self._folder is not None and child not in self._held:
+            commits.write(self._path(child), merged, content)
+        with self._guard:
+            self.commits[child] = merged
+            if child in self._held:
+                self._held[child] = content
+
+    def _content(self, one: int) -> Content:
+        with self._guard:
+            held = self._held.get(one)
+        if held is not None:
+            return held
+        with CommitFile(self._path(one)) as file:
+            return file.read_pages()
+
+    @property
+    def disk_bytes(self) -> int:
+        """How many bytes of pages all commits hold."""
+        with self._guard:
+            return sum(commit.page_bytes for commit in self.commits.values())
 
     def _path(self, one: int) -> Path:
         if self._folder is None:

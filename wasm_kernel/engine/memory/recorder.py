@@ -29,8 +29,10 @@ Trouble = Callable[[OSError], None]
 class Recorder:
     """Commits one instance after another into one history. The guest's thread owns it."""
 
-    def __init__(self, history: History, trouble: Trouble) -> None:
+    def __init__(self, history: History, trouble: Trouble, *, keep: int, cap: int) -> None:
         self.history = history
+        self._keep = keep
+        self._cap = cap
         self._trouble = trouble
         self._troubled = False
         self._tracker: Tracker | None = None
@@ -66,6 +68,7 @@ class Recorder:
             label=label,
             time=time.time(),
             size=size,
+            clock=instance.clock(),
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=instance.descriptors.save(),
         )
@@ -91,12 +94,24 @@ class Recorder:
             self._jobs.put(None)
             self._thread.join()
 
+    def _fold(self) -> None:
+        """Fold old commits away, some cells at a time: each folding writes a commit anew."""
+        if not self._jobs.empty():
+            return
+        keep = self._keep
+        if len(self.history.commits) > 2 * keep + len(self.history.names):
+            self.history.fold(keep)
+        while self.history.disk_bytes > self._cap and keep > 1:
+            keep //= 2
+            self.history.fold(keep)
+
     def _write(self) -> None:
         while (one := self._jobs.get()) is not None:
             time.sleep(_POLITE_SECONDS)
             try:
                 self.history.squeeze(one)
                 self.history.store(one)
+                self._fold()
                 self._troubled = False
             except OSError as problem:
                 if not self._troubled:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import mapping
 from wasm_kernel.engine.memory.commit import CommitFile, Content
+from wasm_kernel.engine.memory.cover import Cover
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
 
@@ -22,7 +22,7 @@ class Target:
         self._address = instance.reach.address
         stretch = (ctypes.c_char * size).from_address(self._address)
         self._view = memoryview(stretch).cast("B")
-        self._laid = bytearray(size // PAGE)
+        self._cover = Cover(size // PAGE)
 
     def lay_bytes(self, first: int, pages: int, content: Content, at: int) -> None:
         """Pages whose content stands in `content` from `at` on."""
@@ -45,20 +45,12 @@ class Target:
         for start, end in self._free(first, pages):
             ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
 
-    def _free(self, first: int, pages: int) -> Iterator[tuple[int, int]]:
+    def _free(self, first: int, pages: int) -> list[tuple[int, int]]:
         """The stretches of a run that no newer commit has laid, which count as laid from now on.
 
         Raises:
             HistoryError: the run lies outside of the memory.
         """
-        at, end = first, first + pages
-        if first < 0 or pages < 0 or end > len(self._laid):
+        if not self._cover.holds(first, pages):
             raise HistoryError("a commit has pages outside of the memory")
-        while at < end:
-            begin = self._laid.find(b"\0", at, end)
-            if begin < 0:
-                break
-            stop = self._laid.find(b"\1", begin, end)
-            at = end if stop < 0 else stop
-            yield begin, at
-        self._laid[first:end] = b"\1" * pages
+        return list(self._cover.free(first, pages))
