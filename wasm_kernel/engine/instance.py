@@ -26,6 +26,7 @@ from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
 from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.engine.reach import Reach
+from wasm_kernel.engine.seams import Stop
 from wasm_kernel.engine.time import GuestTime
 from wasm_kernel.engine.traps import classify
 from wasm_kernel.engine.waits import Waits
@@ -171,8 +172,10 @@ class Instance:
     def allocate(self, length: int) -> int:
         """Guest memory for the host to write to: its address, or 0 where there is none left."""
         slots = (ctypes.c_uint64 * 2)(length, 0)
-        stop = self._functions["host_alloc"](ctypes.addressof(slots), 1)
-        return 0 if stop else slots[0] & 0xFFFFFFFF
+        return 0 if self._call("host_alloc", slots, 1) else slots[0] & 0xFFFFFFFF
+
+    def _call(self, name: str, slots: ctypes.Array[ctypes.c_uint64], count: int) -> Stop | None:
+        return self._functions[name](ctypes.addressof(slots), count)
 
     def turn(self, source: bytes, *, fuel: int | None = None) -> int:
         """Run one turn; 0 where its code ended well, 1 where it raised.
@@ -195,12 +198,15 @@ class Instance:
             TICKER.remove(id(self))
 
     def _turn(self, source: bytes, fuel: int | None) -> int:
-        at = self.allocate(len(source))
-        if at == 0:
+        slots = (ctypes.c_uint64 * 4)(len(source), 0)
+        stop = self._call("host_alloc", slots, 1)
+        at = slots[0] & 0xFFFFFFFF
+        if stop is None and at == 0:
             raise GuestCrashed("out of memory")
-        self.reach.write(at, source)
-        slots = (ctypes.c_uint64 * 4)(at, 0, len(source), 0)
-        stop = self._functions["turn"](ctypes.addressof(slots), 2)
+        if stop is None:
+            self.reach.write(at, source)
+            slots[:] = [at, 0, len(source), 0]
+            stop = self._call("turn", slots, 2)
         if stop is not None:
             raise classify(stop, self._around.clock.reason, fuel=fuel)
         return slots[0] & 0xFFFFFFFF

@@ -16,6 +16,7 @@ from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.timeline import Timeline
@@ -23,7 +24,12 @@ from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
 from wasm_kernel.sandbox.turn import Host, Turn
 
 _START_SECONDS = 30.0
-_HISTORY = ".wasm_kernel/history"
+PRIVATE = ".wasm_kernel"
+"""The host's own folder in a workspace; it does not exist for the guest."""
+
+SCRATCH = PRIVATE + "/tmp"
+"""The guest's /tmp, below the workspace."""
+
 _KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
@@ -33,7 +39,7 @@ class Life:
     """The living instance of one sandbox, and what outlives it."""
 
     def __init__(
-        self, driver: Driver, workspace: Path, scratch: Path, policy: ExecutionPolicy
+        self, driver: Driver, workspace: Path, policy: ExecutionPolicy, resume: Resume
     ) -> None:
         self.clock = Clock()
         self.changes = Changes()
@@ -43,11 +49,15 @@ class Life:
         )
         self._driver = driver
         self._workspace = workspace
-        self._scratch = scratch
+        self._scratch = workspace / SCRATCH
         self._policy = policy
         self._streams = Streams()
         self.timeline = Timeline(
-            driver, workspace / _HISTORY, keep=policy.history_cells, cap=policy.history_bytes
+            driver,
+            workspace / PRIVATE,
+            keep=policy.history_cells,
+            cap=policy.history_bytes,
+            resume=resume,
         )
         self._instance: Instance | None = None
         self._turn: Turn | None = None
@@ -106,6 +116,8 @@ class Life:
         """
         turn = Turn(request, listener, self._policy, self.host)
         self.changes.clear()
+        if request.get("op") == "execute" and not request.get("silent"):
+            self._tell_troubles(turn)
         try:
             self._run(turn, seconds)
         except GuestStopped as stopped:
@@ -117,6 +129,12 @@ class Life:
         if request.get("op") == "execute":
             self._close_cell(turn, request)
         return turn, None
+
+    def _tell_troubles(self, turn: Turn) -> None:
+        """What happened to the session since the last cell is said once, in the next one."""
+        troubles, self.timeline.troubles = self.timeline.troubles, []
+        for text in troubles:
+            turn.hear("stderr", text)
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""

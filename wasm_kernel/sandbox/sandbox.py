@@ -23,14 +23,14 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox import frames, outcome
 from wasm_kernel.sandbox.checkpoints import Travelling
+from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
-from wasm_kernel.sandbox.life import Life
+from wasm_kernel.sandbox.life import SCRATCH, Life
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.turn import Turn
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
-SCRATCH = ".wasm_kernel/tmp"  # the guest's /tmp, below the workspace
 _JOIN_SECONDS = 5.0
 
 
@@ -50,13 +50,15 @@ class BaseSandbox(Travelling):
         policy: ExecutionPolicy,
         logger: SandboxLogger,
         session_id: str | None,
+        *,
+        resume: Resume = Resume.NEVER,
     ) -> None:
         self.workspace = workspace
         self.policy = policy
         self.session_id = session_id
         self._logger = logger
         self._driver = driver
-        self._life = Life(driver, workspace, workspace / SCRATCH, policy)
+        self._life = Life(driver, workspace, policy, resume)
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
@@ -278,6 +280,7 @@ def create_sandbox(
     logger: SandboxLogger | None = None,
     *,
     session_id: str | None = None,
+    resume: Resume = Resume.NEVER,
     driver: Driver | None = None,
 ) -> BaseSandbox:
     """A sandbox on a workspace folder, which is made if it is not there.
@@ -288,6 +291,7 @@ def create_sandbox(
         policy: The limits; the defaults fit a notebook.
         logger: Hears events; silent by default.
         session_id: The session that the workspace belongs to.
+        resume: Whether to go on with the variables that an earlier process left there.
         driver: The guest to run, where it is not the one that this process shares.
 
     Nothing is started yet: the first cell does it, or `start`.
@@ -305,4 +309,6 @@ def create_sandbox(
     bound = logger or SandboxLogger()
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
-    return BaseSandbox(driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id)
+    return BaseSandbox(
+        driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id, resume
+    )

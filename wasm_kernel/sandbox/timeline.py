@@ -12,17 +12,34 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.recorder import Recorder
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.sandbox.claim import Claim, Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.travel import Journey, Past
 
 _LABEL = 80
+_COMMITS = "history"
+_TAKEN = (
+    "[wasm-kernel] Another process has this session open. You see the same files; variables begin "
+    "fresh here and end with this process.\n"
+)
+_RESUMED = (
+    "[wasm-kernel] The session goes on after a break: the variables are as they were after "
+    "{after}. What ran later is lost; the files in /app are as they were left.\n"
+)
+_LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
+_DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 
 
 class Timeline:
     """The history of one sandbox, from its first cell to its end."""
 
-    def __init__(self, driver: Driver, folder: Path | None, *, keep: int, cap: int) -> None:
+    def __init__(
+        self, driver: Driver, folder: Path, *, keep: int, cap: int, resume: Resume
+    ) -> None:
         self._driver = driver
+        self._resume = resume
+        self._claim = Claim(folder)
         self._keep = keep
         self._cap = cap
         self._folder = folder
@@ -31,11 +48,41 @@ class Timeline:
         self._undone: tuple[int, ...] = ()
 
     def open(self) -> None:
-        """Begin a new history; the guest's image is known by now."""
+        """Begin a history, or go on with the one that is there; the guest's image is known by now.
+
+        What the user must be told about it stands in `troubles` afterwards.
+        """
         if self._recorder is None:
-            history = History(self._folder, self._driver.image_name)
-            history.clear()
+            history = self._history()
             self._recorder = Recorder(history, self._trouble, keep=self._keep, cap=self._cap)
+
+    def _history(self) -> History:
+        image = self._driver.image_name
+        if not self._claim.take():
+            self.troubles.append(_TAKEN)
+            return History(None, image)
+        history = History(self._folder / _COMMITS, image)
+        if self._claim.wants(self._resume):
+            self._go_on(history)
+        else:
+            history.clear()
+        return history
+
+    def _go_on(self, history: History) -> None:
+        try:
+            damaged = history.load()
+        except HistoryError as problem:
+            self.troubles.append(_LOST.format(why=problem))
+            history.clear()
+            return
+        head = history.commits.get(history.head)
+        if head is None:
+            history.clear()
+            return
+        after = f"In[{head.cell}] ({head.label})" if head.cell else "its beginning"
+        self.troubles.append(_RESUMED.format(after=after))
+        if damaged:
+            self.troubles.append(_DAMAGED.format(count=len(damaged)))
 
     def _trouble(self, problem: OSError) -> None:
         self.troubles.append(
@@ -119,3 +166,4 @@ class Timeline:
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
+        self._claim.give_back()
