@@ -50,7 +50,7 @@ def true_place(root: Path, path: str, *, follow: bool) -> str | None:
     name = path.rpartition("/")[2]
     ends_at_link = not follow and name not in ("", ".", "..")
     try:
-        os.stat(whole, follow_symlinks=not ends_at_link)
+        os.stat(whole, follow_symlinks=not ends_at_link)  # noqa: PTH116 - a Path loses the end
         if ends_at_link:
             parent = os.path.realpath(os.path.dirname(whole), strict=True)  # noqa: PTH120
             return f"{parent}/{name}"

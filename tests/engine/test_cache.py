@@ -1,0 +1,349 @@
+"""The cache (ATTACKS 36): what is not trusted is never read, is replaced, and is warned of."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.engine.cache import ENVIRONMENT, Cache, default_folder
+from wasm_kernel.errors import CacheWarning
+
+NAME = "code.cwasm"
+GOOD = b"good code" * 100
+DAY = 24 * 3600
+
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away"
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    """A cache with one good file."""
+    made = Cache(tmp_path / "cache")
+    made.prepare()
+    made.write(NAME, lambda path: put(path, GOOD))
+    return made
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"evil code")
+    other.replace(path)
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, len(GOOD) // 2)
+
+
+def bit_flipped(path: Path) -> None:
+    times = path.stat()
+    with path.open("rb+") as file:
+        file.write(bytes([GOOD[0] ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def symlinked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def hard_linked(path: Path) -> None:
+    os.link(path, path.with_name("second"))
+
+
+def world_writable(path: Path) -> None:
+    path.chmod(0o602)
+
+
+def group_writable(path: Path) -> None:
+    path.chmod(0o620)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def note_gone(path: Path) -> None:
+    path.with_name(f"{NAME}.json").unlink()
+
+
+def note_no_json(path: Path) -> None:
+    path.with_name(f"{NAME}.json").write_text("{")
+
+
+def note_no_object(path: Path) -> None:
+    path.with_name(f"{NAME}.json").write_text("[]")
+
+
+def note_binary(path: Path) -> None:
+    path.with_name(f"{NAME}.json").write_bytes(b"\xff\xfe")
+
+
+def note_of_another_file(path: Path) -> None:
+    path.with_name(f"{NAME}.json").write_text(json.dumps({"sha256": "0" * 64, "stamp": []}))
+
+
+def note_writable(path: Path) -> None:
+    path.with_name(f"{NAME}.json").chmod(0o666)
+
+
+def note_symlinked(path: Path) -> None:
+    note = path.with_name(f"{NAME}.json")
+    note.rename(path.with_name("note"))
+    note.symlink_to("note")
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    replaced,
+    truncated,
+    bit_flipped,
+    symlinked,
+    hard_linked,
+    world_writable,
+    group_writable,
+    note_gone,
+    note_no_json,
+    note_no_object,
+    note_binary,
+    note_of_another_file,
+    note_writable,
+    note_symlinked,
+    a_folder,
+    a_pipe,
+]
+
+
+def test_a_good_file_is_trusted(cache: Cache) -> None:
+    assert cache.trusted(NAME) == cache.path(NAME)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_not_trusted_and_is_warned_of(
+    cache: Cache, damage: Callable[[Path], None]
+) -> None:
+    damage(cache.path(NAME))
+    with pytest.warns(CacheWarning):
+        assert cache.trusted(NAME) is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_can_be_made_anew(cache: Cache, damage: Callable[[Path], None]) -> None:
+    damage(cache.path(NAME))
+    with pytest.warns(CacheWarning):
+        cache.trusted(NAME)
+    cache.write(NAME, lambda path: put(path, GOOD))
+    assert cache.trusted(NAME) is not None
+
+
+@needs_root
+def test_a_file_of_another_user_is_not_trusted(cache: Cache) -> None:
+    os.chown(cache.path(NAME), 12345, 12345)
+    with pytest.warns(CacheWarning, match="another user"):
+        assert cache.trusted(NAME) is None
+
+
+@needs_root
+def test_a_note_of_another_user_is_not_trusted(cache: Cache) -> None:
+    os.chown(cache.path(f"{NAME}.json"), 12345, 12345)
+    with pytest.warns(CacheWarning):
+        assert cache.trusted(NAME) is None
+
+
+def test_a_file_that_was_only_copied_back_is_trusted_by_its_digest(cache: Cache) -> None:
+    path = cache.path(NAME)
+    path.rename(path.with_name("moved"))
+    path.write_bytes(GOOD)
+    path.chmod(0o600)
+    assert cache.trusted(NAME) == path
+
+
+def test_an_unchanged_file_is_not_read_again(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wasm_kernel.engine.cache._digest", lambda path: pytest.fail("read"))
+    assert cache.trusted(NAME) is not None
+
+
+def test_a_link_that_is_discarded_leaves_its_target(cache: Cache, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(GOOD)
+    cache.path(NAME).unlink()
+    cache.path(NAME).symlink_to(target)
+    with pytest.warns(CacheWarning):
+        cache.trusted(NAME)
+    assert target.read_bytes() == GOOD
+
+
+def test_a_file_that_is_not_there_is_no_reason_to_warn(cache: Cache) -> None:
+    assert cache.trusted("other") is None
+
+
+def test_the_warning_names_no_path_of_the_host(cache: Cache) -> None:
+    truncated(cache.path(NAME))
+    with pytest.warns(CacheWarning) as caught:
+        cache.trusted(NAME)
+    assert str(cache.folder) not in str(caught[0].message)
+
+
+def test_the_folder_is_private(cache: Cache) -> None:
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o702, 0o720, 0o777])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(PermissionError, match=ENVIRONMENT):
+        Cache(folder).prepare()
+
+
+def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "cache").symlink_to("real")
+    with pytest.raises(PermissionError, match="link"):
+        Cache(tmp_path / "cache").prepare()
+
+
+@needs_root
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(PermissionError, match="another user"):
+        Cache(folder).prepare()
+
+
+def test_a_written_file_is_private(cache: Cache) -> None:
+    assert cache.path(NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_write_that_fails_leaves_the_old_file(cache: Cache) -> None:
+    def fill(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        cache.write(NAME, fill)
+    assert cache.path(NAME).read_bytes() == GOOD
+    assert cache.trusted(NAME) is not None
+
+
+def test_a_write_that_fails_leaves_nothing_else(cache: Cache) -> None:
+    before = sorted(cache.folder.iterdir())
+
+    def fill(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.write(NAME, fill)
+    assert sorted(cache.folder.iterdir()) == before
+
+
+def test_a_file_is_not_there_before_it_is_whole(cache: Cache) -> None:
+    seen: list[bool] = []
+    cache.write("new", lambda path: seen.append(cache.path("new").exists()))
+    assert seen == [False]
+    assert cache.path("new").exists()
+
+
+def test_one_holder_of_a_lock_at_a_time(cache: Cache) -> None:
+    inside: list[str] = []
+
+    def hold(name: str) -> None:
+        with cache.lock("x", lambda seconds: None):
+            inside.append(f"{name} in")
+            time.sleep(0.02)
+            inside.append(f"{name} out")
+
+    threads = [threading.Thread(target=hold, args=(str(i),)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(a[0] == b[0] for a, b in zip(inside[::2], inside[1::2], strict=True))
+
+
+def test_who_waits_for_a_lock_is_told(cache: Cache) -> None:
+    told = threading.Event()
+    with cache.lock("x", lambda seconds: None):
+
+        def wait() -> None:
+            with cache.lock("x", lambda seconds: told.set()):
+                pass
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert told.wait(5)
+    thread.join()
+
+
+def old(path: Path, days: float) -> None:
+    then = time.time() - days * DAY
+    os.utime(path, (then, then), follow_symlinks=False)
+
+
+def test_sweeping_removes_what_nobody_used_for_a_month(cache: Cache) -> None:
+    for name in (NAME, f"{NAME}.json"):
+        old(cache.path(name), 31)
+    cache.sweep()
+    assert not cache.path(NAME).exists()
+
+
+def test_sweeping_leaves_what_was_used_lately(cache: Cache) -> None:
+    old(cache.path(NAME), 300)
+    cache.sweep()
+    assert cache.trusted(NAME) is not None
+
+
+def test_using_a_file_keeps_it_from_the_sweep(cache: Cache) -> None:
+    for name in (NAME, f"{NAME}.json"):
+        old(cache.path(name), 300)
+    cache.trusted(NAME)
+    cache.sweep()
+    assert cache.path(NAME).exists()
+
+
+def test_sweeping_removes_what_was_never_finished(cache: Cache) -> None:
+    left = cache.path(".code.cwasm.x1")
+    left.write_bytes(b"half")
+    old(left, 2)
+    cache.sweep()
+    assert not left.exists()
+
+
+def test_sweeping_leaves_what_is_just_being_written(cache: Cache) -> None:
+    left = cache.path(".code.cwasm.x1")
+    left.write_bytes(b"half")
+    cache.sweep()
+    assert left.exists()
+
+
+def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    cache.path("way").symlink_to(precious)
+    old(cache.path("way"), 100)
+    cache.sweep()
+    assert (precious / "file").exists()
+
+
+def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "named"))
+    assert default_folder() == tmp_path / "named"

@@ -1,0 +1,360 @@
+"""Deadlines, interrupts and waits, without a guest."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from wasm_kernel.engine.clock import DEAF, Clock, Reason, Ticker
+
+
+class Signals:
+    """A guest's interpreter: an interrupt is pending until it is taken."""
+
+    def __init__(self) -> None:
+        self.is_pending = False
+        self.raised = 0
+
+    def raise_(self) -> None:
+        self.is_pending, self.raised = True, self.raised + 1
+
+    def pending(self) -> bool:
+        return self.is_pending
+
+    def clear(self) -> None:
+        self.is_pending = False
+
+
+class Time:
+    """The host's clock, as a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """A clock that stands still until its test moves it."""
+    made = Time()
+    monkeypatch.setattr("wasm_kernel.engine.clock.time.monotonic", made.monotonic)
+    return made
+
+
+@pytest.fixture
+def signals() -> Signals:
+    """The interpreter behind the clock."""
+    return Signals()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that is not armed."""
+    return Clock()
+
+
+def test_before_the_deadline_the_guest_runs_on(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 5.0, 2.0)
+    at.now += 4.9
+    assert not clock.on_epoch()
+
+
+def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 5.0, 2.0)
+    at.now += 5.0
+    assert clock.on_epoch()
+    assert clock.reason == Reason("deadline", 5.0)
+
+
+def test_at_a_soft_deadline_the_guest_is_interrupted_first(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 5.0, 2.0, soft=True)
+    at.now += 5.0
+    assert not clock.on_epoch()
+    assert signals.raised == 1
+
+
+def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 5.0, 2.0, soft=True)
+    at.now += 5.0
+    clock.on_epoch()
+    at.now += 2.0
+    assert clock.on_epoch()
+    assert clock.reason == Reason("grace", 2.0)
+
+
+def test_without_a_limit_there_is_no_deadline(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, None, 2.0)
+    at.now += 1e9
+    assert not clock.on_epoch()
+
+
+def test_an_interrupt_is_raised_at_the_next_tick(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, None, 2.0)
+    assert clock.interrupt()
+    clock.on_epoch()
+    assert signals.raised == 1
+
+
+def test_one_interrupt_is_raised_once(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    for _ in range(5):
+        clock.on_epoch()
+    assert signals.raised == 1
+
+
+def test_an_interrupt_that_nobody_takes_stops_the_guest(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.on_epoch()
+    at.now += 2.0
+    assert clock.on_epoch()
+    assert clock.reason == Reason("grace", 2.0)
+
+
+def test_an_interrupt_that_was_taken_stops_nothing(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.on_epoch()
+    signals.is_pending = False
+    clock.on_epoch()
+    at.now += 100
+    assert not clock.on_epoch()
+
+
+def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.on_epoch()
+    signals.is_pending = False
+    clock.on_epoch()
+    clock.interrupt()
+    clock.on_epoch()
+    signals.is_pending = False  # taken again, and swallowed again
+    at.now += 2.0
+    assert clock.on_epoch()
+    assert clock.reason == Reason("grace", 2.0)
+
+
+def test_two_interrupts_at_once_are_one(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.interrupt()
+    clock.on_epoch()
+    signals.is_pending = False
+    clock.on_epoch()
+    at.now += 100
+    assert not clock.on_epoch()
+
+
+def test_an_interrupt_while_idle_is_for_nobody(clock: Clock, signals: Signals, at: Time) -> None:
+    assert not clock.interrupt()
+    clock.arm(signals, None, 2.0)
+    clock.on_epoch()
+    assert signals.raised == 0
+
+
+def test_an_interrupt_that_came_too_late_is_taken_back(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.on_epoch()
+    clock.disarm()
+    assert not signals.pending()
+
+
+def test_an_interrupt_that_was_never_put_before_the_guest_dies_with_its_turn(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.disarm()
+    clock.arm(signals, None, 2.0)
+    clock.on_epoch()
+    assert signals.raised == 0
+
+
+def test_a_queued_cell_can_be_interrupted_before_it_runs(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.expect(1)
+    assert clock.interrupt()
+    clock.arm(signals, None, 2.0, expected=True)
+    clock.on_epoch()
+    assert signals.raised == 1
+
+
+def test_an_early_interrupt_is_for_one_cell_only(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.expect(2)
+    clock.interrupt()
+    clock.arm(signals, None, 2.0, expected=True)
+    clock.disarm()
+    clock.arm(signals, None, 2.0, expected=True)
+    clock.on_epoch()
+    assert signals.raised == 0
+
+
+def test_an_early_interrupt_is_not_for_what_runs_in_between(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.expect(1)
+    clock.interrupt()
+    clock.arm(DEAF, None, 2.0)
+    clock.on_epoch()
+    clock.disarm()
+    clock.arm(signals, None, 2.0, expected=True)
+    clock.on_epoch()
+    assert signals.raised == 1
+
+
+def test_an_early_interrupt_dies_with_a_cell_that_never_runs(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.expect(1)
+    clock.interrupt()
+    clock.expect(-1)
+    clock.expect(1)
+    clock.arm(signals, None, 2.0, expected=True)
+    clock.on_epoch()
+    assert signals.raised == 0
+
+
+def test_the_users_time_does_not_count(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 5.0, 2.0)
+    clock.pause()
+    at.now += 100
+    assert not clock.on_epoch()
+    clock.resume()
+    at.now += 4.9
+    assert not clock.on_epoch()
+
+
+def test_after_the_users_time_the_deadline_counts_on(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 5.0, 2.0)
+    clock.pause()
+    at.now += 100
+    clock.resume()
+    at.now += 5.0
+    assert clock.on_epoch()
+
+
+def test_an_interrupt_reaches_a_guest_that_waits_for_its_user(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 5.0, 2.0)
+    clock.pause()
+    clock.interrupt()
+    assert clock.interrupted
+
+
+def test_an_interrupt_delivered_by_other_means_is_not_raised_again(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.take_interrupt()
+    clock.on_epoch()
+    assert signals.raised == 0
+
+
+def test_a_deadline_can_be_lowered(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 100.0, 2.0)
+    clock.lower(1.0)
+    at.now += 1.0
+    assert clock.on_epoch()
+    assert clock.reason == Reason("deadline", 1.0)
+
+
+def test_a_deadline_cannot_be_raised(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 1.0, 2.0)
+    clock.lower(100.0)
+    at.now += 1.0
+    assert clock.on_epoch()
+
+
+def test_a_new_turn_has_a_new_deadline(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, 1.0, 2.0)
+    at.now += 1.0
+    clock.on_epoch()
+    clock.disarm()
+    clock.arm(signals, 1.0, 2.0)
+    assert clock.reason is None
+    assert not clock.on_epoch()
+
+
+def test_closing_stops_the_running_turn(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.close()
+    assert clock.on_epoch()
+
+
+def test_closing_stops_every_later_turn(clock: Clock, signals: Signals, at: Time) -> None:
+    clock.close()
+    clock.arm(signals, None, 2.0)
+    assert clock.on_epoch()
+
+
+def test_a_wait_ends_at_its_time(clock: Clock, signals: Signals) -> None:
+    clock.arm(signals, None, 2.0)
+    begun = time.monotonic()
+    clock.wait(begun + 0.05)
+    assert 0.05 <= time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize("until", [None, 1e9])
+def test_an_interrupt_ends_a_wait(clock: Clock, signals: Signals, until: float | None) -> None:
+    clock.arm(signals, None, 2.0)
+    threading.Timer(0.05, clock.interrupt).start()
+    begun = time.monotonic()
+    clock.wait(until)
+    assert time.monotonic() - begun < 1
+    assert signals.pending()
+
+
+def test_a_deadline_ends_a_wait(clock: Clock, signals: Signals) -> None:
+    clock.arm(signals, 0.05, 2.0)
+    clock.wait(None)
+    assert clock.reason == Reason("deadline", 0.05)
+
+
+def test_closing_ends_a_wait(clock: Clock, signals: Signals) -> None:
+    clock.arm(signals, None, 2.0)
+    threading.Timer(0.05, clock.close).start()
+    clock.wait(None)
+    assert clock.reason is not None
+
+
+def test_a_guest_that_sleeps_on_after_an_interrupt_is_stopped(
+    clock: Clock, signals: Signals
+) -> None:
+    clock.arm(signals, None, 0.05)
+    clock.interrupt()
+    clock.wait(None)
+    clock.wait(None)  # the interpreter slept again without a look at its signals
+    assert clock.reason == Reason("grace", 0.05)
+
+
+def test_the_ticker_advances_only_while_a_guest_runs() -> None:
+    ticker, ticks = Ticker(), threading.Semaphore(0)
+    ticker.add(1, ticks.release)
+    assert ticks.acquire(timeout=5)
+    ticker.remove(1)
+    time.sleep(0.05)
+    while ticks.acquire(blocking=False):
+        pass
+    assert not ticks.acquire(timeout=0.1)

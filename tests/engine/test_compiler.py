@@ -1,0 +1,192 @@
+"""Compiled modules: made once for all processes, kept, and made anew where they do not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import wasmtime
+
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.compiler import Compiler
+from wasm_kernel.errors import CacheWarning, CompileError
+
+TINY = wasmtime.wat2wasm('(module (func (export "f") (result i32) (i32.const 42)))')
+DIGEST = hashlib.sha256(TINY).hexdigest()
+
+BUILDER = """
+import pathlib, sys, time
+from wasm_kernel.engine import compiler
+from wasm_kernel.engine.cache import Cache
+
+folder, binary, digest, seconds = sys.argv[1:]
+serialize = compiler._serialize
+
+def slowly(module, path):
+    print("compiled", flush=True)
+    with path.open("wb") as file:
+        data = module.serialize()
+        file.write(data[: len(data) // 2])
+        file.flush()
+        time.sleep(float(seconds))
+        file.write(data[len(data) // 2 :])
+
+compiler._serialize = slowly
+made = compiler.Compiler(Cache(pathlib.Path(folder)))
+made.module(pathlib.Path(binary), digest, False, lambda text: None)
+print("loaded", flush=True)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    """An empty cache."""
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> Path:
+    """A very small wasm file."""
+    path = tmp_path / "tiny.wasm"
+    path.write_bytes(TINY)
+    return path
+
+
+def silent(text: str) -> None:
+    """Nobody listens."""
+
+
+def answer_of(cache: Cache, binary: Path, *, metered: bool = False) -> int:
+    """What the module answers, as a new process would get it."""
+    compiled = Compiler(cache).module(binary, DIGEST, metered, silent)
+    store = wasmtime.Store(compiled.engine)
+    store.set_epoch_deadline(10**6)
+    if metered:
+        store.set_fuel(1000)
+    function = wasmtime.Instance(store, compiled.module, []).exports(store)["f"]
+    assert isinstance(function, wasmtime.Func)
+    return int(function(store))
+
+
+def modules_in(cache: Cache) -> list[Path]:
+    return sorted(cache.folder.glob("*.cwasm"))
+
+
+def builder(cache: Cache, binary: Path, seconds: float) -> subprocess.Popen[str]:
+    """Another process that compiles, and takes `seconds` to write."""
+    command = [sys.executable, "-c", BUILDER, str(cache.folder), str(binary), DIGEST, str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_a_compiled_module_runs(cache: Cache, binary: Path) -> None:
+    assert answer_of(cache, binary) == 42
+
+
+def test_a_compiled_module_is_kept(cache: Cache, binary: Path) -> None:
+    answer_of(cache, binary)
+    told: list[str] = []
+    Compiler(cache).module(binary, DIGEST, False, told.append)
+    assert told == []
+
+
+def test_a_process_loads_a_module_once(cache: Cache, binary: Path) -> None:
+    compiler = Compiler(cache)
+    first = compiler.module(binary, DIGEST, False, silent)
+    assert compiler.module(binary, DIGEST, False, silent).module is first.module
+
+
+def test_compiling_says_what_it_does(cache: Cache, binary: Path) -> None:
+    told: list[str] = []
+    Compiler(cache).module(binary, DIGEST, False, told.append)
+    assert "compiling the Python guest" in told[0]
+
+
+def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
+    answer_of(cache, binary)
+    assert answer_of(cache, binary, metered=True) == 42
+    plain, metered = (path.read_bytes() for path in reversed(modules_in(cache)))
+    assert plain != metered
+
+
+def test_the_name_tells_the_flavours_apart(cache: Cache) -> None:
+    compiler = Compiler(cache)
+    assert compiler.name(DIGEST, True) != compiler.name(DIGEST, False)
+
+
+def test_the_name_tells_the_versions_of_wasmtime_apart(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Compiler(cache).name(DIGEST, True)
+    monkeypatch.setattr("wasm_kernel.engine.seams.VERSION", "1.0.0")
+    assert Compiler(cache).name(DIGEST, True) != ours
+
+
+def test_a_file_that_is_not_the_one_its_package_describes_is_refused(
+    cache: Cache, binary: Path
+) -> None:
+    with pytest.raises(CompileError, match="Reinstall"):
+        Compiler(cache).module(binary, "0" * 64, False, silent)
+
+
+def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
+    path = tmp_path / "no.wasm"
+    path.write_bytes(b"no wasm")
+    digest = hashlib.sha256(b"no wasm").hexdigest()
+    with pytest.raises(CompileError, match="does not compile"):
+        Compiler(cache).module(path, digest, False, silent)
+
+
+def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path) -> None:
+    cache.prepare()
+    cache.write(Compiler(cache).name(DIGEST, False), lambda path: put(path, b"another wasmtime's"))
+    with pytest.warns(CacheWarning, match="does not fit"):
+        assert answer_of(cache, binary) == 42
+    assert answer_of(cache, binary) == 42
+
+
+def test_a_module_of_the_other_flavour_is_made_anew(cache: Cache, binary: Path) -> None:
+    answer_of(cache, binary)
+    plain = modules_in(cache)[0].read_bytes()
+    cache.write(Compiler(cache).name(DIGEST, True), lambda path: put(path, plain))
+    with pytest.warns(CacheWarning, match="does not fit"):
+        assert answer_of(cache, binary, metered=True) == 42
+
+
+def test_a_damaged_module_is_made_anew(cache: Cache, binary: Path) -> None:
+    answer_of(cache, binary)
+    with modules_in(cache)[0].open("rb+") as file:
+        file.seek(4096)
+        file.write(b"\xcc" * 64)
+    with pytest.warns(CacheWarning, match="damaged"):
+        assert answer_of(cache, binary) == 42
+
+
+def test_two_processes_at_once_compile_once(cache: Cache, binary: Path) -> None:
+    both = [builder(cache, binary, 0.3) for _ in range(2)]
+    said = "".join(process.communicate(timeout=60)[0] for process in both)
+    assert (said.count("compiled"), said.count("loaded")) == (1, 2)
+    assert len(modules_in(cache)) == 1
+
+
+def test_after_a_builder_was_killed_there_is_one_good_file(cache: Cache, binary: Path) -> None:
+    doomed = builder(cache, binary, 60)
+    assert doomed.stdout is not None
+    assert doomed.stdout.readline() == "compiled\n"
+    waiting = builder(cache, binary, 0)
+    time.sleep(0.3)
+    doomed.send_signal(signal.SIGKILL)
+    doomed.communicate()
+    assert "loaded" in waiting.communicate(timeout=60)[0]
+    assert len(modules_in(cache)) == 1
+    assert answer_of(cache, binary) == 42
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)

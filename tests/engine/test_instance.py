@@ -1,0 +1,309 @@
+"""One live guest: how it ends, who may call it, what it may grow to."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wasmtime
+
+from tests.engine.tiny import MIB, Guest
+from wasm_kernel.engine.clock import DEAF, Reason
+from wasm_kernel.engine.seams import Stop
+from wasm_kernel.engine.thread import STACK_BYTES, GuestThread
+from wasm_kernel.engine.traps import classify
+from wasm_kernel.errors import (
+    CellTimeout,
+    GuestCrashed,
+    GuestExited,
+    GuestStopped,
+    Interrupted,
+    OutOfFuel,
+    StackExhausted,
+)
+
+KNOWN = {
+    wasmtime.TrapCode.OUT_OF_FUEL: OutOfFuel,
+    wasmtime.TrapCode.STACK_OVERFLOW: StackExhausted,
+}
+
+
+def on_guest_thread(job: Callable[[], Any]) -> Any:
+    """What `job` gives on a thread with a big stack."""
+    thread = GuestThread("test")
+    try:
+        return thread.submit(job).result(60)
+    finally:
+        thread.close(lambda: None)
+        thread.join(5)
+
+
+def stopped(guest: Guest, name: str, *args: int, fuel: int | None = None) -> GuestStopped:
+    with pytest.raises(GuestStopped) as caught:
+        guest.call(name, *args, fuel=fuel)
+    return caught.value
+
+
+@pytest.mark.parametrize("code", list(wasmtime.TrapCode))
+def test_every_trap_has_an_error(code: wasmtime.TrapCode) -> None:
+    assert type(classify(Stop(trap=code), None, fuel=7)) is KNOWN.get(code, GuestCrashed)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"), [("deadline", CellTimeout), ("grace", Interrupted), ("closed", GuestCrashed)]
+)
+def test_every_reason_of_the_clock_has_an_error(cause: str, kind: type[GuestStopped]) -> None:
+    assert type(classify(Stop(), Reason(cause, 1.0), fuel=None)) is kind
+
+
+def test_a_trap_that_came_first_is_told_although_the_clock_had_a_reason_too() -> None:
+    stop = Stop(trap=wasmtime.TrapCode.UNREACHABLE)
+    assert isinstance(classify(stop, Reason("deadline", 1.0), fuel=None), GuestCrashed)
+
+
+def test_unreachable_is_a_crash(guest: Guest) -> None:
+    error = stopped(guest, "unreachable")
+    assert isinstance(error, GuestCrashed)
+    assert error.trap == "unreachable"
+
+
+def test_reading_outside_the_memory_is_a_crash(guest: Guest) -> None:
+    error = stopped(guest, "out_of_bounds")
+    assert isinstance(error, GuestCrashed)
+    assert error.trap == "memory out of bounds"
+
+
+def test_dividing_by_zero_is_a_crash(guest: Guest) -> None:
+    assert isinstance(stopped(guest, "divide"), GuestCrashed)
+
+
+@pytest.mark.parametrize("code", [0, 3, 125])
+def test_an_exit_carries_its_code(guest: Guest, code: int) -> None:
+    error = stopped(guest, "exit", code)
+    assert isinstance(error, GuestExited)
+    assert error.code == code
+
+
+def test_an_endless_recursion_exhausts_the_stack_and_not_the_process(tmp_path: Path) -> None:
+    def recurse() -> GuestStopped:
+        guest = Guest(tmp_path)
+        try:
+            return stopped(guest, "recurse")
+        finally:
+            guest.close()
+
+    assert isinstance(on_guest_thread(recurse), StackExhausted)
+
+
+def test_fuel_runs_out(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, metered=True)
+    try:
+        error = stopped(guest, "spin", fuel=100_000)
+        assert isinstance(error, OutOfFuel)
+        assert error.budget == 100_000
+        assert guest.instance.fuel_left == 0
+    finally:
+        guest.close()
+
+
+def test_lowering_fuel_says_what_it_took(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, metered=True)
+    try:
+        guest.call("nothing", fuel=1000)
+        left = guest.instance.fuel_left
+        assert left is not None
+        assert guest.instance.lower_fuel(10) == left - 10
+        assert guest.instance.lower_fuel(10_000) == 0
+    finally:
+        guest.close()
+
+
+def test_unmetered_code_has_no_fuel(guest: Guest) -> None:
+    assert guest.instance.fuel_left is None
+    assert guest.instance.lower_fuel(1) == 0
+
+
+def test_a_computing_guest_is_stopped_at_its_deadline(guest: Guest) -> None:
+    guest.clock.arm(DEAF, 0.1, 1.0)
+    begun = time.monotonic()
+    error = stopped(guest, "spin")
+    assert isinstance(error, CellTimeout)
+    assert time.monotonic() - begun < 1
+
+
+def test_a_computing_guest_is_stopped_when_its_sandbox_closes(guest: Guest) -> None:
+    threading.Timer(0.1, guest.clock.close).start()
+    assert isinstance(stopped(guest, "spin"), GuestCrashed)
+
+
+def test_memory_grows_to_its_limit_and_no_further(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, memory_bytes=1 * MIB)
+    try:
+        assert guest.call("grow", 8) == 8
+        assert guest.call("grow", 1) == 0xFFFFFFFF
+    finally:
+        guest.close()
+
+
+def test_the_host_grows_memory_no_further_than_the_limit(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, memory_bytes=1 * MIB)
+    try:
+        with pytest.raises(MemoryError, match="memory_bytes"):
+            guest.instance.grow_to(2 * MIB)
+    finally:
+        guest.close()
+
+
+def test_a_guest_without_memory_left_says_so(guest: Guest) -> None:
+    assert guest.instance.allocate(1_000_000) == 0
+    with pytest.raises(GuestCrashed, match="out of memory"):
+        guest.instance.turn(b"x" * 1_000_000)
+
+
+def test_another_thread_may_not_call_an_instance(guest: Guest) -> None:
+    def call() -> None:
+        guest.call("nothing")
+
+    with pytest.raises(RuntimeError, match="thread"):
+        on_guest_thread(call)
+
+
+def test_closing_twice_is_closing_once(guest: Guest) -> None:
+    guest.instance.close()
+    guest.instance.close()
+
+
+def test_an_instance_that_stopped_can_be_closed(guest: Guest) -> None:
+    stopped(guest, "unreachable")
+    guest.close()
+
+
+def test_a_leaked_instance_warns(tmp_path: Path) -> None:
+    guest = Guest(tmp_path)
+    instance = guest.instance
+    with pytest.warns(ResourceWarning, match="not closed"):
+        instance.__del__()
+    instance.close()
+
+
+def test_a_closed_instance_does_not_warn(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Guest(tmp_path).close()
+        gc.collect()
+
+
+def test_one_guest_after_another(tmp_path: Path) -> None:
+    for _ in range(50):
+        guest = Guest(tmp_path)
+        assert guest.call("nothing") == 0
+        guest.close()
+
+
+def test_a_handler_that_fails_is_an_error_number_to_the_guest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(data: bytes) -> bytes:
+        raise KeyboardInterrupt
+
+    guest = Guest(tmp_path, handler=handler)
+    try:
+        assert guest.call("host_call", *guest.text("hi"), 64, 68) != 0
+        assert "host" in caplog.text
+        assert guest.call("nothing") == 0
+    finally:
+        guest.close()
+
+
+def test_the_door_answers_in_the_guests_memory(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, handler=lambda data: data + b" back")
+    try:
+        assert guest.call("host_call", *guest.text("hi"), 64, 68) == 0
+        at, length = guest.instance.reach.read_word(64), guest.instance.reach.read_word(68)
+        assert guest.instance.reach.read(at, length) == b"hi back"
+    finally:
+        guest.close()
+
+
+@pytest.mark.parametrize(("at", "length"), [(0, 2**32 - 1), (2**32 - 8, 64), (0, 100 * MIB)])
+def test_the_door_reads_nothing_outside_the_guests_memory(
+    guest: Guest, at: int, length: int
+) -> None:
+    assert guest.call("host_call", at, length, 64, 68) != 0
+
+
+def test_the_door_writes_nothing_outside_the_guests_memory(guest: Guest) -> None:
+    assert guest.call("host_call", *guest.text("hi"), 2**32 - 4, 68) != 0
+
+
+def test_an_answer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, handler=lambda data: b"x" * 200_000)
+    try:
+        assert guest.call("host_call", *guest.text("hi"), 64, 68) != 0
+    finally:
+        guest.close()
+
+
+def test_a_guest_thread_leaves_the_stack_size_of_others_alone() -> None:
+    before = threading.stack_size()
+    on_guest_thread(lambda: None)
+    assert threading.stack_size() == before
+
+
+def test_a_guest_thread_has_room_for_deep_recursion() -> None:
+    assert STACK_BYTES >= 32 * MIB
+
+
+def test_jobs_run_one_after_another_on_one_thread() -> None:
+    thread = GuestThread("test")
+    try:
+        seen = [thread.submit(threading.get_ident) for _ in range(5)]
+        assert len({future.result(5) for future in seen}) == 1
+    finally:
+        thread.close(lambda: None)
+
+
+def test_a_job_that_fails_leaves_the_thread_alive() -> None:
+    thread = GuestThread("test")
+    try:
+        with pytest.raises(ZeroDivisionError):
+            thread.submit(lambda: 1 // 0).result(5)
+        assert thread.submit(lambda: 5).result(5) == 5
+    finally:
+        thread.close(lambda: None)
+
+
+def test_a_cancelled_job_does_not_run() -> None:
+    thread, gate, ran = GuestThread("test"), threading.Event(), list[int]()
+    try:
+        thread.submit(gate.wait)
+        doomed = thread.submit(lambda: ran.append(1))
+        assert doomed.cancel()
+        gate.set()
+        thread.submit(lambda: None).result(5)
+        assert ran == []
+    finally:
+        thread.close(lambda: None)
+
+
+def test_the_last_job_runs_after_all_others_once() -> None:
+    thread, ran = GuestThread("test"), list[str]()
+    thread.submit(lambda: ran.append("job"))
+    thread.close(lambda: ran.append("last"))
+    thread.close(lambda: ran.append("again"))
+    thread.join(5)
+    assert ran == ["job", "last"]
+
+
+def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, metered=True)
+    try:
+        assert isinstance(stopped(guest, "nothing", fuel=1), OutOfFuel)
+    finally:
+        guest.close()

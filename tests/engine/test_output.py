@@ -1,0 +1,191 @@
+"""The two streams: decoding across chunks, coalescing, order, caps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.tiny import Guest
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.output import HOLD_CHARS, Streams
+
+CAP = 1000
+
+
+class Heard(list[tuple[str, str]]):
+    """What a sink heard, in order."""
+
+    def __call__(self, name: str, text: str) -> None:
+        self.append((name, text))
+
+    def of(self, name: str) -> str:
+        return "".join(text for who, text in self if who == name)
+
+
+def streams(heard: Heard, cap: int = CAP) -> Streams:
+    made = Streams()
+    made.begin(heard, {"stdout": cap, "stderr": cap})
+    return made
+
+
+def test_a_character_split_between_writes_is_put_together() -> None:
+    heard = Heard()
+    out = streams(heard)
+    for byte in "€".encode():
+        out.feed("stdout", bytes([byte]))
+    out.end()
+    assert heard == [("stdout", "€")]
+
+
+def test_a_character_split_by_the_other_stream_is_put_together() -> None:
+    heard = Heard()
+    out = streams(heard)
+    out.feed("stdout", b"\xe2\x82")
+    out.feed("stderr", b"!")
+    out.feed("stdout", b"\xac")
+    out.end()
+    assert heard.of("stdout") == "€"
+
+
+def test_what_is_no_utf8_is_replaced() -> None:
+    heard = Heard()
+    out = streams(heard)
+    out.feed("stdout", b"a\xffb")
+    out.end()
+    assert heard == [("stdout", "a\ufffdb")]
+
+
+def test_half_a_character_at_the_end_is_replaced() -> None:
+    heard = Heard()
+    out = streams(heard)
+    out.feed("stdout", b"a\xe2\x82")
+    out.end()
+    assert heard.of("stdout") == "a\ufffd"
+
+
+def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
+    heard = Heard()
+    out = streams(heard)
+    out.feed("stdout", b"\xe2")
+    out.end()
+    out.begin(heard, {"stdout": CAP, "stderr": CAP})
+    out.feed("stdout", b"ok")
+    out.end()
+    assert heard[-1] == ("stdout", "ok")
+
+
+@given(text=st.text(max_size=200), data=st.data())
+def test_any_text_in_any_pieces_arrives(text: str, data: st.DataObject) -> None:
+    heard = Heard()
+    out = streams(heard, 10_000)
+    whole = text.encode("utf-8", "replace")
+    at = 0
+    while at < len(whole):
+        size = data.draw(st.integers(1, 9))
+        out.feed("stdout", whole[at : at + size])
+        at += size
+    out.end()
+    assert heard.of("stdout") == whole.decode()
+
+
+def test_small_writes_are_one_message() -> None:
+    heard = Heard()
+    out = streams(heard, 10_000)
+    for _ in range(1000):
+        out.feed("stdout", b"x\n")
+    out.end()
+    assert len(heard) == 1
+
+
+def test_what_is_held_is_bounded() -> None:
+    heard = Heard()
+    out = streams(heard, 10 * HOLD_CHARS)
+    for _ in range(5):
+        out.feed("stdout", b"x" * HOLD_CHARS)
+    assert len(heard) == 5
+
+
+def test_the_streams_keep_their_order() -> None:
+    heard = Heard()
+    out = streams(heard)
+    out.feed("stdout", b"one")
+    out.feed("stderr", b"two")
+    out.feed("stdout", b"three")
+    out.end()
+    assert heard == [("stdout", "one"), ("stderr", "two"), ("stdout", "three")]
+
+
+def test_a_tick_hands_on_what_is_old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    heard = Heard()
+    out = streams(heard)
+    out.feed("stdout", b"x")
+    out.on_tick()
+    assert heard == []
+    now[0] += 0.06
+    out.on_tick()
+    assert heard == [("stdout", "x")]
+
+
+def test_over_the_cap_the_rest_is_cut_with_one_notice() -> None:
+    heard = Heard()
+    out = streams(heard, 10)
+    for _ in range(5):
+        out.feed("stdout", b"1234567")
+    out.end()
+    text = heard.of("stdout")
+    assert text.startswith("1234567123\n[wasm-kernel]")
+    assert text.count("stdout_bytes") == 1
+
+
+def test_exactly_the_cap_is_no_cut() -> None:
+    heard = Heard()
+    out = streams(heard, 7)
+    out.feed("stdout", b"1234567")
+    out.end()
+    assert heard.of("stdout") == "1234567"
+
+
+def test_each_stream_has_its_own_cap() -> None:
+    heard = Heard()
+    out = streams(heard, 5)
+    out.feed("stdout", b"1234567")
+    out.feed("stderr", b"abc")
+    out.end()
+    assert heard.of("stderr") == "abc"
+
+
+def test_a_new_cell_has_the_whole_cap_again() -> None:
+    heard = Heard()
+    out = streams(heard, 5)
+    out.feed("stdout", b"1234567")
+    out.end()
+    out.begin(heard, {"stdout": 5, "stderr": 5})
+    out.feed("stdout", b"again")
+    out.end()
+    assert heard[-1] == ("stdout", "again")
+
+
+def test_between_turns_nobody_listens() -> None:
+    heard = Heard()
+    out = streams(heard)
+    out.end()
+    out.feed("stdout", b"late")
+    out.flush()
+    assert heard == []
+
+
+def test_the_guest_always_writes_everything(guest: Guest) -> None:
+    assert guest.write(1, b"x" * 5000) == abi.SUCCESS
+    assert guest.instance.reach.read_word(64 + 32) == 5000
+
+
+def test_a_write_from_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
+    guest.instance.reach.write(64, (0xFFFFFF00).to_bytes(4, "little") + b"\0\1\0\0")
+    assert guest.call("fd_write", 1, 64, 1, 96) == abi.EFAULT
+
+
+def test_a_write_of_too_many_buffers_is_refused(guest: Guest) -> None:
+    assert guest.call("fd_write", 1, 64, 1_000_000, 96) == abi.EFAULT

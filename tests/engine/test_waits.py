@@ -1,0 +1,132 @@
+"""The guest's `poll_oneoff`: sleeping that ends on time, or earlier where it must."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+
+import pytest
+
+from tests.engine.tiny import Guest
+from wasm_kernel.engine import abi
+from wasm_kernel.errors import CellTimeout
+
+REALTIME, MONOTONIC = 0, 1
+CLOCK, FD_READ, FD_WRITE = 0, 1, 2
+IN, OUT, COUNT = 65_536, 131_072, 64
+MS = 1_000_000
+
+
+class Signals:
+    """An interpreter that takes an interrupt at once."""
+
+    def __init__(self) -> None:
+        self.raised = 0
+
+    def raise_(self) -> None:
+        self.raised += 1
+
+    def pending(self) -> bool:
+        return False
+
+    def clear(self) -> None:
+        """Nothing is pending."""
+
+
+def timer(
+    nanoseconds: int, *, clock: int = MONOTONIC, absolute: bool = False, user: int = 7
+) -> bytes:
+    return struct.pack("<QB7xI4xQQH6x", user, CLOCK, clock, nanoseconds, 0, int(absolute))
+
+
+def file(kind: int, fd: int = 0, user: int = 8) -> bytes:
+    return struct.pack("<QB7xI28x", user, kind, fd)
+
+
+def poll(guest: Guest, *subscriptions: bytes) -> tuple[int, list[int]]:
+    """The error number and the userdata of what is ready."""
+    guest.instance.reach.write(IN, b"".join(subscriptions))
+    errno = guest.call("poll_oneoff", IN, OUT, len(subscriptions), COUNT)
+    count = guest.instance.reach.read_word(COUNT)
+    events = guest.instance.reach.read(OUT, 32 * count) if errno == abi.SUCCESS else b""
+    return errno, [user for (user,) in struct.iter_unpack("<Q24x", events)]
+
+
+def now_of(guest: Guest, clock: int) -> int:
+    assert guest.call("clock_time_get", clock, 1, 96) == abi.SUCCESS
+    return int.from_bytes(guest.instance.reach.read(96, 8), "little")
+
+
+def test_a_sleep_takes_its_time(guest: Guest) -> None:
+    begun = time.monotonic()
+    assert poll(guest, timer(50 * MS)) == (abi.SUCCESS, [7])
+    assert 0.05 <= time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("clock", [REALTIME, MONOTONIC])
+def test_a_sleep_until_a_time_of_the_guests_clock(guest: Guest, clock: int) -> None:
+    begun = time.monotonic()
+    poll(guest, timer(now_of(guest, clock) + 50 * MS, clock=clock, absolute=True))
+    assert 0.04 <= time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("clock", [REALTIME, MONOTONIC])
+def test_a_sleep_until_a_time_that_is_past_is_none(guest: Guest, clock: int) -> None:
+    begun = time.monotonic()
+    poll(guest, timer(1, clock=clock, absolute=True))
+    assert time.monotonic() - begun < 0.5
+
+
+def test_an_interrupt_ends_a_sleep(guest: Guest) -> None:
+    signals = Signals()
+    guest.clock.arm(signals, None, 1.0)
+    threading.Timer(0.05, guest.clock.interrupt).start()
+    begun = time.monotonic()
+    assert poll(guest, timer(30_000 * MS))[0] == abi.SUCCESS
+    assert time.monotonic() - begun < 1
+    assert signals.raised == 1
+
+
+def test_an_endless_sleep_can_be_interrupted(guest: Guest) -> None:
+    guest.clock.arm(Signals(), None, 1.0)
+    threading.Timer(0.05, guest.clock.interrupt).start()
+    assert poll(guest, timer(2**64 - 1))[0] == abi.SUCCESS
+
+
+def test_the_deadline_ends_a_sleep_and_the_turn(guest: Guest) -> None:
+    guest.clock.arm(Signals(), 0.1, 1.0)
+    begun = time.monotonic()
+    with pytest.raises(CellTimeout):
+        for _ in range(100_000):  # a guest that sleeps again and again
+            poll(guest, timer(30_000 * MS))
+            guest.call("spin")
+    assert time.monotonic() - begun < 1
+
+
+def test_the_earliest_of_several_timers_wakes(guest: Guest) -> None:
+    errno, ready = poll(guest, timer(60_000 * MS, user=1), timer(10 * MS, user=2))
+    assert (errno, ready) == (abi.SUCCESS, [2])
+
+
+@pytest.mark.parametrize("kind", [FD_READ, FD_WRITE])
+def test_a_file_is_ready_at_once(guest: Guest, kind: int) -> None:
+    begun = time.monotonic()
+    assert poll(guest, timer(60_000 * MS), file(kind, 1)) == (abi.SUCCESS, [8])
+    assert time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("count", [0, 1025, 2**32 - 1])
+def test_a_number_of_subscriptions_out_of_range_is_refused(guest: Guest, count: int) -> None:
+    assert guest.call("poll_oneoff", IN, OUT, count, COUNT) == abi.EINVAL
+
+
+@pytest.mark.parametrize("at", [2**32 - 8, 2**31])
+def test_subscriptions_outside_the_memory_are_a_bad_address(guest: Guest, at: int) -> None:
+    assert guest.call("poll_oneoff", at, OUT, 4, COUNT) == abi.EFAULT
+
+
+def test_what_was_printed_is_seen_before_a_sleep(guest: Guest) -> None:
+    guest.write(1, b"before")
+    poll(guest, timer(1))
+    assert guest.said == [("stdout", "before")]
