@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.fake import FakeSandbox
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def gate(progress: Callable[[str], None]) -> None:
     time.sleep(float(START))
 
 
-def fake(workspace: Path, policy: ExecutionPolicy, session_id: str) -> BaseSandbox:
+def fake(workspace: Path, policy: ExecutionPolicy, session_id: str, resume: Resume) -> BaseSandbox:
     made = FakeSandbox(workspace, policy, session_id, gate=gate)
     made.namespace.update(workspace=workspace, policy=policy, session_id=session_id)
     return cast("BaseSandbox", made)

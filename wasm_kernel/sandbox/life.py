@@ -27,7 +27,7 @@ _START_SECONDS = 30.0
 PRIVATE = ".wasm_kernel"
 """The host's own folder in a workspace; it does not exist for the guest."""
 
-SCRATCH = PRIVATE + "/tmp"
+SCRATCH = f"{PRIVATE}/tmp"  # noqa: S108 - not the host's
 """The guest's /tmp, below the workspace."""
 
 _KEPT = (

@@ -310,5 +310,5 @@ def create_sandbox(
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     return BaseSandbox(
-        driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id, resume
+        driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id, resume=resume
     )

@@ -28,6 +28,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sessions.lifecycle import open_workspace
 
 if TYPE_CHECKING:
@@ -37,17 +38,19 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.starting import Starting
     from wasm_kernel.sandbox.sandbox import BaseSandbox
 
-SandboxFactory = Callable[[Path, ExecutionPolicy, str], "BaseSandbox"]
+SandboxFactory = Callable[[Path, ExecutionPolicy, str, Resume], "BaseSandbox"]
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
 
-def create(workspace: Path, policy: ExecutionPolicy, session_id: str) -> BaseSandbox:
+def create(
+    workspace: Path, policy: ExecutionPolicy, session_id: str, resume: Resume
+) -> BaseSandbox:
     """The sandbox of a real kernel."""
     from wasm_kernel.sandbox.sandbox import create_sandbox
 
-    return create_sandbox(workspace=workspace, policy=policy, session_id=session_id)
+    return create_sandbox(workspace=workspace, policy=policy, session_id=session_id, resume=resume)
 
 
 class WasmKernelApp(JupyterApp):
@@ -81,7 +84,7 @@ class WasmKernelApp(JupyterApp):
         session_id = self.settings.session_id or session_of(path)
         policy = self.settings.policy()
         workspace = open_workspace(self.settings.root, session_id)
-        sandbox = factory(workspace, policy, session_id)
+        sandbox = factory(workspace, policy, session_id, Resume(self.settings.resume))
         try:
             self._serve(sandbox, path)
         finally:
@@ -189,7 +192,7 @@ def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) ->
 
     Args:
         argv: The command line, `sys.argv` by default.
-        factory: Makes the sandbox from a workspace, a policy and a session id.
+        factory: Makes the sandbox from a workspace, a policy, a session id and when to resume.
     """
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_core.paths import jupyter_data_dir
-from traitlets import Bool, Dict, Float, Int, List, TraitType, Unicode, default
+from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
 from traitlets.config import Configurable
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
+from wasm_kernel.sandbox.claim import Resume
 
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
@@ -45,6 +46,14 @@ class _Session(Configurable):
         config=True,
         help="The folder that holds the sessions' folders; $WASM_KERNEL_WORKSPACE_ROOT, or "
         "wasm-kernel/sessions in Jupyter's data folder.",
+    )
+    resume = Enum(
+        [resume.value for resume in Resume],
+        Resume.CRASH.value,
+        config=True,
+        help="When to go on with the variables that an earlier kernel left in the session: never, "
+        "after a crash of its process, or always. A restart that you ask for begins anew unless "
+        "it is always.",
     )
     allow_unsigned = Bool(
         False,
