@@ -97,7 +97,8 @@ def _recall(cache: Cache, name: str, stamp: str) -> Environment | None:
 def _stamp() -> str:
     """Changes whenever a package is installed or removed, or a file of the agent is touched."""
     parts = [_LAYOUT, os.environ.get(_ARTIFACTS, "")]
-    for path in [Path(entry) for entry in sys.path] + [path for _, path in agent_files()]:
+    installed = [Path(entry) for entry in sys.path if entry.endswith("-packages")]
+    for path in installed + [path for _, path in agent_files()]:
         try:
             status = path.stat()
         except OSError:
