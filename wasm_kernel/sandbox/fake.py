@@ -81,7 +81,10 @@ class FakeSandbox:
             self._waiting.add(outer)
 
         def run() -> None:
-            started.result()
+            problem = started.exception()
+            if problem is not None:
+                outer.set_exception(problem)
+                return
             with self._guard:
                 if outer not in self._waiting:
                     return

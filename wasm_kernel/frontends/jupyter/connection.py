@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.session import Session, new_id_bytes
-from traitlets import Bytes
+from traitlets import Bytes, TraitError
 
 from wasm_kernel.errors import WasmKernelError
 
@@ -39,7 +39,7 @@ class Connection(ConnectionFileMixin):
             return
         try:
             self.load_connection_file(str(path))
-        except (OSError, ValueError, TypeError, AttributeError) as problem:
+        except (OSError, ValueError, TypeError, AttributeError, TraitError) as problem:
             raise ConnectionFileError(
                 "The connection file can't be read. No kernel was started."
             ) from (problem)

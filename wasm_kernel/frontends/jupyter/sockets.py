@@ -39,13 +39,15 @@ class KernelSockets:
         self.iopub_thread = IOPubThread(
             self._bound(zmq.XPUB, "iopub"), pipe=False, session=connection.session
         )
+        # At once: what is sent before its thread runs is sent from here, which can swallow the
+        # wake-up of a subscription that has just come.
+        self.iopub_thread.start()
         self.iopub = self.iopub_thread.background_socket
         self.control_thread = ControlThread(daemon=True)
         self._heartbeat = self._beating()
 
     def start(self) -> None:
-        """Start the threads behind the channels that have one."""
-        self.iopub_thread.start()
+        """Answer on the control and heartbeat channels; the kernel listens already."""
         self.control_thread.start()
         self._heartbeat.start()
 

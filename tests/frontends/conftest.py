@@ -1,0 +1,119 @@
+"""Kernel processes on the fake sandbox, driven by Jupyter's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 20
+
+
+class Driven:
+    """A running kernel and a client of it."""
+
+    def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
+        self.km = KernelManager(kernel_name="fake", transport=env.pop("transport", "tcp"))
+        self.log = folder / "said"
+        self._said = self.log.open("wb")
+        self.km.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")
+        self.km.start_kernel(
+            extra_arguments=list(arguments),
+            env=os.environ | {"WASM_KERNEL_WORKSPACE_ROOT": str(folder / "sessions")} | env,
+            stdout=self._said,
+            stderr=self._said,
+        )
+        self.kc: Any = self.km.blocking_client()
+        self.kc.start_channels()
+
+    def run(self, code: str, **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The reply's content and the IOPub messages of one cell."""
+        return self.wait(self.kc.execute(code, **options))
+
+    def wait(self, sent: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        reply = self.reply(sent)
+        heard: list[dict[str, Any]] = []
+        while True:
+            message = self.kc.get_iopub_msg(timeout=SECONDS)
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            heard.append(message)
+            if message["content"].get("execution_state") == "idle":
+                return reply, heard
+
+    def reply(self, sent: str) -> dict[str, Any]:
+        while True:
+            message = self.kc.get_shell_msg(timeout=SECONDS)
+            if message["parent_header"].get("msg_id") == sent:
+                content: dict[str, Any] = message["content"]
+                return content
+
+    def control(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        """The reply's content to a request on the control channel."""
+        sent = self.kc.session.msg(kind, content)
+        self.kc.control_channel.send(sent)
+        while True:
+            message = self.kc.get_control_msg(timeout=SECONDS)
+            if message["parent_header"].get("msg_id") == sent["header"]["msg_id"]:
+                answer: dict[str, Any] = message["content"]
+                return answer
+
+    def hear(self, kind: str) -> dict[str, Any]:
+        """The next IOPub message of a kind."""
+        while True:
+            message = self.kc.get_iopub_msg(timeout=SECONDS)
+            if message["msg_type"] == kind:
+                content: dict[str, Any] = message["content"]
+                return content
+
+    def value(self, expression: str) -> str:
+        """What an expression comes to in the cells' namespace, as its repr."""
+        reply, _ = self.run("pass", user_expressions={"it": expression})
+        return str(reply["user_expressions"]["it"]["data"]["text/plain"])
+
+    def close(self) -> None:
+        self.kc.stop_channels()
+        self.km.shutdown_kernel(now=True)
+        self._said.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Driven]]:
+    """Starts kernels on the fake sandbox, with arguments and, by name, environment variables.
+
+    `up=False` does not wait until they listen.
+    """
+    spec = tmp_path / "share" / "kernels" / "fake"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", "{connection_file}"]
+    facts: dict[str, Any] = {"argv": argv, "display_name": "fake", "language": "python"}
+    facts |= {"interrupt_mode": "message", "env": {"PYTHONPATH": str(ROOT)}}
+    facts["metadata"] = {"supported_encryption": ["curve"]}
+    (spec / "kernel.json").write_text(json.dumps(facts))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
+    started: list[Driven] = []
+
+    def starting(*arguments: str, up: bool = True, **env: str) -> Driven:
+        started.append(Driven(tmp_path, *arguments, **env))
+        if up:
+            # what is published before the client has subscribed is lost to it
+            started[-1].hear("iopub_welcome")
+        return started[-1]
+
+    yield starting
+    for kernel in started:
+        kernel.close()
+
+
+@pytest.fixture
+def kernel(start: Callable[..., Driven]) -> Driven:
+    """One kernel on the fake sandbox."""
+    return start()

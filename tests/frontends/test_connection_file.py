@@ -1,0 +1,77 @@
+"""Connection files: whose session they name, and when they are refused."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.frontends.jupyter.connection import Connection, ConnectionFileError
+from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
+
+UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+
+
+def test_the_kernels_id_in_the_name_is_the_session(tmp_path: Path) -> None:
+    assert session_of(tmp_path / f"kernel-{UUID}.json") == UUID
+
+
+def test_another_file_names_the_same_session_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "kernel-x.json"
+    path.write_text(json.dumps({"key": "k"}))
+    assert session_of(path) == session_of(path)
+
+
+def test_another_key_is_another_session(tmp_path: Path) -> None:
+    path = tmp_path / "kernel-x.json"
+    path.write_text(json.dumps({"key": "k"}))
+    first = session_of(path)
+    path.write_text(json.dumps({"key": "l"}))
+    assert session_of(path) != first
+
+
+def test_a_plain_name_belongs_into_the_runtime_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    assert place_of("kernel-none.json") == tmp_path / "kernel-none.json"
+
+
+def connection(path: Path) -> Connection:
+    return Connection(connection_file=str(path))
+
+
+def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "open.json"
+    path.write_text(json.dumps({"key": "", "shell_port": 1}))
+    with pytest.raises(ConnectionFileError, match="holds no key"):
+        connection(path).open(allow_unsigned=False)
+
+
+def test_a_file_without_a_key_is_taken_where_that_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "open.json"
+    path.write_text(json.dumps({"key": "", "shell_port": 1}))
+    opened = connection(path)
+    opened.open(allow_unsigned=True)
+    assert opened.shell_port == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"ip": 3}'])
+def test_a_damaged_file_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(ConnectionFileError):
+        connection(path).open(allow_unsigned=False)
+
+
+def test_a_file_of_our_own_has_a_key_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "kernel.json"
+    opened = connection(path)
+    opened.open(allow_unsigned=False)
+    opened.save()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert json.loads(path.read_text())["key"]
+    opened.cleanup()
+    assert not path.exists()

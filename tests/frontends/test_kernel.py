@@ -1,0 +1,333 @@
+"""The kernel's side of the protocol, over real sockets, on a fake sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+import zmq
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+from jupyter_client.jsonutil import json_default
+
+from tests.frontends.conftest import ROOT, SECONDS, Driven
+
+SPIN = "while True:\n    pass"
+Start = Callable[..., Driven]
+
+
+def kinds(heard: list[dict]) -> list[str]:  # type: ignore[type-arg]
+    return [message["msg_type"] for message in heard]
+
+
+def test_a_cell_is_announced_before_its_output_and_idle_comes_last(kernel: Driven) -> None:
+    _, heard = kernel.run("print('x'); result({'text/plain': '1'})")
+    assert kinds(heard) == [
+        "status",
+        "execute_input",
+        "stream",
+        "stream",
+        "execute_result",
+        "status",
+    ]
+    assert heard[-1]["content"]["execution_state"] == "idle"
+
+
+def test_a_silent_cell_is_not_announced(kernel: Driven) -> None:
+    _, heard = kernel.run("pass", silent=True)
+    assert "execute_input" not in kinds(heard)
+
+
+def test_the_guest_counts_the_cells(kernel: Driven) -> None:
+    assert kernel.run("pass")[0]["execution_count"] == 1
+    assert kernel.run("pass", store_history=False)[0]["execution_count"] == 2
+    reply, heard = kernel.run("pass")
+    announced = next(m for m in heard if m["msg_type"] == "execute_input")
+    assert (reply["execution_count"], announced["content"]["execution_count"]) == (2, 2)
+
+
+def test_an_error_is_told_on_both_channels(kernel: Driven) -> None:
+    reply, heard = kernel.run("1/0")
+    told = next(m["content"] for m in heard if m["msg_type"] == "error")
+    assert (reply["status"], reply["ename"], told["ename"]) == ("error", *["ZeroDivisionError"] * 2)
+
+
+def test_a_failed_cell_aborts_those_sent_behind_it(kernel: Driven) -> None:
+    first = kernel.kc.execute("import time; time.sleep(0.5); 1/0")
+    behind = [kernel.kc.execute("pass") for _ in range(5)]
+    assert kernel.reply(first)["status"] == "error"
+    assert [kernel.reply(sent)["status"] for sent in behind] == ["aborted"] * 5
+
+
+def test_a_cell_sent_after_the_failure_runs(kernel: Driven) -> None:
+    assert kernel.run("1/0")[0]["status"] == "error"
+    assert kernel.run("pass")[0]["status"] == "ok"
+
+
+def test_without_stop_on_error_the_next_cells_run(kernel: Driven) -> None:
+    first = kernel.kc.execute("import time; time.sleep(0.2); 1/0", stop_on_error=False)
+    second = kernel.kc.execute("pass")
+    assert kernel.reply(first)["status"] == "error"
+    assert kernel.reply(second)["status"] == "ok"
+
+
+def test_user_expressions_come_back(kernel: Driven) -> None:
+    kernel.run("x = 41")
+    assert kernel.value("x + 1") == "42"
+
+
+def test_an_interrupt_ends_the_running_cell(kernel: Driven) -> None:
+    sent = kernel.kc.execute(SPIN)
+    kernel.hear("execute_input")
+    time.sleep(0.1)
+    assert kernel.control("interrupt_request", {})["status"] == "ok"
+    assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
+    assert kernel.run("pass")[0]["status"] == "ok"
+
+
+def test_sigint_interrupts_the_cell_and_not_the_kernel(kernel: Driven) -> None:
+    sent = kernel.kc.execute(SPIN)
+    kernel.hear("execute_input")
+    time.sleep(0.1)
+    os.kill(kernel.km.provisioner.pid, signal.SIGINT)  # type: ignore[union-attr]
+    assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
+    os.kill(kernel.km.provisioner.pid, signal.SIGINT)  # type: ignore[union-attr]
+    assert kernel.run("pass")[0]["status"] == "ok"
+
+
+def test_an_interrupt_while_idle_is_harmless(kernel: Driven) -> None:
+    kernel.run("pass")
+    kernel.control("interrupt_request", {})
+    assert kernel.run("pass")[0]["status"] == "ok"
+
+
+def test_control_and_heartbeat_answer_while_a_cell_computes(kernel: Driven) -> None:
+    sent = kernel.kc.execute(SPIN)
+    kernel.hear("execute_input")
+    assert kernel.control("kernel_info_request", {})["implementation"] == "wasm-kernel"
+    assert kernel.kc.is_alive()
+    kernel.control("interrupt_request", {})
+    kernel.reply(sent)
+
+
+def test_input_is_asked_for_and_answered(kernel: Driven) -> None:
+    sent = kernel.kc.execute("name = input('who? ')", allow_stdin=True)
+    asked = kernel.kc.get_stdin_msg(timeout=SECONDS)
+    assert asked["content"] == {"prompt": "who? ", "password": False}
+    kernel.kc.input("me")
+    assert kernel.reply(sent)["status"] == "ok"
+    assert kernel.value("name") == "'me'"
+
+
+def test_a_stale_answer_is_not_taken(kernel: Driven) -> None:
+    kernel.kc.input("stale")
+    time.sleep(0.2)
+    sent = kernel.kc.execute("name = input()", allow_stdin=True)
+    kernel.kc.get_stdin_msg(timeout=SECONDS)
+    kernel.kc.input("fresh")
+    kernel.reply(sent)
+    assert kernel.value("name") == "'fresh'"
+
+
+def test_input_is_refused_where_nobody_answers(kernel: Driven) -> None:
+    reply, _ = kernel.run("input()", allow_stdin=False)
+    assert "does not support input requests" in reply["evalue"]
+
+
+def test_an_interrupt_ends_the_wait_for_input(kernel: Driven) -> None:
+    sent = kernel.kc.execute("input()", allow_stdin=True)
+    kernel.kc.get_stdin_msg(timeout=SECONDS)
+    kernel.control("interrupt_request", {})
+    assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
+
+
+def test_a_cell_with_a_lone_surrogate_is_answered(kernel: Driven) -> None:
+    # no client packs one like this; JSON's escapes carry it all the same
+    kernel.kc.session.pack = lambda message: json.dumps(message, default=json_default).encode()
+    assert kernel.run("x = '\ud800'")[0]["status"] in ("ok", "error")
+
+
+def test_terminal_control_is_cut_out_of_what_is_shown(kernel: Driven) -> None:
+    _, heard = kernel.run(r"print('a\x1b]52;c;Zm9v\x07b\x1b[2Jc', end='')")
+    assert [m["content"]["text"] for m in heard if m["msg_type"] == "stream"] == ["abc"]
+
+
+def test_a_waiting_cell_says_how_far_the_start_is(start: Start) -> None:
+    kernel = start(FAKE_START="2")
+    _, heard = kernel.run("print('ran')")
+    said = [m["content"] for m in heard if m["msg_type"] == "stream"]
+    assert said[0] == {"name": "stderr", "text": "compiling the fake\n"}
+    assert said[1]["text"] == "ran"
+
+
+def test_kernel_info_does_not_wait_for_the_start(start: Start) -> None:
+    kernel = start(FAKE_START="5")
+    begun = time.monotonic()
+    assert kernel.reply(kernel.kc.kernel_info())["language_info"]["version"].startswith("3.")
+    assert time.monotonic() - begun < 4
+
+
+def test_an_interrupt_ends_a_cell_that_waits_for_the_start(start: Start) -> None:
+    kernel = start(FAKE_START="3")
+    sent = kernel.kc.execute("pass")
+    kernel.hear("execute_input")
+    begun = time.monotonic()
+    kernel.control("interrupt_request", {})
+    assert kernel.reply(sent)["ename"] == "KeyboardInterrupt"
+    assert time.monotonic() - begun < 2
+    assert kernel.run("pass")[0]["status"] == "ok"
+
+
+def test_a_failed_start_is_the_cells_error(start: Start) -> None:
+    reply, heard = start(FAKE_START="fail").run("pass")
+    assert (reply["ename"], reply["evalue"]) == ("CompileError", "The fake does not compile.")
+    assert "error" in kinds(heard)
+
+
+def test_shutdown_ends_a_kernel_whose_cell_computes(kernel: Driven) -> None:
+    kernel.kc.execute(SPIN)
+    kernel.hear("execute_input")
+    assert kernel.control("shutdown_request", {"restart": False})["status"] == "ok"
+    ended(kernel)
+
+
+def test_exit_ends_the_kernel_after_its_reply(kernel: Driven) -> None:
+    reply, _ = kernel.run("payload({'source': 'ask_exit', 'keepkernel': False})")
+    assert reply["payload"] == [{"source": "ask_exit", "keepkernel": False}]
+    ended(kernel)
+
+
+def test_a_cell_that_kills_its_kernel_gets_no_reply(kernel: Driven) -> None:
+    kernel.kc.execute("terminate()")
+    ended(kernel)
+    assert not kernel.kc.shell_channel.msg_ready()
+
+
+def test_a_restart_finds_the_files_and_clears_the_variables(kernel: Driven) -> None:
+    kernel.run("(workspace / 'kept').write_text('1'); x = 1")
+    kernel.km.restart_kernel(now=True)
+    kernel.kc.wait_for_ready(timeout=SECONDS)
+    assert kernel.value("(workspace / 'kept').read_text()") == "'1'"
+    assert kernel.value("'x' in globals()") == "False"
+
+
+def test_the_session_is_named_after_the_kernel(kernel: Driven) -> None:
+    # Jupyter's servers name the connection file so, and keep the name over a restart
+    named = Path(kernel.km.connection_file).stem.removeprefix("kernel-")
+    assert kernel.value("session_id") == repr(named)
+
+
+def test_traits_of_the_command_line_reach_the_policy(start: Start) -> None:
+    kernel = start(
+        "--WasmKernel.cell_timeout=0", "--WasmKernel.stdout_bytes=5", "--WasmKernel.session_id=mine"
+    )
+    said = "policy.cell_timeout, policy.stdout_bytes, session_id"
+    assert kernel.value(said) == "(None, 5, 'mine')"
+
+
+def test_a_config_file_reaches_the_policy(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "jupyter_wasm_kernel_config.py").write_text("c.WasmKernel.grace_seconds = 7.5\n")
+    kernel = start(JUPYTER_CONFIG_DIR=str(tmp_path))
+    assert kernel.value("policy.grace_seconds") == "7.5"
+
+
+def test_settings_of_other_kernels_are_accepted_in_silence(start: Start) -> None:
+    kernel = start("--HistoryManager.hist_file=:memory:", "--IPKernelApp.quiet=True")
+    kernel.run("pass")
+    assert kernel.log.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("--WasmKernel.cell_timeout=soon", "cell_timeout"),
+        ("--WasmKernel.memory_bytes=1", "WasmKernel.memory_bytes"),
+        ("--WasmKernel.mounts=nonsense", "WasmKernel.mounts"),
+        ("--WasmKernel.session_id=../x", "session id"),
+    ],
+)
+def test_a_bad_setting_ends_the_start_with_one_line(
+    start: Start, argument: str, named: str
+) -> None:
+    kernel = start(argument, up=False)
+    ended(kernel)
+    said = kernel.log.read_text()
+    assert named in said
+    assert said.count("\n") == 1
+
+
+def test_a_kernel_over_ipc_works(start: Start) -> None:
+    assert start(transport="ipc").run("pass")[0]["status"] == "ok"
+
+
+def test_only_a_client_with_the_curve_keys_is_heard(start: Start, tmp_path: Path) -> None:
+    public, secret = zmq.curve_keypair()
+    path = tmp_path / "curve.json"
+    write_connection_file(str(path), key=b"k", curve_publickey=public, curve_secretkey=secret)
+    command = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", str(path)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        try:
+            assert answered(path, 10)
+            facts = json.loads(path.read_text())
+            path.write_text(json.dumps({k: v for k, v in facts.items() if "curve" not in k}))
+            assert not answered(path, 1)
+        finally:
+            process.kill()
+
+
+def answered(path: Path, seconds: float) -> bool:
+    client: Any = BlockingKernelClient(connection_file=str(path))
+    client.load_connection_file()
+    client.start_channels()
+    client.kernel_info()
+    try:
+        client.get_shell_msg(timeout=seconds)
+    except Empty:
+        return False
+    finally:
+        client.stop_channels()
+    return True
+
+
+def test_a_debugger_is_refused_in_words(kernel: Driven) -> None:
+    answer = kernel.control("debug_request", {"type": "request", "seq": 3, "command": "attach"})
+    assert (answer["success"], answer["request_seq"]) == (False, 3)
+
+
+def test_a_subshell_is_refused(kernel: Driven) -> None:
+    assert kernel.control("create_subshell_request", {})["status"] == "error"
+
+
+def test_an_unknown_comm_is_closed(kernel: Driven) -> None:
+    opened = kernel.kc.session.msg("comm_open", {"comm_id": "c", "target_name": "t", "data": {}})
+    kernel.kc.shell_channel.send(opened)
+    assert kernel.hear("comm_close")["comm_id"] == "c"
+
+
+def test_a_query_that_fails_has_an_empty_answer(kernel: Driven) -> None:
+    kernel.run("answers = {'complete': ValueError('no')}")
+    assert kernel.reply(kernel.kc.complete("x", 1))["matches"] == []
+
+
+def test_the_process_says_nothing_by_itself(kernel: Driven) -> None:
+    kernel.run("print('x')")
+    kernel.control("shutdown_request", {"restart": False})
+    ended(kernel)
+    assert kernel.log.read_bytes() == b""
+
+
+def ended(kernel: Driven) -> None:
+    """Wait for the process to end by itself, and well within what front ends wait."""
+    limit = time.monotonic() + 5
+    while kernel.km.is_alive():
+        assert time.monotonic() < limit, "the kernel is still there"
+        time.sleep(0.05)

@@ -1,0 +1,97 @@
+"""From the sandbox's words to Jupyter's, whatever a hostile guest puts in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel.frontends.jupyter import messages, outputs
+from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
+
+
+def result(error: CellError | None = None, **reply: Any) -> SandboxResult:
+    return SandboxResult(
+        error is None, "", "", 0, error, None, 0, 0.0, (), (), (), Path(), (), reply
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("output", "kind", "content"),
+    [
+        (Stream("stderr", "x"), "stream", {"name": "stderr", "text": "x"}),
+        (
+            Display({"a/b": 1}, {"m": 1}, {"display_id": "d"}),
+            "display_data",
+            {"data": {"a/b": 1}, "metadata": {"m": 1}, "transient": {"display_id": "d"}},
+        ),
+        (
+            Display({}, update=True),
+            "update_display_data",
+            {"data": {}, "metadata": {}, "transient": {}},
+        ),
+        (ClearOutput(True), "clear_output", {"wait": True}),
+        (Result(3, {}), "execute_result", {"execution_count": 3, "data": {}, "metadata": {}}),
+        (Error("E", "v", ("t",)), "error", {"ename": "E", "evalue": "v", "traceback": ["t"]}),
+    ],
+)
+def test_each_output_has_its_message(output: Output, kind: str, content: dict[str, Any]) -> None:
+    assert messages.of_output(output) == (kind, content)
+
+
+def test_a_reply_keeps_its_shape_whatever_the_guest_answered() -> None:
+    reply = messages.execute_reply(result(user_expressions=[1], payload={"a": 1}), 4)
+    assert reply == {"status": "ok", "execution_count": 4, "user_expressions": {}, "payload": []}
+
+
+def test_an_error_reply_carries_the_error_without_terminal_control() -> None:
+    reply = messages.execute_reply(result(CellError("E\x07", "v\x1b[2J", ("\x1b[31mt",))), 1)
+    assert (reply["status"], reply["ename"], reply["evalue"]) == ("error", "E", "v")
+    assert reply["traceback"] == ["\x1b[31mt"]
+
+
+@pytest.mark.parametrize("value", ["x", [1], {"ename": 1}, None, {"status": "ok", "data": 3}])
+def test_a_malformed_user_expression_does_no_harm(value: Any) -> None:
+    reply = messages.execute_reply(result(user_expressions={"it": value}), 1)
+    assert reply["user_expressions"]["it"]["status"] in ("ok", "error")
+
+
+@pytest.mark.parametrize(
+    "item", [1, {}, {"source": "edit_magic", "filename": "x"}, {"source": ["page"]}]
+)
+def test_an_unknown_payload_is_dropped(item: Any) -> None:
+    assert messages.payloads([item]) == []
+
+
+def test_payloads_are_capped_in_number_and_size() -> None:
+    text = "x" * (messages.PAYLOAD_CHARACTERS + 1)
+    found = messages.payloads([{"source": "set_next_input", "text": text}] * 100)
+    assert len(found) == messages.PAYLOADS
+    assert found[0]["text"].endswith("[cut: it is longer than a cell may send]")
+
+
+def test_a_pager_payload_passes() -> None:
+    page = {"source": "page", "data": {"text/plain": "doc"}, "start": 0}
+    assert messages.payloads([page]) == [page]
+
+
+@pytest.mark.parametrize("count", [True, -1, "3", 2**60, None, 1.5])
+def test_a_count_that_is_none_is_not_believed(count: Any) -> None:
+    assert messages.count_of({"execution_count": count}) is None
+
+
+def test_empty_answers_are_whole_replies() -> None:
+    assert messages.complete_reply({}, 7)["cursor_start"] == 7
+    assert messages.inspect_reply({}) == {
+        "status": "ok", "found": False, "data": {}, "metadata": {},
+    }  # fmt: skip
+    assert messages.is_complete_reply({}) == {"status": "unknown"}
+    assert messages.history_reply({"history": 3}) == {"status": "ok", "history": []}
+
+
+def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
+    data = {"text/plain": "a\x1b[2Jb", "application/json": {"x": "\x1b"}}
+    shown = outputs.clean_bundle(data)
+    assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}

@@ -1,0 +1,49 @@
+"""The kernel's traits: one for each limit, checked where they are set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traitlets.config import Config
+
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+
+
+def settings(**traits: Any) -> Any:
+    return KernelSettings(config=Config({"WasmKernel": traits}))
+
+
+def test_every_limit_is_a_trait_with_the_policys_description() -> None:
+    traits = KernelSettings.class_traits(config=True)
+    assert set(POLICY_FIELDS) <= set(traits)
+    assert all(traits[name].help for name in POLICY_FIELDS)
+
+
+def test_the_defaults_are_the_policys() -> None:
+    assert settings().policy() == ExecutionPolicy()
+
+
+def test_no_time_limit_is_written_as_zero() -> None:
+    assert settings(cell_timeout=0).policy().cell_timeout is None
+
+
+def test_a_broken_rule_names_the_trait() -> None:
+    with pytest.raises(PolicyError, match=r"WasmKernel\.fuel_budget"):
+        settings(fuel_budget=-1).policy()
+
+
+def test_mounts_are_read_from_their_text_form(tmp_path: Path) -> None:
+    (mount,) = settings(mounts=[f"{tmp_path}:/data:rw"]).policy().mounts
+    assert (mount.host, mount.guest, mount.writable) == (tmp_path, "/data", True)
+
+
+def test_the_workspaces_place_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path))
+    assert settings().root == tmp_path
+    assert settings(workspace_root="~/x").root == Path("~/x").expanduser()

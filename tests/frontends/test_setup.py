@@ -1,0 +1,111 @@
+"""The command line: the kernelspec in the picker, and what the doctor says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.errors import CompileError
+from wasm_kernel.frontends import cli
+from wasm_kernel.frontends.setup import doctor, kernelspecs, warming
+
+
+def spec_of(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "kernel.json").read_text())
+    return found
+
+
+def test_the_shipped_kernelspec_names_no_interpreter_of_its_own() -> None:
+    spec = spec_of(kernelspecs.source())
+    assert spec["argv"] == ["python", "-m", "wasm_kernel", "-f", "{connection_file}"]
+    assert spec["interrupt_mode"] == "message"
+
+
+def test_the_notebooks_folder_is_kept_off_the_import_path() -> None:
+    assert spec_of(kernelspecs.source())["env"] == {"PYTHONSAFEPATH": "1"}
+
+
+def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "traitlets.py").write_text("raise SystemExit('ran outside the sandbox')\n")
+    root = str(Path(__file__).resolve().parents[2])
+    command = [
+        sys.executable,
+        "-m",
+        "wasm_kernel",
+        "--WasmKernel.memory_bytes=1",
+        "-f",
+        "none.json",
+    ]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False
+    )
+    assert "WasmKernel.memory_bytes" in ran.stderr
+
+
+def test_install_names_this_interpreter(tmp_path: Path) -> None:
+    options = ["--prefix", str(tmp_path), "--name", "mine", "--display-name", "Mine"]
+    assert cli.main(["install", *options, "--env", "A", "1"]) == 0
+    spec = spec_of(tmp_path / "share" / "jupyter" / "kernels" / "mine")
+    assert isinstance(spec["argv"], list)
+    assert spec["argv"][0] == sys.executable
+    assert spec["display_name"] == "Mine"
+    assert spec["env"] == {"PYTHONSAFEPATH": "1", "A": "1"}
+
+
+def test_uninstall_removes_what_install_made(tmp_path: Path) -> None:
+    place = kernelspecs.Place(prefix=str(tmp_path))
+    made = kernelspecs.install(place)
+    assert cli.main(["uninstall", "--prefix", str(tmp_path)]) == 0
+    assert not made.exists()
+
+
+def test_uninstall_leaves_other_kernels_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "share" / "jupyter" / "kernels" / "other"
+    other.mkdir(parents=True)
+    (other / "kernel.json").write_text('{"argv": ["x"]}')
+    assert cli.main(["uninstall", "--prefix", str(tmp_path), "--name", "other"]) == 1
+    assert other.exists()
+    assert "Nothing was removed" in capsys.readouterr().err
+
+
+def test_warming_again_says_that_all_is_ready(
+    warm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["warm"]) == 0
+    assert capsys.readouterr().out.startswith("ready:")
+
+
+def test_a_failed_warming_ends_with_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(say: object, *, metered: bool) -> None:
+        raise CompileError("it does not compile")
+
+    monkeypatch.setattr(warming, "warm", fail)
+    assert cli.main(["warm"]) == 1
+    assert capsys.readouterr().err == "wasm-kernel: it does not compile\n"
+
+
+def test_the_doctor_finds_a_warm_machine_well(
+    warm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["doctor"]) == 0
+    assert "the base image with pandas and matplotlib is built" in capsys.readouterr().out
+
+
+def test_the_doctor_names_an_interpreter_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
+    made = kernelspecs.install(kernelspecs.Place(prefix=str(tmp_path)))
+    spec = spec_of(made)
+    spec["argv"] = ["/gone/python", "-m", "wasm_kernel"]
+    (made / "kernel.json").write_text(json.dumps(spec))
+    broken = [f for f in doctor.examine(tmp_path) if f.mark == "broken"]
+    assert any("/gone/python" in finding.text for finding in broken)
