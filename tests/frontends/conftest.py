@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,9 @@ class Driven:
         self.km = KernelManager(kernel_name="fake", transport=env.pop("transport", "tcp"))
         self.log = folder / "said"
         self._said = self.log.open("wb")
-        self.km.connection_file = str(folder / f"kernel-{uuid.uuid4()}.json")
+        # not in the test's own folder: an ipc socket's path may have 107 bytes
+        self._runtime = tempfile.TemporaryDirectory(prefix="wk-")
+        self.km.connection_file = str(Path(self._runtime.name, f"kernel-{uuid.uuid4()}.json"))
         self.km.start_kernel(
             extra_arguments=list(arguments),
             env=os.environ | {"WASM_KERNEL_WORKSPACE_ROOT": str(folder / "sessions")} | env,
@@ -83,6 +86,7 @@ class Driven:
         self.kc.stop_channels()
         self.km.shutdown_kernel(now=True)
         self._said.close()
+        self._runtime.cleanup()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ _SEQUENCE = re.compile(
     rf"(?P<colour>\x1b\[[0-9;:]*m)"
     rf"|{_CSI}[@-~]"
     rf"|{_STRING}(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-OQ-WYZ`-~]"
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
     r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
 _UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]*)\Z")
