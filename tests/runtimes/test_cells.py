@@ -68,8 +68,15 @@ def test_an_unprintable_error_still_gets_a_reply(serve: Serve) -> None:
 @pytest.mark.parametrize("body", ["raise ValueError(1)", "return 5"])
 def test_a_broken_repr_is_an_error_and_no_more(serve: Serve, body: str) -> None:
     [turn, after] = serve(f"class R:\n    def __repr__(self): {body}\nR()", "1")
-    assert turn.sent("error")
+    [error] = turn.sent("error")
+    assert (turn.reply["status"], turn.reply["ename"]) == ("error", error["ename"])
     assert after.text == "1"
+
+
+def test_a_failed_display_does_not_fail_its_cell(serve: Serve) -> None:
+    [turn] = serve("class R:\n    def __repr__(self): 1/0\ndisplay(R())")
+    assert turn.sent("error")
+    assert turn.reply["status"] == "ok"
 
 
 def test_input_is_answered_by_the_host(serve: Serve, make_cell: Cell) -> None:

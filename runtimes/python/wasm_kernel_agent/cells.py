@@ -70,12 +70,14 @@ class Cells:
         error: BaseException | None = result.error_before_exec or result.error_in_exec
         if shell.ended is not None and isinstance(error, asyncio.CancelledError):
             error = shell.ended
-        return error
+        # a value that could not be shown fails its cell, as under ipykernel
+        return error if error is not None else shell.display_error
 
     def _settle(self) -> None:
         """End what a cell left half done, such as a debugger that was interrupted."""
         shell = self._shell
         sys.displayhook = sys.__displayhook__
+        shell.displayhook.finish_displayhook()
         shell.display_trap._nested_level = 0
         if shell.builtin_trap._nested_level:
             shell.builtin_trap._nested_level = 0

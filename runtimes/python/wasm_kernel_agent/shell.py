@@ -59,6 +59,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     keepkernel_on_exit: bool | None = None
     last_traceback: list[str] | None = None
     ended: BaseException | None = None
+    display_error: BaseException | None = None
     agent: Any = None
 
     def __init__(self, outbox: Outbox, **kwargs: Any) -> None:
@@ -170,7 +171,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, with no traceback or interrupt left over from an earlier one."""
         self.last_traceback = None
-        self.ended = None
+        self.ended = self.display_error = None
         return super().run_cell(*args, **kwargs)
 
     def _get_exc_info(self, exc_tuple: Any = None) -> Any:
@@ -195,6 +196,8 @@ class GuestShell(_Base):  # type: ignore[misc]
         texts = [line if isinstance(line, str) else repr(line) for line in stb]
         lines = frames.without_missing(texts)
         self.last_traceback = lines
+        if self.displayhook.is_active:
+            self.display_error = evalue
         self.outbox.error(str(etype.__name__), text_of(evalue), lines)
 
     def _format_exception_for_storage(
