@@ -49,13 +49,18 @@ def prepare_guest(shell: GuestShell) -> None:
 
 
 def _debugger() -> None:
-    """`breakpoint()` and `pdb.set_trace()` open IPython's debugger, as under ipykernel."""
+    """`breakpoint()` and `pdb.set_trace()` open IPython's debugger, as under ipykernel.
+
+    An interrupt ends it: Python's own would go on asking, and the cell would never end.
+    """
     import pdb
 
     from IPython.core import debugger
 
     places: Any = pdb
-    places.Pdb, places.set_trace = debugger.Pdb, debugger.set_trace
+    names: Any = debugger
+    names.Pdb = places.Pdb = names.InterruptiblePdb
+    places.set_trace = names.set_trace
 
 
 def _path() -> None:
