@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 _NAME = "inline"
 _MODULE = "matplotlib_inline.backend_inline"
+_BACKEND = f"module://{_MODULE}"  # as ipykernel spells it, and as libraries look for it
 
 
 def prepare(shell: Any) -> None:
@@ -18,13 +20,14 @@ def prepare(shell: Any) -> None:
     registry._ensure_entry_points_loaded()
     if not registry.is_valid_backend(_NAME):
         registry._validate_and_store_entry_points([(_NAME, _MODULE)])
+    os.environ["MPLBACKEND"] = _BACKEND
     from IPython.core import pylabtools
     from matplotlib import pyplot
     from matplotlib_inline import backend_inline
 
     activate: Any = pylabtools.activate_matplotlib
     configure: Any = backend_inline.configure_inline_support
-    activate(_NAME)
+    activate(_BACKEND)
     configure(shell, _NAME)
     figure = pyplot.figure()
     figure.add_subplot().plot([0, 1], label="$x$")
