@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from wasm_kernel_agent import immortal, loop, plots, queries, refusals, themes
+from wasm_kernel_agent import immortal, loop, modules, plots, queries, refusals, themes
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.shell import GuestShell, configuration
@@ -43,6 +43,7 @@ def prepare_guest(shell: GuestShell) -> None:
     plots.prepare(shell)
     _debugger()
     warm(shell)
+    modules.list_once(shell)
     immortal.tell(shell.agent.door)
     gc.collect()
     gc.freeze()

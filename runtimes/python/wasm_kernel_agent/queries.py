@@ -13,6 +13,12 @@ _MOST_MATCHES = 5_000
 Reply = dict[str, Any]
 
 
+def _buried(before: str, match: str) -> bool:
+    """Whether a match is a part of a package that was built in: `import nump` means numpy."""
+    words = before.split()
+    return words[:1] in (["import"], ["from"]) and "." in match and "." not in words[-1]
+
+
 def complete(shell: Any, request: Reply) -> Reply:
     """The reply to `complete`, with the types that JupyterLab shows beside the matches."""
     code, cursor = request["code"], request["cursor_pos"]
@@ -20,7 +26,8 @@ def complete(shell: Any, request: Reply) -> Reply:
         cursor = len(code)
     with provisionalcompleter(), shell.builtin_trap:
         raw = shell.Completer.completions(code, cursor)
-        found = list(rectify_completions(code, raw))[:_MOST_MATCHES]
+        found = list(rectify_completions(code, raw))
+    found = [each for each in found if not _buried(code[:cursor], each.text)][:_MOST_MATCHES]
     types = [
         {
             "start": each.start,
@@ -76,7 +83,9 @@ def history(shell: Any, request: Reply) -> Reply:
         found = manager.get_tail(request.get("n"), raw=raw, output=output, include_latest=True)
     elif kind == "range":
         session, start = request.get("session") or 0, request.get("start") or 0
-        found = manager.get_range(session, start, request.get("stop"), raw=raw, output=output)
+        lines = manager.get_range(session, start, request.get("stop"), raw=raw, output=output)
+        number = manager.session_number  # IPython calls the living session 0 here, but not in tail
+        found = [(number, line, text) for _, line, text in lines]
     elif kind == "search":
         manager.writeout_cache()
         found = manager.search(
