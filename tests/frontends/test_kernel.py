@@ -241,7 +241,8 @@ def test_a_config_file_reaches_the_policy(start: Start, tmp_path: Path) -> None:
 
 
 def test_settings_of_other_kernels_are_accepted_in_silence(start: Start) -> None:
-    kernel = start("--HistoryManager.hist_file=:memory:", "--IPKernelApp.quiet=True")
+    of_ipython = ("--HistoryManager.hist_file=:memory:", "--profile-dir", "somewhere")
+    kernel = start(*of_ipython, "--IPKernelApp.quiet=True")
     kernel.run("pass")
     assert kernel.log.read_bytes() == b""
 

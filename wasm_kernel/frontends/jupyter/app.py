@@ -43,6 +43,14 @@ SandboxFactory = Callable[[Path, ExecutionPolicy, str, Resume], "BaseSandbox"]
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
+# Launchers hand these to every Python kernel. They name IPython's files on the host, which no guest
+# sees: understood, and without effect.
+_IPYTHON = {
+    "profile": "BaseIPythonApplication.profile",
+    "profile-dir": "ProfileDir.location",
+    "ipython-dir": "BaseIPythonApplication.ipython_dir",
+}
+
 
 def create(
     workspace: Path, policy: ExecutionPolicy, session_id: str, resume: Resume
@@ -61,6 +69,7 @@ class WasmKernelApp(JupyterApp):
     classes = [KernelSettings]  # noqa: RUF012 - what traitlets wants
     aliases = dict(JupyterApp.aliases) | {"f": "WasmKernelApp.connection_file"}
     aliases |= {name: f"Connection.{trait}" for name, trait in _PORTS.items()}
+    aliases |= _IPYTHON
     raise_config_file_errors = True  # a limit in a file that can't be read must not get lost
 
     connection_file = Unicode("", help="The connection file; kernel-<pid>.json by default.").tag(
