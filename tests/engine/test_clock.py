@@ -358,3 +358,39 @@ def test_the_ticker_advances_only_while_a_guest_runs() -> None:
     while ticks.acquire(blocking=False):
         pass
     assert not ticks.acquire(timeout=0.1)
+
+
+def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.on_epoch()
+    signals.is_pending = False  # the agent took it, and took it for a stale one
+    clock.begun()
+    clock.on_epoch()
+    assert (signals.raised, signals.pending()) == (2, True)
+
+
+def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_once(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.interrupt()
+    clock.on_epoch()
+    clock.begun()
+    assert not signals.pending()
+    clock.on_epoch()
+    signals.is_pending = False
+    clock.on_epoch()
+    at.now += 100
+    assert not clock.on_epoch()
+
+
+def test_a_request_without_an_interrupt_raises_none(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0)
+    clock.begun()
+    clock.on_epoch()
+    assert signals.raised == 0

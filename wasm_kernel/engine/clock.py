@@ -142,6 +142,16 @@ class Clock:
         """Whether a wait in the host should end: an interrupt is asked for, or the end is near."""
         return self._asked > self._signalled or self.reason is not None
 
+    def begun(self) -> None:
+        """The guest has its request: only from now on it can tell an interrupt from a stale one.
+
+        What was put before it earlier in this turn is taken back, and put before it once more.
+        """
+        with self._changed:
+            if self._signals is not None and self._signalled:
+                self._signals.clear()
+                self._signalled, self._patience, self._insist = 0, None, False
+
     def take_interrupt(self) -> None:
         """The interrupt was delivered by other means: the guest raises it itself."""
         with self._changed:

@@ -45,7 +45,12 @@ class Life:
         self.changes = Changes()
         self.fuel_consumed: int | None = None
         self.host = Host(
-            self._flush, self._lower, self._waiting, self.clock.take_interrupt, self._travel
+            self._flush,
+            self._lower,
+            self._waiting,
+            self.clock.take_interrupt,
+            self._travel,
+            self.clock.begun,
         )
         self._driver = driver
         self._workspace = workspace

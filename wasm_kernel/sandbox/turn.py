@@ -28,12 +28,14 @@ class Host:
         waiting: Callable[[bool], None],
         taken: Callable[[], None],
         travel: Callable[[frames.Travel], Mapping[str, Any]],
+        begun: Callable[[], None],
     ) -> None:
         self.flush = flush
         self.lower = lower
         self.waiting = waiting
         self.taken = taken
         self.travel = travel
+        self.begun = begun
 
 
 class Turn:
@@ -106,6 +108,7 @@ class Turn:
         request, self._request = self._request, None
         if request is None:
             raise FrameError("this turn's request was already handed over")
+        self._host.begun()
         return request
 
     def _show(self, output: frames.Output, size: int) -> None:
