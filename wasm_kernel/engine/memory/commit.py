@@ -29,6 +29,7 @@ from typing import Any
 
 from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.memory import mapping
+from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
 
@@ -98,7 +99,7 @@ class Commit:
             for name in ("runs", "zeros"):
                 raw[name] = tuple((int(first), int(pages)) for first, pages in raw[name])
             return cls(**raw)
-        except (ValueError, TypeError, KeyError) as problem:
+        except (ArithmeticError, ValueError, TypeError, KeyError) as problem:
             raise HistoryError("a commit's header is damaged") from problem
 
 
@@ -111,17 +112,11 @@ def write(path: Path, commit: Commit, pages: Content) -> None:
     header = commit.dump()
     header += b" " * (-(_FIXED.size + len(header)) % PAGE)
     digest = hashlib.blake2b(digest_size=_DIGEST)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with aside.open("xb") as file:
-            for part in (_FIXED.pack(MAGIC, VERSION, len(header), len(pages)), header, pages):
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    with written_aside(path) as file:
+        for part in (_FIXED.pack(MAGIC, VERSION, len(header), len(pages)), header, pages):
+            digest.update(part)
+            file.write(part)
+        file.write(digest.digest())
 
 
 class CommitFile:

@@ -11,13 +11,14 @@ import ctypes
 import os
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from wasm_kernel.engine.memory.pages import Range
 
 _AT_ONCE = 1024  # IOV_MAX
+_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
 
 
 def gather(address: int, ranges: Sequence[Range]) -> bytes | bytearray:
@@ -32,11 +33,28 @@ def gather(address: int, ranges: Sequence[Range]) -> bytes | bytearray:
     target = bytearray(total)
     base = ctypes.addressof(ctypes.c_char.from_buffer(target)) if total else 0
     done = 0
-    for at in range(0, len(ranges), _AT_ONCE):
-        part = ranges[at : at + _AT_ONCE]
+    for part in _portions(ranges):
         remote = array("Q", [n for a, b in part for n in (address + a, b - a)])
         done += _read(base + done, sum(remote[1::2]), remote)
     return target
+
+
+def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """The ranges in portions that one call can take; longer ones are cut."""
+    portion: list[Range] = []
+    room = _MOST
+    for start, end in ranges:
+        at = start
+        while at < end:
+            stop = min(end, at + room)
+            portion.append((at, stop))
+            room -= stop - at
+            at = stop
+            if room == 0 or len(portion) == _AT_ONCE:
+                yield portion
+                portion, room = [], _MOST
+    if portion:
+        yield portion
 
 
 def _read(target: int, length: int, remote: array[int]) -> int:

@@ -1,0 +1,40 @@
+"""Writing a file aside and renaming it: it is there as a whole, or as it was before.
+
+Whoever is killed in between leaves the file that it wrote aside. The next write of the same file
+takes its place; `sweep` removes the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_SUFFIX = ".aside"
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` at the end; one writer at a time.
+
+    Raises:
+        OSError: it can't be written; `path` is as it was.
+    """
+    aside = path.with_name(f".{path.name}{_SUFFIX}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+            yield file
+        aside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writers left in a folder that nobody writes to now."""
+    for aside in folder.glob(f".*{_SUFFIX}"):
+        aside.unlink(missing_ok=True)
