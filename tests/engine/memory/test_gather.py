@@ -1,0 +1,55 @@
+"""Copying many stretches of memory at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.memory.stretch import PAGES, Stretch
+from wasm_kernel.engine.memory import gather as gathering
+from wasm_kernel.engine.memory.gather import gather
+from wasm_kernel.engine.memory.pages import PAGE
+
+
+@pytest.fixture
+def stretch() -> Iterator[Stretch]:
+    made = Stretch()
+    for page in range(PAGES):
+        made.write(page * PAGE, page.to_bytes(2, "little") * (PAGE // 2))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["linux", "darwin"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of copying."""
+    if request.param != "linux":
+        monkeypatch.setattr(sys, "platform", request.param)
+
+
+def test_ranges_come_one_after_the_other(system: None, stretch: Stretch) -> None:
+    ranges = [(page * PAGE, (page + 1) * PAGE) for page in (9, 2, 250)]
+    assert gather(stretch.address, ranges) == b"".join(stretch.read(a, b - a) for a, b in ranges)
+
+
+def test_no_ranges_are_nothing(system: None, stretch: Stretch) -> None:
+    assert gather(stretch.address, []) == b""
+
+
+def test_more_ranges_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
+    monkeypatch.setattr(gathering, "_AT_ONCE", 3)
+    ranges = [(page * PAGE, (page + 1) * PAGE) for page in range(0, PAGES, 2)]
+    assert gather(stretch.address, ranges) == b"".join(stretch.read(a, b - a) for a, b in ranges)
+
+
+def test_more_bytes_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
+    monkeypatch.setattr(gathering, "_MOST", 5 * PAGE)
+    ranges = [(0, 3 * PAGE), (10 * PAGE, 40 * PAGE), (50 * PAGE, 51 * PAGE)]
+    assert gather(stretch.address, ranges) == b"".join(stretch.read(a, b - a) for a, b in ranges)
+
+
+def test_memory_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(OSError, match="process_vm_readv"):
+        gather(PAGE, [(0, PAGE)])

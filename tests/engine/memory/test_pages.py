@@ -1,0 +1,169 @@
+"""Which pages changed: all ways of knowing pass the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.memory.stretch import PAGES, Stretch, pages_of
+from wasm_kernel.engine.memory import pages
+from wasm_kernel.engine.memory.pages import PAGE, Compare, Pagemap, Tracker, WriteProtect, merge
+
+SIZE = PAGES * PAGE
+Kind = Callable[[int, int], Tracker]
+Making = Callable[..., Tracker]
+
+
+@pytest.fixture(params=["anonymous", "file"])
+def stretch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stretch]:
+    made = Stretch(tmp_path / "below" if request.param == "file" else None)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=[WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
+def watch(request: pytest.FixtureRequest, stretch: Stretch) -> Iterator[Making]:
+    """Begins to track the first so many bytes of the stretch."""
+    made: list[Tracker] = []
+
+    def one(size: int = SIZE) -> Tracker:
+        made.append(request.param(stretch.address, size))
+        return made[-1]
+
+    yield one
+    for tracker in made:
+        tracker.close()
+
+
+def test_nothing_written_is_nothing_changed(watch: Making) -> None:
+    assert watch().changed(SIZE) == []
+
+
+def test_a_written_byte_is_its_page(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    stretch.touch(7)
+    assert pages_of(tracker.changed(SIZE)) == {7}
+
+
+def test_the_first_and_the_last_byte_count(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    stretch.write(0, b"\xfe")
+    stretch.write(SIZE - 1, b"\xfe")
+    assert pages_of(tracker.changed(SIZE)) == {0, PAGES - 1}
+
+
+def test_a_write_over_an_edge_is_both_pages(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    stretch.write(9 * PAGE - 2, b"\xfe" * 4)
+    assert pages_of(tracker.changed(SIZE)) == {8, 9}
+
+
+def test_what_was_told_is_not_told_again(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    stretch.touch(7)
+    tracker.changed(SIZE)
+    stretch.touch(8)
+    assert pages_of(tracker.changed(SIZE)) == {8}
+
+
+def test_a_page_is_told_each_time_it_is_written(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    for _ in range(3):
+        stretch.touch(7)
+        assert pages_of(tracker.changed(SIZE)) == {7}
+
+
+def test_writes_before_tracking_do_not_count(watch: Making, stretch: Stretch) -> None:
+    stretch.touch(3)
+    assert watch().changed(SIZE) == []
+
+
+def test_reading_is_no_change(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    stretch.read(0, SIZE)
+    assert tracker.changed(SIZE) == []
+
+
+def test_memory_that_is_new_counts_as_written(watch: Making, stretch: Stretch) -> None:
+    tracker = watch(100 * PAGE)
+    stretch.touch(5)
+    assert pages_of(tracker.changed(120 * PAGE)) == {5, *range(100, 120)}
+
+
+def test_new_memory_is_tracked_from_then_on(watch: Making, stretch: Stretch) -> None:
+    tracker = watch(100 * PAGE)
+    tracker.changed(120 * PAGE)
+    stretch.touch(110)
+    assert pages_of(tracker.changed(120 * PAGE)) == {110}
+
+
+def test_ranges_are_sorted_and_apart(watch: Making, stretch: Stretch) -> None:
+    tracker = watch()
+    for page in (250, 3, 4, 100):
+        stretch.touch(page)
+    ranges = tracker.changed(SIZE)
+    assert ranges == sorted(ranges)
+    assert pages_of(ranges) == {3, 4, 100, 250}
+    assert sum(end - start for start, end in ranges) == 4 * PAGE
+
+
+def test_a_tracker_is_closed_twice(watch: Making) -> None:
+    tracker = watch()
+    tracker.close()
+    tracker.close()
+
+
+def test_memory_can_be_tracked_again_after_a_close(watch: Making, stretch: Stretch) -> None:
+    watch().close()
+    tracker = watch()
+    stretch.touch(1)
+    assert pages_of(tracker.changed(SIZE)) == {1}
+
+
+WRITES = st.lists(
+    st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, 3 * PAGE)), max_size=8),
+    max_size=5,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=WRITES, sizes=st.lists(st.integers(1, PAGES), min_size=5, max_size=5))
+def test_a_copy_that_follows_what_changed_stays_equal(
+    watch: Making, stretch: Stretch, cells: list[list[tuple[int, int]]], sizes: list[int]
+) -> None:
+    size = 50 * PAGE
+    copy = bytearray(stretch.read(0, size))
+    tracker = watch(size)
+    for number, (writes, wanted) in enumerate(zip(cells, sizes, strict=False), start=1):
+        for at, length in writes:
+            stretch.write(at, bytes([number * 31 % 256]) * min(length, SIZE - at))
+        size = max(size, wanted * PAGE)
+        copy.extend(bytes(size - len(copy)))
+        for start, end in tracker.changed(size):
+            copy[start:end] = stretch.read(start, end - start)
+        assert copy == stretch.read(0, size)
+    tracker.close()
+
+
+def test_merged_ranges_cover_the_same_and_lie_apart() -> None:
+    assert merge([(8, 9), (0, 4), (4, 5), (3, 4), (7, 7)]) == [(0, 5), (8, 9)]
+
+
+def test_the_best_tracker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pages.available() in {"write-protect", "pagemap", "compare"}
+
+
+def test_where_the_kernel_refuses_the_next_way_is_taken(
+    monkeypatch: pytest.MonkeyPatch, stretch: Stretch
+) -> None:
+    def refuses(*args: object) -> int:
+        raise OSError(1, "not permitted")
+
+    monkeypatch.setattr(pages, "_ioctl", refuses)
+    tracker = pages.best(stretch.address, SIZE)
+    assert tracker.name == "pagemap"
+    tracker.close()

@@ -1,0 +1,61 @@
+"""Pages of zeros take no room."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.engine.memory.zeros import split_zeros
+
+SHORT, LONG = 15, 16
+
+
+def page(value: int) -> bytes:
+    return bytes([value]) * PAGE
+
+
+def test_a_long_stretch_of_zeros_is_named_and_left_out() -> None:
+    content = page(1) + bytes(LONG * PAGE) + page(2)
+    runs, kept, zeros = split_zeros([(10, LONG + 2)], content)
+    assert (runs, kept, zeros) == (((10, 1), (11 + LONG, 1)), page(1) + page(2), ((11, LONG),))
+
+
+def test_a_short_stretch_is_kept_as_content() -> None:
+    content = page(1) + bytes(SHORT * PAGE)
+    assert split_zeros([(0, SHORT + 1)], content) == (((0, SHORT + 1),), content, ())
+
+
+def test_nothing_but_zeros_has_no_content() -> None:
+    assert split_zeros([(4, 40)], bytes(40 * PAGE)) == ((), b"", ((4, 40),))
+
+
+def test_a_page_with_one_byte_is_no_page_of_zeros() -> None:
+    content = bytearray(40 * PAGE)
+    content[20 * PAGE + 4095] = 1
+    runs, kept, zeros = split_zeros([(0, 40)], content)
+    assert (runs, zeros) == (((20, 1),), ((0, 20), (21, 19)))
+    assert kept[4095] == 1
+
+
+RUNS = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40)), min_size=1), max_size=4)
+
+
+@given(RUNS)
+def test_kept_and_zeros_together_are_what_was_there(
+    shape: list[list[tuple[int, int]]],
+) -> None:
+    memory: dict[int, int] = {}
+    runs, content, at = [], b"", 0
+    for stretches in shape:
+        values = [value for value, count in stretches for _ in range(count)]
+        runs.append((at, len(values)))
+        content += b"".join(map(page, values))
+        memory |= dict(enumerate(values, start=at))
+        at += len(values) + 3
+    kept_runs, kept, zeros = split_zeros(runs, content)
+    numbers = [first + i for first, count in kept_runs for i in range(count)]
+    seen = {number: kept[i * PAGE] for i, number in enumerate(numbers)}
+    seen |= {first + i: 0 for first, count in zeros for i in range(count)}
+    assert seen == memory
+    assert len(kept) == len(numbers) * PAGE
