@@ -174,8 +174,9 @@ class Files:
     def _look(self, fd_at: int, *, flags: int | None = None, path: int = 1) -> Shadow:
         def shadow(call: Call) -> int:
             follow = flags is not None and bool(call.args[flags] & abi.LOOKUP_FOLLOW)
-            self._place(call, fd_at, path, follow=follow)
-            return call.forward()
+            place = self._place(call, fd_at, path, follow=follow)
+            answer = call.forward()
+            return answer if flags is None else _found(place, answer)
 
         return shadow
 
@@ -188,7 +189,7 @@ class Files:
         was_there = path is None or not how & abi.O_CREAT or place.exists()
         answer = call.forward()
         if answer != abi.SUCCESS:
-            return answer
+            return answer if how & abi.O_CREAT else _found(place, answer)
         self._opened[self._reach.read_word(out)] = Opened(
             place.preopen, place.parts, how & abi.O_DIRECTORY, rights, inheriting, fdflags
         )
@@ -270,3 +271,12 @@ class Files:
         if opened is None or not opened.preopen.tracked or opened.parts != ():
             return call.forward()
         return fill(self._reach, call)
+
+
+def _found(place: Place, answer: int) -> int:
+    """wasmtime's answer to a look-up; outside the guest's folders there is nothing to be found.
+
+    wasmtime forbids such a path instead, but programs expect a missing file to be missing.
+    """
+    outside = place.parts is None and answer == abi.EPERM
+    return abi.ENOENT if outside else answer
