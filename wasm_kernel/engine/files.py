@@ -274,7 +274,7 @@ class Files:
 
 
 def _found(place: Place, answer: int) -> int:
-    """wasmtime's answer to a look-up; outside the guest's folders there is nothing to be found.
+    """The answer to a look-up; outside the guest's folders there is nothing to be found.
 
     wasmtime forbids such a path instead, but programs expect a missing file to be missing.
     """
