@@ -1,0 +1,316 @@
+"""The notebooks run, and show what a reader is meant to see.
+
+Each is executed once, by nbclient with the installed kernelspec; cells are found by their ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NAMES = ("1-tour", "2-limits", "3-files")
+CELL_SECONDS = 300  # for a slow machine; the slowest cell takes about ten
+PNG = b"\x89PNG\r\n\x1a\n"
+
+SPEAK_ON_STDERR = {
+    "progress",  # tqdm draws its bar there
+    "crash",  # faulthandler's own last words
+    "process",  # a refused command, as a shell would say it
+}
+
+Cell = Any
+
+
+def _committed(name: str) -> Any:
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+
+
+class Run:
+    """One executed notebook, and the host folder in which its sessions lay."""
+
+    def __init__(self, name: str, sessions: Path) -> None:
+        self.notebook = _committed(name)
+        self.sessions = sessions
+        NotebookClient(self.notebook, kernel_name="wasm-python", timeout=CELL_SECONDS).execute()
+
+    @property
+    def code(self) -> list[Cell]:
+        """The code cells, in order."""
+        return [cell for cell in self.notebook.cells if cell.cell_type == "code"]
+
+    def outputs(self, cell_id: str) -> list[Any]:
+        """What the cell with this id put out."""
+        return next(cell.outputs for cell in self.code if cell.id == cell_id)
+
+    def stream(self, cell_id: str, name: str = "stdout") -> str:
+        """All that the cell wrote to one stream."""
+        outputs = self.outputs(cell_id)
+        return "".join(o.text for o in outputs if o.output_type == "stream" and o.name == name)
+
+    def shown(self, cell_id: str, mime: str) -> str:
+        """The content of this type that the cell showed; the test fails where there is none."""
+        for output in self.outputs(cell_id):
+            if mime in output.get("data", {}):
+                return str(output.data[mime])
+        pytest.fail(f"the cell {cell_id} shows no {mime}")
+
+    def errors(self, cell_id: str) -> list[str]:
+        """The names of the errors that the cell ended with."""
+        return [o.ename for o in self.outputs(cell_id) if o.output_type == "error"]
+
+    def workspace(self) -> Path:
+        """The one session's folder on the host."""
+        (folder,) = self.sessions.iterdir()
+        return folder
+
+
+@pytest.fixture(scope="module")
+def runs(
+    warm: None, installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Run]:
+    """Every notebook, executed; each with a workspace root of its own."""
+    done = {}
+    for name in NAMES:
+        sessions = tmp_path_factory.mktemp("notebook")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(sessions))
+            done[name] = Run(name, sessions)
+    return done
+
+
+@pytest.fixture
+def tour(runs: dict[str, Run]) -> Run:
+    return runs["1-tour"]
+
+
+@pytest.fixture
+def limits(runs: dict[str, Run]) -> Run:
+    return runs["2-limits"]
+
+
+@pytest.fixture
+def files(runs: dict[str, Run]) -> Run:
+    return runs["3-files"]
+
+
+# What is committed
+
+
+def test_the_folder_holds_these_notebooks() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == list(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_valid_and_committed_without_outputs(name: str) -> None:
+    raw = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+    nbformat.validate(raw)
+    code = [cell for cell in raw["cells"] if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in code] == [[]] * len(code)
+    assert {cell["execution_count"] for cell in code} == {None}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_names_our_kernel(name: str) -> None:
+    spec = _committed(name).metadata.kernelspec
+    assert (spec.name, spec.display_name) == ("wasm-python", "Python (wasm sandbox)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_short_and_begins_with_its_claim(name: str) -> None:
+    cells = _committed(name).cells
+    assert 10 <= len(cells) <= 18
+    assert "**The claim: " in cells[0].source
+
+
+# What every reader sees
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_are_counted_without_a_gap(runs: dict[str, Run], name: str) -> None:
+    counts = [cell.execution_count for cell in runs[name].code]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_cells_meant_to_fail_do(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    failed = {cell.id for cell in run.code if run.errors(cell.id)}
+    meant = {cell.id for cell in run.code if "raises-exception" in cell.metadata.get("tags", [])}
+    assert failed == meant
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_output_names_a_path_of_the_host(runs: dict[str, Run], name: str) -> None:
+    text = json.dumps([_without_images(cell.outputs) for cell in runs[name].code])
+    root = FOLDER.parent
+    for path in (root, Path.home(), Path(sys.prefix), Path(sys.base_prefix), runs[name].sessions):
+        assert f"{path}/" not in text
+        assert f'{path}"' not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_output_is_noise(runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert {cell.id for cell in run.code if run.stream(cell.id, "stderr")} <= SPEAK_ON_STDERR
+    assert "Warning" not in json.dumps([_without_images(cell.outputs) for cell in run.code])
+
+
+def _without_images(outputs: list[Any]) -> list[Any]:
+    kept = []
+    for output in outputs:
+        data = {k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")}
+        kept.append({**output, "data": data})
+    return kept
+
+
+# The tour
+
+
+@pytest.mark.parametrize("cell_id", ["matplotlib", "seaborn", "digits"])
+def test_the_tour_shows_figures_inline(tour: Run, cell_id: str) -> None:
+    image = base64.b64decode(tour.shown(cell_id, "image/png"))
+    assert image.startswith(PNG)
+    assert len(image) > 10_000
+
+
+@pytest.mark.parametrize("cell_id", ["load", "groupby", "sqlite", "statistics"])
+def test_the_tour_shows_tables(tour: Run, cell_id: str) -> None:
+    assert "</table>" in tour.shown(cell_id, "text/html")
+
+
+def test_the_tour_groups_the_real_data(tour: Run) -> None:
+    assert re.search(r"Barolo +13\.74 .* 1115\.71", tour.shown("groupby", "text/plain"))
+
+
+def test_the_tour_shows_the_fitted_model_as_a_diagram(tour: Run) -> None:
+    assert "LogisticRegression" in tour.shown("fit", "text/html")
+
+
+def test_the_tour_scores_its_model(tour: Run) -> None:
+    score = re.fullmatch(r"accuracy on 45 unseen wines: ([01]\.\d\d)\n", tour.stream("score"))
+    assert score is not None
+    assert float(score[1]) > 0.9
+
+
+def test_the_tour_s_progress_bar_comes_to_its_end(tour: Run) -> None:
+    assert "neighbours: 100%|██████████| 6/6" in tour.stream("progress", "stderr")
+
+
+def test_the_tour_asks_a_database(tour: Run) -> None:
+    assert re.search(r"40 +222 +26\.7 +153\.1", tour.shown("sqlite", "text/plain"))
+
+
+def test_the_tour_shows_a_formula(tour: Run) -> None:
+    assert "= \\sqrt{\\pi}" in tour.shown("formula", "text/latex")
+
+
+def test_the_tour_awaits_at_the_top_level(tour: Run) -> None:
+    assert tour.shown("await", "text/plain") == "['tea', 'coffee']"
+
+
+# The limits
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "ename"),
+    [
+        ("loop", "CellTimeout"),
+        ("memory", "MemoryError"),
+        ("recursion", "StackExhausted"),
+        ("exit", "GuestExited"),
+        ("crash", "GuestCrashed"),
+    ],
+)
+def test_a_disaster_has_its_name(limits: Run, cell_id: str, ename: str) -> None:
+    assert limits.errors(cell_id) == [ename]
+
+
+@pytest.mark.parametrize("cell_id", ["loop", "recursion", "exit", "crash"])
+def test_a_hard_stop_says_what_was_kept(limits: Run, cell_id: str) -> None:
+    (error,) = [o for o in limits.outputs(cell_id) if o.output_type == "error"]
+    assert "variables are as they were before this cell" in error.evalue
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "readings"),
+    [
+        ("after-loop", "[20.5, 21.0, 19.8]"),
+        ("after-memory", "[20.5, 21.0, 19.8, 20.1]"),
+        ("after-recursion", "[20.5, 21.0, 19.8, 20.1]"),
+        ("after-exit", "[20.5, 21.0, 19.8, 20.1, 20.3]"),
+    ],
+)
+def test_variables_and_files_are_there_afterwards(limits: Run, cell_id: str, readings: str) -> None:
+    lines = limits.stream(cell_id).splitlines()
+    assert f"readings: {readings}" in lines
+    assert "notes.txt: calibrated on Monday" in lines
+    assert "and again on Tuesday" in lines
+
+
+def test_what_a_stopped_cell_made_is_gone_with_it(limits: Run) -> None:
+    assert "down is defined: False" in limits.stream("after-recursion")
+
+
+def test_a_memory_error_keeps_what_the_cell_had_made(limits: Run) -> None:
+    grown = re.search(r"the text grew to ([\d,]+) characters", limits.stream("after-memory"))
+    assert grown is not None
+    assert int(grown[1].replace(",", "")) > 2**26
+
+
+# The files
+
+
+def test_a_session_begins_in_an_empty_folder(files: Run) -> None:
+    assert files.stream("empty") == "here: /app\nfiles: []\n"
+
+
+def test_files_are_written_and_read_back(files: Run) -> None:
+    assert "150.0" in files.shown("csv", "text/plain")
+    assert "reports/2024/01-january.txt 27 bytes" in files.stream("pathlib")
+    assert files.stream("sqlite") == "rows in flowers.db: 150\n"
+    assert "reports/2024/01-january.txt" in files.stream("zip")
+
+
+def test_a_module_of_the_workspace_is_imported_and_run(files: Run) -> None:
+    assert files.stream("import") == "/app/petals.py\n"
+    assert files.stream("run") == "petals.py runs as a script\n"
+
+
+def test_ls_lists_the_workspace(files: Run) -> None:
+    names = [line.split()[-1] for line in files.stream("shell").splitlines()]
+    assert names == ["all.zip", "flowers.csv", "flowers.db", "petals.py", "reports"]
+
+
+def test_what_is_outside_is_not_there(files: Run) -> None:
+    lines = files.stream("outside").splitlines()
+    assert len(lines) == 6
+    assert [line for line in lines if not line.endswith(" not there")] == []
+
+
+def test_a_link_out_of_the_workspace_leads_nowhere(files: Run) -> None:
+    assert files.errors("link") == ["PermissionError"]
+
+
+def test_network_and_programs_are_refused_in_words(files: Run) -> None:
+    assert "the sandbox has no network" in files.stream("network")
+    assert "'curl' can't run: the sandbox has no shell" in files.stream("process", "stderr")
+
+
+def test_the_host_finds_the_files_in_the_session_s_folder(files: Run) -> None:
+    workspace = files.workspace()
+    made = {"all.zip", "flowers.csv", "flowers.db", "petals.py", "reports", "way-out"}
+    assert made <= {path.name for path in workspace.iterdir()}
+    assert (workspace / "flowers.csv").read_text().count("\n") == 151
+
+
+def test_the_folder_that_the_notebook_could_not_see_was_there(files: Run) -> None:
+    assert (files.workspace() / ".wasm_kernel").is_dir()
