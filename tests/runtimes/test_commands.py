@@ -46,4 +46,4 @@ def test_files_can_be_moved_and_removed() -> None:
 
 def test_a_failure_is_a_status_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert Commands().run("cat nothing") == 1
-    assert "nothing" in capsys.readouterr().err
+    assert capsys.readouterr().out == "cat: nothing: No such file or directory\n"

@@ -43,7 +43,8 @@ class Commands:
             print(refusal, file=sys.stderr)
             return _NOT_FOUND
         except (OSError, ValueError) as problem:
-            print(problem, file=sys.stderr)
+            # as under ipykernel, whose commands write to a terminal: errors are output, too
+            print(f"{line.split()[0]}: {_said(problem)}")
             return 1
         return 0
 
@@ -57,6 +58,13 @@ class Commands:
         with contextlib.redirect_stdout(io.StringIO()) as text:
             function(words)
         return SList(text.getvalue().splitlines()) if split else LSString(text.getvalue())
+
+
+def _said(problem: Exception) -> str:
+    """A command's own words for what went wrong."""
+    if isinstance(problem, OSError) and problem.strerror and problem.filename:
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem)
 
 
 def _parsed(line: str) -> tuple[Callable[[list[str]], None], list[str]]:
