@@ -44,7 +44,7 @@ class Commands:
             return _NOT_FOUND
         except (OSError, ValueError) as problem:
             # as under ipykernel, whose commands write to a terminal: errors are output, too
-            print(f"{line.split()[0]}: {_said(problem)}")
+            print(f"{line.split(maxsplit=1)[0]}: {_said(problem)}")
             return 1
         return 0
 
