@@ -39,9 +39,9 @@ def result_of(
         session_id: The session's id, if there is one.
     """
     reply: Mapping[str, Any] = turn.reply or {}
-    error = _cell_error(turn, reply)
-    if stopped is not None:
+    if stopped is not None:  # what a lost guest said of its end is no end
         reply = {"status": "error", "execution_count": life.count_of_failed(), "payload": []}
+    error = _cell_error(turn, reply)
     return SandboxResult(
         success=error is None,
         stdout="".join(turn.text["stdout"]),
