@@ -297,7 +297,7 @@ def test_what_is_outside_is_not_there(files: Run) -> None:
 
 
 def test_a_link_out_of_the_workspace_leads_nowhere(files: Run) -> None:
-    assert files.errors("link") == ["PermissionError"]
+    assert files.errors("link") == ["FileNotFoundError"]
 
 
 def test_network_and_programs_are_refused_in_words(files: Run) -> None:
