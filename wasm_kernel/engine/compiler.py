@@ -145,6 +145,12 @@ def _serialize(module: wasmtime.Module, path: Path) -> None:
     path.write_bytes(module.serialize())
 
 
+def _how_far(seconds: float) -> str:
+    if seconds <= _COMPILE_SECONDS:
+        return f"{seconds:.0f} s of about {_COMPILE_SECONDS} s"
+    return f"{seconds:.0f} s, longer than usual (is this machine busy?)"
+
+
 class _Telling:
     """Says every second how long the compilation has taken, while it blocks its own thread."""
 
@@ -165,8 +171,7 @@ class _Telling:
         while True:
             seconds = time.monotonic() - begun
             self._progress(
-                "compiling the Python guest for this machine, once: "
-                f"{seconds:.0f} s of about {_COMPILE_SECONDS} s"
+                f"compiling the Python guest for this machine, once: {_how_far(seconds)}"
             )
             if self._over.wait(_TELL_SECONDS):
                 return

@@ -7,6 +7,7 @@ breaks the protocol, comes out of order or goes over a cap is refused and change
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from wasm_kernel import result
@@ -18,24 +19,21 @@ from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listene
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
 
 
+@dataclass(frozen=True, kw_only=True)
 class Host:
-    """What a turn can ask of its sandbox, on the guest's thread."""
+    """What a turn can ask of its sandbox, on the guest's thread.
 
-    def __init__(
-        self,
-        flush: Callable[[], None],
-        lower: Callable[[frames.Limit], None],
-        waiting: Callable[[bool], None],
-        taken: Callable[[], None],
-        travel: Callable[[frames.Travel], Mapping[str, Any]],
-        begun: Callable[[], None],
-    ) -> None:
-        self.flush = flush
-        self.lower = lower
-        self.waiting = waiting
-        self.taken = taken
-        self.travel = travel
-        self.begun = begun
+    `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
+    user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
+    `begun` that the agent has its request.
+    """
+
+    flush: Callable[[], None]
+    lower: Callable[[frames.Limit], None]
+    waiting: Callable[[bool], None]
+    taken: Callable[[], None]
+    travel: Callable[[frames.Travel], Mapping[str, Any]]
+    begun: Callable[[], None]
 
 
 class Turn:
