@@ -14,6 +14,7 @@ from wasm_kernel_agent.agent import Agent
 from wasm_kernel_agent.door import host_door
 
 _NAME = "WasmKernelAnchor"
+_agents: list[Agent] = []  # so that an anchor without its agent finds it again
 
 
 class WasmKernelAnchor(complex):
@@ -26,7 +27,8 @@ class WasmKernelAnchor(complex):
         """One turn of the host: ask for the request, serve it, say what came of it."""
         anchor = WasmKernelAnchor
         if anchor.agent is None:
-            anchor.agent = Agent(host_door(), keep=anchor)
+            anchor.agent = _agents[0] if _agents else Agent(host_door(), keep=anchor)
+            _agents.append(anchor.agent)
         anchor.agent.turn()
 
 

@@ -74,6 +74,7 @@ class Vitals:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        self._own = dict(vars(shell))
         self._builtins = dict(vars(builtins))
         self._names = vars(builtins)
         self._attributes = {name: getattr(shell, name) for name in _ATTRIBUTES}
@@ -109,6 +110,8 @@ class Vitals:
     def mend_all(self) -> None:
         """After the agent itself failed: put back everything, on purpose replaced or not."""
         self._names.update(self._builtins)
+        for name, value in self._own.items():
+            vars(self._shell).setdefault(name, value)
         for kind, record in self._classes:
             for name, value in record.items():
                 if kind.__dict__.get(name) is not value and not name.startswith("__"):
