@@ -138,6 +138,11 @@ class Clock:
             self._changed.notify_all()
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
     def interrupted(self) -> bool:
         """Whether a wait in the host should end: an interrupt is asked for, or the end is near."""
         return self._asked > self._signalled or self.reason is not None

@@ -13,7 +13,14 @@ from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.errors import GuestCrashed, GuestStopped
+from wasm_kernel.errors import (
+    GuestCrashed,
+    GuestExited,
+    GuestStopped,
+    HistoryError,
+    Interrupted,
+    StackExhausted,
+)
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.claim import Resume
@@ -33,6 +40,11 @@ SCRATCH = f"{PRIVATE}/tmp"  # noqa: S108 - not the host's
 _KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
+_SPOILT = (
+    "An earlier cell had left the interpreter unable to run another. The variables are now as they "
+    "were before that earlier cell, and this cell was not run."
+)
+_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted)
 
 
 class Life:
@@ -44,19 +56,19 @@ class Life:
         self.clock = Clock()
         self.changes = Changes()
         self.fuel_consumed: int | None = None
+        self._streams = Streams()
         self.host = Host(
-            self._flush,
-            self._lower,
-            self._waiting,
-            self.clock.take_interrupt,
-            self._travel,
-            self.clock.begun,
+            flush=self._streams.flush,
+            lower=self._lower,
+            waiting=self._waiting,
+            taken=self.clock.take_interrupt,
+            travel=self._travel,
+            begun=self.clock.begun,
         )
         self._driver = driver
         self._workspace = workspace
         self._scratch = workspace / SCRATCH
         self._policy = policy
-        self._streams = Streams()
         self.timeline = Timeline(
             driver,
             workspace / PRIVATE,
@@ -128,7 +140,9 @@ class Life:
         except GuestStopped as stopped:
             self._drop()
             self._journey, self._name = None, ""
-            stopped.kept = _KEPT
+            self.timeline.hold(None)
+            spoilt = seconds is None and self._step_back(turn, stopped)
+            stopped.kept = _SPOILT if spoilt else _KEPT
             self._revive()
             return turn, stopped
         if request.get("op") == "execute":
@@ -137,9 +151,23 @@ class Life:
 
     def _tell_troubles(self, turn: Turn) -> None:
         """What happened to the session since the last cell is said once, in the next one."""
-        troubles, self.timeline.troubles = self.timeline.troubles, []
-        for text in troubles:
-            turn.hear("stderr", text)
+        troubles = self.timeline.troubles
+        while troubles:
+            turn.hear("stderr", troubles.pop(0))
+
+    def _step_back(self, turn: Turn, stopped: GuestStopped) -> bool:
+        """Where the guest can't even ask for its request, what the last cell left is of no use.
+
+        A limit that is too low for any turn says nothing of the kind, nor does a sandbox that is
+        being closed.
+        """
+        head = self.timeline.head
+        if turn.handed or not isinstance(stopped, _BY_THE_GUEST) or self.clock.closed:
+            return False
+        if head is None or head.parent == 0:
+            return False
+        self.timeline.go(Journey(head.parent, (), ()))
+        return True
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""
@@ -150,19 +178,16 @@ class Life:
             self.go(journey)
             return
         code = str(request.get("code", ""))
-        self.timeline.commit(self._living(), cell=cell, count=self._next_count, code=code)
-        if name:
+        living, count = self._living(), self._next_count
+        kept = self.timeline.commit(living, cell=cell, count=count, code=code)
+        if kept and name:
             self.timeline.name(name)
 
     def go(self, journey: Journey) -> None:
         """Stand elsewhere in the history; execution counts go on upwards."""
-        self._drop()
         self.timeline.go(journey)
-        count = self._next_count
+        self._drop()
         self._revive()
-        if self._next_count != count:
-            self._next_count = count
-            self._tell_start(self._living(), fresh=False)
 
     def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
         """A cell's wish to travel; it is carried out when the turn is over."""
@@ -172,7 +197,9 @@ class Life:
         if wish.how == "checkpoint":
             self._name = checked_name(wish.name)
             return {"cells": []}
-        self._journey = journey_of(past, wish.how, wish.cells, wish.name)
+        journey = journey_of(past, wish.how, wish.cells, wish.name)
+        self.timeline.hold(journey)
+        self._journey = journey
         return {"cells": [f"In[{c.cell}] {c.label}" for c in self._journey.cells]}
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
@@ -214,14 +241,29 @@ class Life:
 
     def _revive(self) -> None:
         """A new instance that stands where the last commit does, or at the beginning."""
-        self._instance = self._driver.instance(self._around(), metered=self._policy.metered)
-        self.timeline.stand(self._instance)
-        head = self.timeline.head
+        self._stand()
+        head, instance = self.timeline.head, self._living()
         if head is None:
-            self._tell_start(self._instance)
-            self.timeline.commit(self._instance, cell=0, count=self._next_count, code="")
-        else:
-            self._next_count = head.count
+            self._tell_start(instance)
+            self.timeline.commit(instance, cell=0, count=self._next_count, code="")
+            return
+        self._next_count = max(self._next_count, self.timeline.count)
+        if head.count != self._next_count:
+            self._tell_start(instance, fresh=False)
+
+    def _stand(self) -> None:
+        while True:
+            self._instance = self._driver.instance(self._around(), metered=self._policy.metered)
+            try:
+                self.timeline.stand(self._instance)
+            except (HistoryError, OSError) as problem:
+                self._drop()
+                self.timeline.give_up(problem)
+            except BaseException:
+                self._drop()
+                raise
+            else:
+                return
 
     def _tell_start(self, instance: Instance, *, fresh: bool = True) -> None:
         start = {
@@ -252,9 +294,6 @@ class Life:
         if self._turn is None:
             return frames.write({"refused": "no turn is running"})
         return self._turn.answer(data)
-
-    def _flush(self) -> None:
-        self._streams.flush()
 
     def _lower(self, limit: frames.Limit) -> None:
         if limit.seconds is not None:

@@ -59,6 +59,11 @@ class Turn:
         self.outputs: list[result.Output] = []
         self.text: dict[str, list[str]] = {"stdout": [], "stderr": []}
 
+    @property
+    def handed(self) -> bool:
+        """Whether the guest came as far as asking for its request."""
+        return self._request is None
+
     def hear(self, name: str, text: str) -> None:
         """Text on one of the two streams."""
         self.text[name].append(text)
