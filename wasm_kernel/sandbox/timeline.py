@@ -12,7 +12,7 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.recorder import Recorder
-from wasm_kernel.errors import HistoryError
+from wasm_kernel.errors import HistoryError, PolicyError, TravelError
 from wasm_kernel.sandbox.claim import Claim, Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.travel import Journey, Past
@@ -28,6 +28,18 @@ _RESUMED = (
     "{after}. What ran later is lost; the files in /app are as they were left.\n"
 )
 _LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
+_UNSAVED = (
+    "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
+    "a crash of the kernel would lose them.\n"
+)
+_UNTAKEN = (
+    "[wasm-kernel] The state after {after} could not be kept ({why}); the variables themselves are "
+    "all there. The next cell tries again; until then, a rollback leads to before that cell.\n"
+)
+_UNREADABLE = (
+    "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
+    "as they were before that cell.\n"
+)
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 
 
@@ -53,7 +65,11 @@ class Timeline:
         What the user must be told about it stands in `troubles` afterwards.
         """
         if self._recorder is None:
-            history = self._history()
+            try:
+                history = self._history()
+            except OSError as problem:
+                self._trouble(problem)
+                history = History(None, self._driver.image_name)
             self._recorder = Recorder(history, self._trouble, keep=self._keep, cap=self._cap)
 
     def _history(self) -> History:
@@ -79,16 +95,12 @@ class Timeline:
         if head is None:
             history.clear()
             return
-        after = f"In[{head.cell}] ({head.label})" if head.cell else "its beginning"
-        self.troubles.append(_RESUMED.format(after=after))
+        self.troubles.append(_RESUMED.format(after=_place(head)))
         if damaged:
             self.troubles.append(_DAMAGED.format(count=len(damaged)))
 
-    def _trouble(self, problem: OSError) -> None:
-        self.troubles.append(
-            f"[wasm-kernel] This session's variables can't be saved to disk ({problem.strerror}). "
-            "It goes on in memory; a crash of the kernel would lose them.\n"
-        )
+    def _trouble(self, problem: Exception) -> None:
+        self.troubles.append(_UNSAVED.format(why=_why(problem)))
 
     @property
     def history(self) -> History:
@@ -111,18 +123,48 @@ class Timeline:
 
         Returns:
             The paths of open files that are gone; using them fails in the guest.
+
+        Raises:
+            HistoryError, OSError: the head can't be read. `give_up` leads to before it; take
+                another instance.
+            PolicyError: the policy's memory limit is below what the head needs.
         """
         recorder, head = self._live(), self.head
-        recorder.history.fill(instance, recorder.history.head)
+        try:
+            recorder.history.fill(instance, recorder.history.head)
+        except MemoryError as problem:
+            rule = f"is too small for this session's variables: {problem}"
+            raise PolicyError("memory_bytes", rule) from None
         lost = instance.descriptors.restore(head.files if head else self._driver.image_files)
         recorder.watch(instance)
         return [file.path or "" for file in lost]
 
-    def commit(self, instance: Instance, *, cell: int, count: int, code: str) -> Commit:
-        """What the cell did to memory becomes a commit."""
+    def give_up(self, problem: Exception) -> None:
+        """The head can't be read: from now on it is the state before it."""
+        head = self.head
+        if head is None:
+            raise problem
+        self.troubles.append(_UNREADABLE.format(after=_place(head), why=_why(problem)))
+        self.history.forget(head.id)
+        self._save_head()
+
+    def commit(self, instance: Instance, *, cell: int, count: int, code: str) -> bool:
+        """What the cell did to memory becomes a commit; False where there was no room for it."""
         self._undone = ()
+        self.hold(None)
         label = code.strip().split("\n", 1)[0][:_LABEL]
-        return self._live().commit(instance, cell=cell, count=count, label=label)
+        try:
+            self._live().commit(instance, cell=cell, count=count, label=label)
+        except (OSError, MemoryError) as problem:
+            after = f"In[{cell}] ({label})"
+            self.troubles.append(_UNTAKEN.format(after=after, why=_why(problem)))
+            return False
+        return True
+
+    @property
+    def count(self) -> int:
+        """The execution count that comes after all that were ever used."""
+        return max((commit.count for commit in self.past.commits.values()), default=1)
 
     @property
     def past(self) -> Past:
@@ -130,23 +172,49 @@ class Timeline:
         history = self._live().history
         return Past(dict(history.commits), history.head, dict(history.names), self._undone)
 
+    def hold(self, journey: Journey | None) -> None:
+        """Keep from being folded away what a journey leads to, until the next call.
+
+        Raises:
+            TravelError: it is gone already.
+        """
+        goals = set() if journey is None else {journey.to, *journey.undone}
+        try:
+            self.history.pin({*goals, *self._undone} & self.history.commits.keys() | goals)
+        except HistoryError as problem:
+            raise TravelError(f"{problem}; nothing was changed.") from None
+
     def go(self, journey: Journey) -> None:
-        """From now on the head is where a journey leads; instances are brought there by `stand`."""
+        """From now on the head is where a journey leads; instances are brought there by `stand`.
+
+        Raises:
+            HistoryError: it leads nowhere any more; nothing was changed.
+        """
+        self.history.move(journey.to)
         self._undone = journey.undone
-        self._live().history.move(journey.to)
+        self.hold(None)
+        self._save_head()
 
     def name(self, name: str) -> None:
         """Give the head a name."""
-        history = self._live().history
-        history.name(name, history.head)
+        self.history.name(name, self.history.head)
+        self._save_head()
+
+    def _save_head(self) -> None:
+        try:
+            self.history.save_head()
+        except OSError as problem:
+            self._trouble(problem)
 
     def rows(self) -> list[dict[str, Any]]:
         """The states that can be gone back to, oldest first, as the agent shows them."""
         past = self.past
-        names = {one: name for name, one in past.names.items()}
+        names: dict[int, list[str]] = {}
+        for name, one in past.names.items():
+            names.setdefault(one, []).append(name)
         return [
             {
-                "name": names.get(commit.id, ""),
+                "name": name,
                 "cell": commit.cell,
                 "label": commit.label,
                 "time": commit.time,
@@ -154,6 +222,7 @@ class Timeline:
                 "here": commit.id == past.head,
             }
             for commit in sorted(past.commits.values(), key=lambda c: c.id)
+            for name in names.get(commit.id, [""])
         ]
 
     def let_go(self) -> None:
@@ -167,3 +236,13 @@ class Timeline:
             self._recorder.close()
             self._recorder = None
         self._claim.give_back()
+
+
+def _place(commit: Commit) -> str:
+    return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
+
+
+def _why(problem: Exception) -> str:
+    """A problem in words, without a path of the host."""
+    words = problem.strerror if isinstance(problem, OSError) else str(problem)
+    return words or "no memory is left"

@@ -14,6 +14,7 @@ from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.errors import TravelError
 
 _NAME = re.compile(r"[\w][\w .+-]{0,63}")
+_CELL = re.compile(r"(?:In ?)?\[?(\d{1,10})\]?")
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def undo(past: Past, cells: int) -> Journey:
     at = past.head
     while at and len(left) < cells:
         commit = past.commits[at]
-        if commit.cell == 0:
-            break
+        if commit.parent == 0 or commit.cells > 1:
+            break  # the beginning, or what older cells were folded into
         left.append(commit)
         at = commit.parent
     if len(left) < cells:
@@ -83,15 +84,21 @@ def redo(past: Past) -> Journey:
     Raises:
         TravelError: nothing was undone, or a cell ran since.
     """
-    if not past.undone:
+    if not past.undone or past.undone[-1] not in past.commits:
         raise TravelError("There is nothing to redo: %redo works until the next cell after %undo.")
-    to, before = past.undone[-1], past.head
-    back: list[Commit] = []
-    at = to
-    while at and at != before:
-        back.append(past.commits[at])
-        at = past.commits[at].parent
+    to = past.undone[-1]
+    before = _lineage(past, past.head)
+    back = [past.commits[one] for one in _lineage(past, to) if one not in before]
     return Journey(to, tuple(reversed(back)), past.undone[:-1])
+
+
+def _lineage(past: Past, one: int) -> list[int]:
+    """A commit and those it stands on, newest first."""
+    line = []
+    while one:
+        line.append(one)
+        one = past.commits[one].parent
+    return line
 
 
 def restore(past: Past, where: str) -> Journey:
@@ -102,9 +109,9 @@ def restore(past: Past, where: str) -> Journey:
     """
     if where in past.names:
         return Journey(past.names[where], (), (*past.undone, past.head))
-    number = where.strip().removeprefix("In").strip("[]")
-    if number.isdecimal():
-        found = [c.id for c in past.commits.values() if c.cell == int(number) and c.cell]
+    number = _CELL.fullmatch(where.strip())
+    if number is not None:
+        found = [c.id for c in past.commits.values() if c.cell == int(number[1]) and c.cell]
         if found:
             return Journey(max(found), (), (*past.undone, past.head))
     known = ", ".join(sorted(past.names)) or "none"

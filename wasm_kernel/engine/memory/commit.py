@@ -57,6 +57,7 @@ class Commit:
         label: The cell's first line, for people.
         time: Seconds since 1970.
         size: The size of the memory in bytes.
+        cells: How many cells' effects it holds; more than one where others were folded into it.
         clock: The guest's monotonic clock, in nanoseconds: it must not go back.
         runs: Pages with content.
         zeros: Pages of zeros.
@@ -71,6 +72,7 @@ class Commit:
     label: str
     time: float
     size: int
+    cells: int = 1
     clock: int = 0
     runs: tuple[Run, ...] = ()
     zeros: tuple[Run, ...] = ()

@@ -66,5 +66,11 @@ def merge(parent: Commit, below: Content, child: Commit, above: Content) -> tupl
             at += pages * PAGE
         for first, pages in commit.zeros:
             zeros += [(start, end - start) for start, end in cover.free(first, pages)]
-    merged = replace(child, parent=parent.parent, runs=tuple(runs), zeros=tuple(zeros))
+    merged = replace(
+        child,
+        parent=parent.parent,
+        cells=parent.cells + child.cells,
+        runs=tuple(runs),
+        zeros=tuple(zeros),
+    )
     return merged, b"".join(pieces)

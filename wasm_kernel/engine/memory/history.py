@@ -6,29 +6,26 @@ newest version of each page winning. `head` is the commit that the living memory
 
 A commit that could not be written (a full disk) stays in memory: the session goes on, and rollback
 works; only a crash of this process would lose it. The guest's thread owns a `History`; writing
-happens on the recorder's thread, which calls `squeeze` and `store` alone.
+happens on the recorder's thread, which calls `squeeze`, `store` and `fold` alone.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import contextlib
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from wasm_kernel.engine.instance import Instance
+from wasm_kernel.engine.memory import aside, bookmark, folding, found
 from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory import folding
+from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.engine.memory.target import Target
 from wasm_kernel.engine.memory.zeros import split_zeros
 from wasm_kernel.errors import HistoryError
-
-_SUFFIX = ".commit"
-_HEAD = "head.json"
 
 
 class History:
@@ -39,7 +36,11 @@ class History:
         self.image = image
         self._guard = threading.Lock()  # over the tables below
         self._shape = threading.Lock()  # over the tree: no folding while memory is filled from it
+        self._saving = threading.Lock()  # over the bookmark on disk
         self._held: dict[int, Content] = {}  # commits that are not on disk
+        self._pinned: frozenset[int] = frozenset()
+        self._last = 0  # the highest number that was ever given
+        self._stale = False  # the bookmark on disk
         self.commits: dict[int, Commit] = {}
         self.head = 0
         self.names: dict[str, int] = {}
@@ -47,29 +48,18 @@ class History:
     # -- reading what an earlier process left
 
     def load(self) -> list[str]:
-        """Find the commits on disk. Those that are damaged, or stand on one, are left out.
+        """Find the commits on disk. Those that are damaged, or stand on one, are removed: later
+        commits will have their numbers.
 
         Returns:
-            Sentences on what was left out.
+            Sentences on what was damaged.
 
         Raises:
-            HistoryError: all of it belongs to another base image or format version.
+            HistoryError: there are some, and none can be used.
         """
-        found: dict[int, Commit] = {}
-        problems = []
-        for path in self._files():
-            try:
-                with CommitFile(path) as file:
-                    file.verify()
-                    found[file.commit.id] = file.commit
-            except (HistoryError, OSError) as problem:
-                problems.append(str(problem))
-        foreign = {one for one, commit in found.items() if commit.image != self.image}
-        if found and len(foreign) == len(found):
-            raise HistoryError(
-                "the variables of this session were saved by another version of the sandbox"
-            )
-        self.commits = {one: c for one, c in found.items() if self._whole(one, found)}
+        files = self._files()
+        self.commits, problems = found.usable(files, self.image)
+        self._remove(path for path in files if path not in set(map(self._path, self.commits)))
         self._load_head()
         return problems
 
@@ -77,50 +67,43 @@ class History:
         if self._folder is None:
             return []
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return sorted(self._folder.glob(f"*{_SUFFIX}"))
+        return sorted(self._folder.glob(f"*{found.SUFFIX}"))
+
+    def _remove(self, files: Iterable[Path]) -> None:
+        for path in files:
+            path.unlink(missing_ok=True)
+        if self._folder is not None:
+            aside.sweep(self._folder)
 
     def clear(self) -> None:
         """Begin anew: what an earlier process left is removed."""
-        for path in self._files():
-            path.unlink(missing_ok=True)
+        self._remove(self._files())
         if self._folder is not None:
-            (self._folder / _HEAD).unlink(missing_ok=True)
-        self.commits, self.names, self.head = {}, {}, 0
-
-    def _whole(self, one: int, found: dict[int, Commit]) -> bool:
-        while one:
-            commit = found.get(one)
-            if commit is None or commit.image != self.image or commit.parent >= one:
-                return False
-            one = commit.parent
-        return True
+            bookmark.remove(self._folder)
+        self.commits, self.names, self.head, self._last = {}, {}, 0, 0
 
     def _load_head(self) -> None:
-        newest = max(self.commits, default=0)
-        if self._folder is None:
-            return
-        try:
-            raw = json.loads((self._folder / _HEAD).read_text())
-            at, after = int(raw["at"]), int(raw["after"])
-            names = {str(name): int(one) for name, one in raw["names"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            self.head = newest
-            return
-        self.names = {name: one for name, one in names.items() if one in self.commits}
-        self.head = at if newest <= after and (at in self.commits or at == 0) else newest
+        self.head = self._last = newest = max(self.commits, default=0)
+        mark = None if self._folder is None else Bookmark.read(self._folder)
+        if mark is not None:
+            self.names = {name: one for name, one in mark.names.items() if one in self.commits}
+            if newest <= mark.after and mark.at in self.commits:
+                self.head = mark.at
+            # a commit that the bookmark knew and that was lost: its number would look older
+            self._last = max(newest, mark.after)
 
     # -- adding
 
     def next_id(self) -> int:
-        """The number of the next commit."""
-        return max(self.commits, default=0) + 1
+        """The number of the next commit; none is given twice."""
+        return self._last + 1
 
     def add(self, commit: Commit, pages: Content) -> None:
         """A commit of the living memory, which it becomes the head of; not on disk yet."""
         with self._guard:
             self.commits[commit.id] = commit
             self._held[commit.id] = pages
-            self.head = commit.id
+            self.head = self._last = commit.id
 
     def squeeze(self, one: int) -> None:
         """Take the pages of zeros out of a commit that is not on disk yet."""
@@ -152,6 +135,15 @@ class History:
             self._path(one).unlink(missing_ok=True)
 
     @property
+    def waiting(self) -> list[int]:
+        """The commits that are in memory only and belong on disk, oldest first.
+
+        A commit on disk is of no use before all that it stands on are.
+        """
+        with self._guard:
+            return [] if self._folder is None else sorted(self._held)
+
+    @property
     def unwritten(self) -> int:
         """How many bytes of pages are in memory only."""
         with self._guard:
@@ -162,31 +154,67 @@ class History:
     # -- going somewhere
 
     def move(self, one: int) -> None:
-        """Make a commit the head, 0 for the base image, and remember it over a crash.
+        """Make a commit the head. Call `save_head` afterwards.
 
         Raises:
-            HistoryError: it was folded away meanwhile.
+            HistoryError: it was folded away meanwhile; nothing was changed.
         """
         with self._shape, self._guard:
-            if one and one not in self.commits:
+            if one not in self.commits:
                 raise HistoryError("that state of the session is not kept any more")
-            self.head = one
-        self._save_head()
+            self.head, self._stale = one, True
 
     def name(self, name: str, one: int) -> None:
-        """Give a commit a name, which keeps it from being folded away."""
-        self.names[name] = one
-        self._save_head()
+        """Give a commit a name, which keeps it from being folded away. Call `save_head`."""
+        with self._guard:
+            self.names, self._stale = {**self.names, name: one}, True
 
-    def _save_head(self) -> None:
-        if self._folder is None:
+    def pin(self, some: Collection[int]) -> None:
+        """Keep these commits from being folded away, and no longer those before.
+
+        Raises:
+            HistoryError: one was folded away already; nothing was changed.
+        """
+        if self._pinned >= set(some):
+            self._pinned = frozenset(some)
             return
-        text = json.dumps(
-            {"at": self.head, "after": max(self.commits, default=0), "names": self.names}
-        )
-        aside = self._folder / f".{_HEAD}.{os.getpid()}"
-        aside.write_text(text)
-        aside.replace(self._folder / _HEAD)
+        with self._shape:
+            if not self.commits.keys() >= set(some):
+                raise HistoryError("that state of the session is not kept any more")
+            self._pinned = frozenset(some)
+
+    def save_head(self) -> None:
+        """Remember the head and the names over a crash, where they are not yet.
+
+        Raises:
+            OSError: they can't be written; a later call tries again.
+        """
+        with self._saving:
+            with self._guard:
+                mark = Bookmark(self.head, self._last, self.names)
+                stale, self._stale = self._stale, False
+            if stale and self._folder is not None:
+                try:
+                    mark.write(self._folder)
+                except OSError:
+                    self._stale = True
+                    raise
+
+    def forget(self, one: int) -> None:
+        """A commit can't be read: it and what stands on it are no more, the head is before it."""
+        with self._shape:
+            before = self.commits[one].parent
+            gone = {other for other in self.commits if one in self._numbers(other)}
+            for other in sorted(gone, reverse=True):
+                with contextlib.suppress(OSError):
+                    self.drop(other)
+            with self._guard:
+                self.names = {n: other for n, other in self.names.items() if other not in gone}
+                self.head, self._stale = before, True
+            self._pinned -= gone
+
+    def _numbers(self, one: int) -> set[int]:
+        return {commit.id for commit in self.lineage(one)}
 
     def lineage(self, one: int) -> list[Commit]:
         """A commit and its ancestors, newest first."""
@@ -238,20 +266,28 @@ class History:
         if self._folder is not None:
             self._path(one).unlink(missing_ok=True)
 
-    def fold(self, keep: int, kept: Collection[int] = ()) -> None:
-        """Fold away what lies more than `keep` cells behind the head and has no name.
+    def fold(self, keep: int) -> None:
+        """Fold away what lies more than `keep` cells behind the head, has no name and no pin.
 
         Raises:
             OSError: a commit can't be written; the tree is as it was, or folded up to there.
+            HistoryError: a commit can't be read; the same.
         """
         with self._shape:
             with self._guard:
                 commits_now, head = dict(self.commits), self.head
-            stay = {*kept, *self.names.values()}
+                stay = {*self._pinned, *self.names.values()}
             for one, child in folding.plan(commits_now, head, stay, keep):
-                if child is not None:
+                if child is None:
+                    self.drop(one)
+                elif not self._only_copy(one, child):
                     self._merge(one, child)
-                self.drop(one)
+                    self.drop(one)
+
+    def _only_copy(self, one: int, child: int) -> bool:
+        """Whether a commit is on disk and its child is not: a crash must find it there still."""
+        with self._guard:
+            return self._folder is not None and child in self._held and one not in self._held
 
     def _merge(self, one: int, child: int) -> None:
         merged, content = folding.merge(
@@ -281,4 +317,4 @@ class History:
     def _path(self, one: int) -> Path:
         if self._folder is None:
             raise HistoryError("this history is in memory alone")
-        return self._folder / f"{one:010d}{_SUFFIX}"
+        return self._folder / found.name_of(one)

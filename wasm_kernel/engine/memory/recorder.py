@@ -16,14 +16,15 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.gather import gather
 from wasm_kernel.engine.memory.history import History
-from wasm_kernel.engine.memory.pages import PAGE, Tracker, best
+from wasm_kernel.engine.memory.pages import PAGE, Range, Tracker, best, merge
+from wasm_kernel.errors import HistoryError
 
 BACKLOG_BYTES = 512 * 1024 * 1024
 _WAIT_SECONDS = 0.01
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 
-Trouble = Callable[[OSError], None]
-"""Hears, on the recorder's thread, that commits can't be written; once until one can be again."""
+Trouble = Callable[[Exception], None]
+"""Hears, on the recorder's thread, that commits can't be written; once until all are again."""
 
 
 class Recorder:
@@ -36,15 +37,15 @@ class Recorder:
         self._trouble = trouble
         self._troubled = False
         self._tracker: Tracker | None = None
-        self._jobs: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
+        self._missed: list[Range] = []
+        self._jobs: queue.Queue[int | None] = queue.Queue()
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
 
     def watch(self, instance: Instance) -> None:
         """From now on commits are of this instance, and relative to its memory as it is now."""
         self.unwatch()
+        self._missed = []
         self._tracker = best(instance.reach.address, instance.reach.size)
 
     def unwatch(self) -> None:
@@ -54,11 +55,16 @@ class Recorder:
             self._tracker = None
 
     def commit(self, instance: Instance, *, cell: int, count: int, label: str) -> Commit:
-        """Take a commit of the instance that is watched."""
+        """Take a commit of the instance that is watched.
+
+        Raises:
+            OSError, MemoryError: it can't be taken; the next one will have these changes, too.
+        """
         if self._tracker is None:
             raise RuntimeError("no instance is watched")
         size = instance.reach.size
-        ranges = self._tracker.changed(size)
+        ranges = self._missed = merge([*self._missed, *self._tracker.changed(size)])
+        pages = gather(instance.reach.address, ranges)
         commit = Commit(
             id=self.history.next_id(),
             parent=self.history.head,
@@ -72,20 +78,23 @@ class Recorder:
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=instance.descriptors.save(),
         )
-        self.history.add(commit, gather(instance.reach.address, ranges))
-        self._idle.clear()
+        self.history.add(commit, pages)
+        self._missed = []
         self._jobs.put(commit.id)
         self._wait_while_behind()
         return commit
 
     def _wait_while_behind(self) -> None:
-        while self.history.unwritten > BACKLOG_BYTES and not self._troubled:
-            if self._idle.wait(_WAIT_SECONDS):
-                return
+        while (
+            self.history.unwritten > BACKLOG_BYTES
+            and self._jobs.unfinished_tasks
+            and not self._troubled
+        ):
+            time.sleep(_WAIT_SECONDS)
 
     def flush(self) -> None:
         """Wait until everything is written, or can't be."""
-        self._idle.wait()
+        self._jobs.join()
 
     def close(self) -> None:
         """Write what is left and end; idempotent."""
@@ -110,12 +119,24 @@ class Recorder:
             time.sleep(_POLITE_SECONDS)
             try:
                 self.history.squeeze(one)
-                self.history.store(one)
-                self._fold()
-                self._troubled = False
-            except OSError as problem:
-                if not self._troubled:
-                    self._troubled = True
-                    self._trouble(problem)
-            if self._jobs.empty():
-                self._idle.set()
+                stored = self._tried(self._store)
+                if self._tried(self._fold) and stored:
+                    self._troubled = False
+            finally:
+                self._jobs.task_done()
+        self._jobs.task_done()
+
+    def _store(self) -> None:
+        for one in self.history.waiting:
+            self.history.store(one)
+        self.history.save_head()
+
+    def _tried(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except (OSError, HistoryError, MemoryError) as problem:
+            if not self._troubled:
+                self._troubled = True
+                self._trouble(problem)
+            return False
+        return True

@@ -1,0 +1,118 @@
+"""Folding: what goes away is what nobody goes back to, and memory stays the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.folding import merge, plan
+from wasm_kernel.engine.memory.pages import PAGE
+
+SIZE = 12
+
+
+def commit(one: int, parent: int, **fields: object) -> Commit:
+    plain = Commit(one, parent, "image", one, one + 1, f"cell {one}", 0.0, SIZE * PAGE)
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[int, Commit]:
+    """One root, and every other commit on an earlier one."""
+    count = draw(st.integers(1, 15))
+    parents = [0, *(draw(st.integers(1, one - 1)) for one in range(2, count + 1))]
+    return {one: commit(one, parent) for one, parent in enumerate(parents, start=1)}
+
+
+def folded(tree: dict[int, Commit], steps: list[tuple[int, int | None]]) -> dict[int, Commit]:
+    """The tree after every step; each is checked to leave it whole."""
+    tree = dict(tree)
+    for one, child in steps:
+        below = [c.id for c in tree.values() if c.parent == one]
+        if child is None:
+            assert below == [], "a commit that others stand on was dropped"
+        else:
+            assert below == [child], "a commit with other children was folded"
+            tree[child] = replace(tree[child], parent=tree[one].parent)
+        del tree[one]
+        assert all(c.parent == 0 or c.parent in tree for c in tree.values())
+    return tree
+
+
+@given(st.data())
+def test_the_head_the_kept_and_the_last_cells_stay(data: st.DataObject) -> None:
+    tree = data.draw(trees())
+    head = data.draw(st.sampled_from(sorted(tree)))
+    kept = data.draw(st.sets(st.sampled_from(sorted(tree))))
+    keep = data.draw(st.integers(1, 5))
+    left = folded(tree, plan(tree, head, kept, keep))
+    line, at = [], head
+    while at:
+        line.append(at)
+        at = tree[at].parent
+    assert left.keys() >= {head, *kept, *line[: keep + 1]}
+
+
+@given(st.data())
+def test_one_line_is_folded_to_what_is_kept(data: st.DataObject) -> None:
+    count, keep = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 8))
+    tree = {one: commit(one, one - 1) for one in range(1, count + 1)}
+    left = folded(tree, plan(tree, count, (), keep))
+    assert sorted(left) == list(range(max(1, count - keep), count + 1))
+
+
+def test_nothing_to_fold_is_no_step() -> None:
+    assert plan({1: commit(1, 0)}, 1, (), 3) == []
+
+
+CONTENT = st.lists(st.sampled_from(["leave", "zero", 1, 2, 3]), min_size=SIZE, max_size=SIZE)
+
+
+def made_of(one: int, parent: int, pages: list[object]) -> tuple[Commit, bytes]:
+    runs = tuple((i, 1) for i, what in enumerate(pages) if isinstance(what, int))
+    zeros = tuple((i, 1) for i, what in enumerate(pages) if what == "zero")
+    content = b"".join(bytes([w + 10 * one]) * PAGE for w in pages if isinstance(w, int))
+    return commit(one, parent, runs=runs, zeros=zeros), content
+
+
+def laid(memory: bytearray, one: Commit, content: bytes) -> None:
+    at = 0
+    for first, count in one.runs:
+        memory[first * PAGE : (first + count) * PAGE] = content[at : at + count * PAGE]
+        at += count * PAGE
+    for first, count in one.zeros:
+        memory[first * PAGE : (first + count) * PAGE] = bytes(count * PAGE)
+
+
+@given(CONTENT, CONTENT)
+def test_merging_equals_laying_one_over_the_other(a: list[object], b: list[object]) -> None:
+    parent, below = made_of(4, 3, a)
+    child, above = made_of(5, 4, b)
+    one_by_one, at_once = bytearray(b"\xff" * SIZE * PAGE), bytearray(b"\xff" * SIZE * PAGE)
+    laid(one_by_one, parent, below)
+    laid(one_by_one, child, above)
+    merged, content = merge(parent, below, child, above)
+    laid(at_once, merged, content)
+    assert at_once == one_by_one
+    assert len(content) == merged.page_bytes
+
+
+def test_the_merged_commit_is_the_child_on_its_grandparent() -> None:
+    merged, _ = merge(commit(4, 3), b"", commit(5, 4, clock=9), b"")
+    assert (merged.id, merged.parent, merged.cell, merged.clock) == (5, 3, 5, 9)
+
+
+def test_it_knows_how_many_cells_it_holds() -> None:
+    merged, _ = merge(commit(4, 3, cells=3), b"", commit(5, 4), b"")
+    assert merged.cells == 4
+
+
+def test_a_larger_child_keeps_its_size() -> None:
+    parent = commit(4, 3, size=2 * PAGE, runs=((1, 1),))
+    child = commit(5, 4, size=5 * PAGE, runs=((4, 1),))
+    merged, content = merge(parent, b"a" * PAGE, child, b"b" * PAGE)
+    assert (merged.size, merged.runs) == (5 * PAGE, ((4, 1), (1, 1)))
+    assert content == b"b" * PAGE + b"a" * PAGE

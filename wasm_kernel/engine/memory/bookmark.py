@@ -1,0 +1,50 @@
+"""Where a session stands in its history and what its states are called, on disk.
+
+Commits follow one another, so a new one needs no bookmark: it is the newest. Only going elsewhere
+does, and giving names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wasm_kernel.engine.memory.aside import written_aside
+
+_NAME = "head.json"
+
+
+@dataclass(frozen=True)
+class Bookmark:
+    """The commit `at`, chosen when `after` was the newest one, and commits by name."""
+
+    at: int
+    after: int
+    names: Mapping[str, int] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Put it in place of the one before.
+
+        Raises:
+            OSError: it can't be written; the one before is there still.
+        """
+        fields = {"at": self.at, "after": self.after, "names": dict(self.names)}
+        with written_aside(folder / _NAME) as file:
+            file.write(json.dumps(fields).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Bookmark | None:
+        """The one on disk; None where there is none, or none that can be read."""
+        try:
+            raw = json.loads((folder / _NAME).read_bytes())
+            names = {str(name): int(one) for name, one in raw["names"].items()}
+            return cls(int(raw["at"]), int(raw["after"]), names)
+        except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def remove(folder: Path) -> None:
+    """Forget it."""
+    (folder / _NAME).unlink(missing_ok=True)
