@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,9 @@ def test_the_workspaces_place_comes_from_the_environment(
     monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path))
     assert settings().root == tmp_path
     assert settings(workspace_root="~/x").root == Path("~/x").expanduser()
+
+
+def test_help_lists_every_limit() -> None:
+    command = [sys.executable, "-m", "wasm_kernel", "--help-all"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert all(f"--WasmKernel.{name}=" in told for name in POLICY_FIELDS)

@@ -87,6 +87,18 @@ class WasmKernelApp(JupyterApp):
         self.update_config(from_command_line)
         self.settings = KernelSettings(parent=self)
 
+    def print_help(self, classes: bool = False) -> None:
+        """Help on the command line; what it names is imported only now.
+
+        Options that other kernels' launchers pass, and that mean nothing here, are not listed.
+        """
+        from wasm_kernel.frontends.jupyter.connection import Connection
+
+        self.classes = [*self.classes, Connection]
+        named = {kind.__name__ for kind in (type(self), *self.classes)}
+        self.aliases = {k: v for k, v in self.aliases.items() if v.split(".")[0] in named}
+        super().print_help(classes)
+
     def run(self, factory: SandboxFactory) -> None:
         """Be a kernel until somebody shuts it down."""
         path = place_of(self.connection_file)
