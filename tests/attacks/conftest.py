@@ -1,0 +1,113 @@
+"""Real sandboxes with small limits, and what an attack says of them afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from wasm_kernel.policy import ExecutionPolicy
+
+START_SECONDS = 600
+SMALL = ExecutionPolicy(
+    cell_timeout=20.0,
+    grace_seconds=1.0,
+    stdout_bytes=1 << 20,
+    stderr_bytes=1 << 20,
+    display_bytes=8 << 20,
+    display_count=1000,
+    open_files=64,
+    memory_bytes=768 << 20,
+)
+
+
+@dataclass
+class Victim:
+    """A sandbox under attack."""
+
+    sandbox: BaseSandbox
+
+    @property
+    def app(self) -> Path:
+        """The host folder behind `/app`."""
+        return self.sandbox.workspace
+
+    def run(self, code: str, *, interrupt: float | None = None, **options: Any) -> SandboxResult:
+        """The result of a cell, interrupted after so many seconds."""
+        if interrupt is None:
+            return self.sandbox.execute(code, **options)
+        timer = threading.Timer(interrupt, self.sandbox.interrupt)
+        timer.start()
+        try:
+            return self.sandbox.execute(code, **options)
+        finally:
+            timer.cancel()
+
+    def says(self, code: str) -> str:
+        """What a cell that must succeed prints."""
+        result = self.run(code)
+        assert result.success, result.error
+        return result.stdout.strip()
+
+    def fails(self, code: str, **options: Any) -> str:
+        """The name of the error that a cell must end with."""
+        result = self.run(code, **options)
+        assert result.error is not None, result.stdout
+        return result.error.ename
+
+    def lives(self) -> None:
+        """The session goes on: the next cell runs, variables are kept from now on."""
+        assert self.says("kept = 40 + 2; print(kept)") == "42"
+        assert self.says("print(kept)") == "42"
+
+
+Making = Callable[..., Victim]
+
+
+@pytest.fixture
+def victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
+    """Makes sandboxes of a policy of the test's own."""
+    made: list[BaseSandbox] = []
+
+    def one(name: str = "app", **limits: Any) -> Victim:
+        policy = ExecutionPolicy(**{**_fields(SMALL), **limits})
+        made.append(create_sandbox(workspace=tmp_path / name, policy=policy))
+        made[-1].start().result(START_SECONDS)
+        return Victim(made[-1])
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture(scope="module")
+def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    """One sandbox for a file."""
+    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("app"), policy=SMALL)
+    sandbox.start().result(START_SECONDS)
+    yield Victim(sandbox)
+    sandbox.close()
+
+
+@pytest.fixture
+def victim(shared: Victim) -> Iterator[Victim]:
+    """The file's sandbox; after the attack, its session must go on."""
+    yield shared
+    shared.lives()
+
+
+@pytest.fixture
+def stopwatch() -> Callable[[], float]:
+    """Seconds since the test began."""
+    begun = time.monotonic()
+    return lambda: time.monotonic() - begun
+
+
+def _fields(policy: ExecutionPolicy) -> dict[str, Any]:
+    return {name: getattr(policy, name) for name in policy.__dataclass_fields__}

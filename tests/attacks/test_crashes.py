@@ -1,0 +1,147 @@
+"""ATTACKS 5, 6, 28: the interpreter may die; the session and the process do not."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+
+DEEP = """
+import sys
+sys.setrecursionlimit(10**9)
+def deeper(): deeper()
+deeper()
+"""
+NESTED = "t = ()\nfor _ in range(2_000_000): t = (t,)\ndel t"
+
+
+def test_case_05_endless_recursion_ends_with_an_error(victim: Victim) -> None:
+    victim.says("mine = 5")
+    assert victim.fails(DEEP) in ("RecursionError", "StackExhausted", "MemoryError")
+    assert victim.says("print(mine)") == "5"
+    victim.says("import sys; sys.setrecursionlimit(3000)")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class A:\n  def __getattr__(self, n): return getattr(self, n + 'x')\nA().x",
+        "class A:\n  def __repr__(self): return repr(self)\nA()",
+        "l = []\nl.append(l)\nfor _ in range(10**5): l = [l]\nrepr(l)",
+        "import copy\nl = []\nfor _ in range(10**5): l = [l]\ncopy.deepcopy(l)",
+        "eval('(' * 100_000 + ')' * 100_000)",
+        "exec('x' + '+x' * 200_000)",
+        "compile('-' * 300_000 + '1', 'x', 'eval')",
+        "import json; json.loads('[' * 200_000)",
+        "import pickle; f = lambda: 0\nfor _ in range(10**5): f = [f]\npickle.dumps(f)",
+    ],
+)
+def test_case_05_every_other_depth_ends_with_an_error(victim: Victim, code: str) -> None:
+    victim.says("mine = 5")
+    victim.run("import sys; sys.setrecursionlimit(10**9)\n" + code)
+    assert victim.says("print(mine)") == "5"
+    victim.says("import sys; sys.setrecursionlimit(3000)")
+
+
+def test_case_05_the_end_of_a_two_million_deep_tuple_is_survived(victim: Victim) -> None:
+    victim.says("mine = 5")
+    victim.run(NESTED)
+    assert victim.says("print(mine)") == "5"
+
+
+def test_case_06_exit_of_the_process_is_one_clear_error(victim: Victim) -> None:
+    victim.says("mine = 6")
+    result = victim.run("import os; os._exit(3)")
+    assert result.error is not None
+    assert (result.error.ename, result.exit_code) == ("GuestExited", 3)
+    assert "status 3" in result.error.evalue
+    assert victim.says("print(mine)") == "6"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.abort()",
+        "import faulthandler; faulthandler._sigsegv()",
+        "import faulthandler; faulthandler._sigabrt()",
+        "import faulthandler; faulthandler._stack_overflow()",
+        "import faulthandler; faulthandler._fatal_error_c_thread()",
+        "import sys; sys.exit(3)",
+        "raise SystemExit",
+        "import ctypes; ctypes.string_at(0)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+        "import _testcapi; _testcapi.crash_no_current_thread()",
+    ],
+)
+def test_case_06_every_other_end_of_the_interpreter_is_survived(victim: Victim, code: str) -> None:
+    victim.says("mine = 6")
+    victim.run(code)
+    assert victim.says("print(mine)") == "6"
+
+
+def test_case_06_the_files_of_a_lost_guest_are_kept(victim: Victim) -> None:
+    victim.run("open('kept.txt', 'w').write('x'); import os; os._exit(1)")
+    assert (victim.app / "kept.txt").exists()
+
+
+def test_case_06_a_lost_guest_says_so_once(victim: Victim) -> None:
+    result = victim.run("import os; os._exit(1)")
+    assert [output.kind for output in result.outputs].count("error") <= 1
+    assert result.reply["status"] == "error"
+
+
+def test_case_06_one_death_after_another(victim: Victim) -> None:
+    for _ in range(10):
+        assert victim.fails("import os; os._exit(1)") == "GuestExited"
+
+
+def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
+    victim.run("import os; os._exit(1)")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for _ in range(10):
+        victim.run("files = [open(f'f{i}', 'w') for i in range(20)]; import os; os._exit(1)")
+    after = len(os.listdir("/proc/self/fd")) if before else 0
+    assert after <= before + 5
+
+
+def test_case_05_fuel_that_runs_out_names_the_setting(
+    warm_metered: None, victim_of: Making
+) -> None:
+    metered = victim_of(fuel_budget=10**9)
+    metered.says("mine = 1")
+    result = metered.run("while True: pass")
+    assert result.error is not None
+    assert result.error.ename == "OutOfFuel"
+    assert "1,000,000,000" in result.error.evalue
+    assert "fuel_budget" in result.error.evalue
+    assert metered.says("print(mine)") == "1"
+
+
+def test_case_28_a_list_too_large_is_a_memory_error(victim: Victim) -> None:
+    victim.says("mine = 28")
+    assert victim.fails("[0] * 10**9") == "MemoryError"
+    assert victim.says("print(mine)") == "28"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "b = bytearray()\nwhile True: b += bytes(10**7)",
+        "l = []\nwhile True: l.append(bytes(10**6))",
+        "import numpy as np\nl = []\nwhile True: l.append(np.ones(10**6))",
+        "s = 'x'\nwhile True: s += s",
+        "d = {}\nwhile True: d[len(d)] = bytes(10**6)",
+    ],
+)
+def test_case_28_growing_without_end_is_a_memory_error(victim_of: Making, code: str) -> None:
+    small = victim_of(memory_bytes=512 << 20)
+    small.says("mine = 28")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ename = small.fails(code)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert ename == "MemoryError"
+    assert grown < 2 * 512 + 200, "the host holds the guest's memory and one commit of it"
+    assert small.says("print(mine)") == "28"

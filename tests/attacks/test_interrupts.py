@@ -1,0 +1,179 @@
+"""ATTACKS 1-4, 7, 8: a cell ends when its user says so, and no other cell does."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+
+SOON = 1.0  # seconds from the interrupt to the end of the cell
+
+
+def test_case_01_an_endless_loop_ends_as_keyboard_interrupt(victim: Victim) -> None:
+    victim.says("mine = 1")
+    result = victim.run("while True: pass", interrupt=0.2)
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert result.duration < 0.2 + SOON
+    assert victim.says("print(mine)") == "1"
+
+
+def test_case_01_what_the_cell_did_before_the_interrupt_stays(victim: Victim) -> None:
+    victim.run("done = []\nfor i in range(5): done.append(i)\nwhile True: pass", interrupt=0.2)
+    assert victim.says("print(done)") == "[0, 1, 2, 3, 4]"
+
+
+def test_case_01_finally_runs(victim: Victim) -> None:
+    victim.run("try:\n  while True: pass\nfinally: cleaned = True", interrupt=0.2)
+    assert victim.says("print(cleaned)") == "True"
+
+
+def test_case_01_the_cell_may_catch_it(victim: Victim) -> None:
+    code = "try:\n  while True: pass\nexcept KeyboardInterrupt: print('caught')"
+    assert victim.run(code, interrupt=0.2).stdout == "caught\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "7**10**8",
+        "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",
+        "import numpy as np; a = np.ones((1500, 1500)); a @ a @ a @ a",
+        "sorted(range(3 * 10**6, 0, -1), key=lambda x: -x)",
+        "sum(range(10**12))",
+        "import numpy as np; np.sort(np.random.rand(6 * 10**6), kind='heapsort')",
+    ],
+)
+def test_case_02_a_long_call_into_c_ends_within_the_bound(victim: Victim, code: str) -> None:
+    victim.says("mine = 2")
+    result = victim.run(code, interrupt=0.2)
+    assert result.duration < 0.2 + 1.0 + SOON
+    if result.error is not None and result.error.ename != "KeyboardInterrupt":
+        assert result.error.ename == "Interrupted"
+        assert "variables are as they were" in result.error.evalue
+    assert victim.says("print(mine)") == "2"
+
+
+def test_case_03_a_sleep_ends_under_a_second(victim: Victim) -> None:
+    victim.says("mine = 3")
+    result = victim.run("import time; time.sleep(30)", interrupt=0.2)
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert result.duration < 0.2 + SOON
+    assert victim.says("print(mine)") == "3"
+
+
+def test_case_03_a_sleep_burns_no_fuel(warm_metered: None, victim_of: Making) -> None:
+    metered = victim_of(fuel_budget=10**10)
+    short = metered.run("import time; time.sleep(0.01)").fuel_consumed
+    long = metered.run("import time; time.sleep(0.5)").fuel_consumed
+    assert short is not None
+    assert long is not None
+    assert long < 1.2 * short
+
+
+def test_case_03_a_sleep_ends_at_the_cells_deadline(victim_of: Making) -> None:
+    brief = victim_of(cell_timeout=0.5)
+    begun = time.monotonic()
+    assert brief.fails("import time; time.sleep(30)") == "CellTimeout"
+    assert time.monotonic() - begun < 1.5
+    brief.lives()
+
+
+def test_case_04_a_loop_that_swallows_everything_ends_at_the_second_interrupt(
+    victim: Victim,
+) -> None:
+    victim.says("mine = 4")
+    second = threading.Timer(0.6, victim.sandbox.interrupt)
+    second.start()
+    code = "while True:\n  try:\n    while True: pass\n  except BaseException: pass"
+    result = victim.run(code, interrupt=0.2)
+    assert result.error is not None
+    assert result.error.ename == "Interrupted"
+    assert "grace_seconds" in result.error.evalue
+    assert result.duration < 0.6 + 1.0 + SOON
+    assert victim.says("print(mine)") == "4"
+
+
+def test_case_04_a_handler_of_the_cells_own_does_not_outlive_it(victim: Victim) -> None:
+    victim.says("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    result = victim.run("while True: pass", interrupt=0.2)
+    assert result.error is not None
+    assert result.error.ename in ("KeyboardInterrupt", "Interrupted")
+
+
+def test_case_07_an_interrupt_while_idle_is_for_nobody(victim: Victim) -> None:
+    assert victim.sandbox.interrupt() is False
+    assert victim.says("print('on')") == "on"
+
+
+def test_case_07_two_interrupts_at_once_are_one(victim: Victim) -> None:
+    timer = threading.Timer(0.2, lambda: [victim.sandbox.interrupt() for _ in range(2)])
+    timer.start()
+    assert victim.fails("while True: pass") == "KeyboardInterrupt"
+    assert victim.says("print('on')") == "on"
+
+
+def test_case_07_an_interrupt_at_any_moment_of_a_short_cell_hurts_no_other(victim: Victim) -> None:
+    for i in range(60):
+        result = victim.run(f"{i}", interrupt=i * 0.0005)
+        assert result.error is None or result.error.ename == "KeyboardInterrupt"
+        assert victim.says(f"print({i})") == str(i)
+
+
+def test_case_07_a_queued_cell_is_interrupted_before_it_runs(victim: Victim) -> None:
+    victim.says("ran = []")
+    futures = [
+        victim.sandbox.submit(f"import time; time.sleep(0.3); ran.append({i})") for i in (1, 2)
+    ]
+    victim.sandbox.interrupt()
+    ends = [future.result(10) for future in futures]
+    assert [end.success for end in ends] == [False, True]
+    assert victim.says("print(ran)") == "[2]"
+
+
+def test_case_07_an_interrupt_while_the_guest_starts_ends_the_cell(
+    warm: None, victim_of: Making
+) -> None:
+    fresh = victim_of()
+    fresh.sandbox.close()
+    other = victim_of("other")
+    future = other.sandbox.submit("while True: pass")
+    other.sandbox.interrupt()
+    result = future.result(10)
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    other.lives()
+
+
+def test_case_07_an_interrupt_while_a_lost_guest_comes_back_hurts_no_later_cell(
+    victim: Victim,
+) -> None:
+    for delay in (0.001, 0.01, 0.03):
+        victim.run("import os; os._exit(1)", interrupt=delay)
+        victim.lives()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import asyncio; await asyncio.sleep(30)",
+        "import asyncio; asyncio.run(asyncio.sleep(30))",
+        "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\nawait f()",
+        "import asyncio\nawait asyncio.gather(*(asyncio.sleep(30) for _ in range(100)))",
+    ],
+)
+def test_case_08_awaiting_can_be_interrupted(victim: Victim, code: str) -> None:
+    result = victim.run(code, interrupt=0.3)
+    assert result.error is not None
+    assert result.error.ename in ("KeyboardInterrupt", "CancelledError")
+    assert result.duration < 0.3 + SOON
+
+
+def test_case_08_the_loop_works_after_an_interrupt(victim: Victim) -> None:
+    victim.run("import asyncio; await asyncio.sleep(30)", interrupt=0.2)
+    assert victim.says("import asyncio; await asyncio.sleep(0.01); print('on')") == "on"
+    assert victim.says("asyncio.run(asyncio.sleep(0.01)); print('on')") == "on"

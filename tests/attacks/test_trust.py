@@ -1,0 +1,292 @@
+"""ATTACKS 17-21: whatever a cell does to the agent or says through the door, the host stands."""
+
+from __future__ import annotations
+
+import json
+import resource
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+
+BREAKING = {
+    "agent module gone": "import sys; [sys.modules.pop(n) for n in list(sys.modules) if 'agent' in n]",
+    "all modules gone": "import sys; sys.modules.clear()",
+    "no stdout": "import sys; sys.stdout = sys.stderr = None",
+    "odd stdout": "import sys; sys.stdout = sys.__stdout__ = 5",
+    "closed stdout": "import sys; sys.stdout.close()",
+    "closed descriptors": "import os; os.close(1); os.close(2)",
+    "no get_ipython": "get_ipython = None; import builtins; builtins.get_ipython = None",
+    "json turned off": "import json; json.dumps = json.loads = json.JSONEncoder = json.JSONDecoder = None",
+    "json encoder broken": "import json.encoder as e; e.c_make_encoder = e.JSONEncoder.encode = None",
+    "json decoder broken": "import json.decoder as d; d.JSONDecoder.decode = d.JSONDecoder.raw_decode = None",
+    "builtins cleared": "import builtins; builtins.__dict__.clear()",
+    "no import": "import builtins; builtins.__import__ = None",
+    "failing import": "import builtins\ndef bad(*a, **k): raise OSError\nbuiltins.__import__ = bad",
+    "print gone": "import builtins; del builtins.print, builtins.len, builtins.isinstance",
+    "isinstance lies": "import builtins; builtins.isinstance = lambda *a: False",
+    "namespace cleared": "get_ipython().user_ns.clear()",
+    "globals cleared": "globals().clear()",
+    "shell attributes": "vars(get_ipython()).clear()",
+    "shell class": "type(get_ipython()).run_cell = None",
+    "agent emptied": "vars(get_ipython().agent).clear()",
+    "agent door": "get_ipython().agent.door = None",
+    "agent class": "type(get_ipython().agent).turn = None",
+    "agent class raises": "type(get_ipython().agent).turn = lambda self: 1 / 0",
+    "agent exits": "type(get_ipython().agent).turn = lambda self: None",
+    "anchor": "complex.__subclasses__()[0].turn = None",
+    "anchor agent": "complex.__subclasses__()[0].agent = None",
+    "host module": "import _host; _host.call = lambda data: b'{}'",
+    "host module raises": "import _host\ndef f(data): raise OSError\n_host.call = f",
+    "signals": "import signal; signal.signal = signal.default_int_handler = None",
+    "audit hook": "import sys\ndef hook(*a): raise RuntimeError('no')\nsys.addaudithook(hook)",
+    "audit hook exits": "import sys, os\ndef hook(*a): os._exit(9)\nsys.addaudithook(hook)",
+    "trace": "import sys\ndef f(*a): raise RuntimeError\nsys.settrace(f)",
+    "profile": "import sys\ndef f(*a): raise RuntimeError\nsys.setprofile(f)",
+    "recursion limit": "import sys; sys.setrecursionlimit(30)",
+    "collector": "import gc; gc.set_threshold(1, 1, 1)",
+    "collector callbacks": "import gc\ndef f(*a): raise RuntimeError\ngc.callbacks.append(f)",
+    "meta path": "import sys; sys.meta_path.clear(); sys.path.clear(); sys.path_hooks.clear()",
+    "excepthook": "import sys; sys.excepthook = get_ipython().showtraceback = None",
+    "displayhook": "import sys; sys.displayhook = None; get_ipython().displayhook = None",
+    "formatter": "get_ipython().display_formatter = None",
+    "compile": "get_ipython().compile = None",
+    "ast transformers": "get_ipython().ast_transformers.append(object())",
+    "events": "get_ipython().events.register('pre_run_cell', lambda *a: 1 / 0)",
+    "events gone": "get_ipython().events = None",
+    "history": "get_ipython().history_manager = None",
+    "traits": "get_ipython()._trait_values.clear()",
+    "object hooks": "import collections.abc as a; a.Mapping.__instancecheck__ = None",
+    "main module": "import sys; sys.modules['__main__'] = None",
+    "codecs": "import codecs\ndef f(*a): raise LookupError\ncodecs.register(f)",
+    "os environment": "import os; os.environ.clear(); os.environ = None",
+    "working folder": "import os; os.mkdir('d'); os.chdir('d'); os.rmdir('/app/d')",
+    "execution count": "get_ipython().execution_count = 'many'",
+    "user_ns replaced": "get_ipython().user_ns = 7",
+    "loop": "import asyncio; asyncio.set_event_loop(None); asyncio.new_event_loop = None",
+    "exit in destructor": "class A:\n  def __del__(self): raise SystemExit\na = A()\ndel a",
+    "frozen time": "import time; time.time = time.monotonic = time.perf_counter = None",
+}
+
+
+@pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
+def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: str) -> None:
+    broken = victim_of(cell_timeout=4.0)
+    broken.says("mine = 17")
+    broken.run(code)
+    broken.run("1")  # one cell may fail because of it
+    assert broken.says("kept = 1; print(40 + 2)").endswith("42")
+    assert broken.says("print(len([1, 2]), kept)").endswith("2 1")
+
+
+def test_case_17_an_agent_that_never_begins_ends_by_the_second_interrupt(
+    victim_of: Making,
+) -> None:
+    broken = victim_of()
+    broken.says("mine = 17")
+    broken.run("def f(self):\n  while True: pass\ntype(get_ipython().agent).turn = f")
+    threading.Timer(0.5, broken.sandbox.interrupt).start()
+    result = broken.run("1", interrupt=0.2)
+    assert result.error is not None
+    assert "earlier cell" in result.error.evalue
+    assert broken.says("print(mine)") == "17"
+
+
+def test_case_17_a_cell_that_spoilt_the_interpreter_is_named_and_taken_back(
+    victim_of: Making,
+) -> None:
+    broken = victim_of()
+    broken.says("mine = 17")
+    broken.run("import os, sys\nsys.addaudithook(lambda *a: os._exit(9))")
+    result = broken.run("mine = 18")
+    assert result.error is not None
+    assert result.error.ename == "GuestExited"
+    assert "before that earlier cell" in result.error.evalue
+    assert broken.says("print(mine)") == "17"
+
+
+def test_case_17_a_limit_too_low_for_any_turn_takes_nothing_back(
+    warm_metered: None, victim_of: Making
+) -> None:
+    starved = victim_of(fuel_budget=10)
+    before = starved.sandbox.checkpoints()
+    assert [starved.fails("1") for _ in range(3)] == ["OutOfFuel"] * 3
+    assert starved.sandbox.checkpoints() == before
+
+
+LASTING = {
+    "shell class run_code": "type(get_ipython()).run_code = lambda *a, **k: 1 / 0",
+    "transformers": "get_ipython().input_transformers_cleanup[:] = [lambda lines: 1 / 0]",
+    "traitlets": "import traitlets; traitlets.HasTraits.__getattribute__ = None",
+}
+
+
+@pytest.mark.parametrize("code", LASTING.values(), ids=LASTING.keys())
+def test_case_17_what_breaks_ipython_for_good_can_be_undone_from_outside(
+    victim_of: Making, code: str
+) -> None:
+    broken = victim_of()
+    broken.says("mine = 17")
+    broken.run(code)
+    cells = [broken.run("1") for _ in range(2)]
+    broken.sandbox.undo(1 + len(cells))
+    assert broken.says("print(mine)") == "17"
+
+
+FORGE = """
+import _host, json
+def forge(frame):
+    data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
+    return _host.call(data)
+"""
+
+
+@pytest.fixture
+def forger(victim: Victim) -> Victim:
+    """A guest whose cells speak through the door themselves."""
+    victim.says(FORGE)
+    return victim
+
+
+def answer(forger: Victim, expression: str) -> Any:
+    """What the host answers to a forged frame."""
+    return json.loads(forger.says(f"print(forge({expression}).decode())"))
+
+
+def test_case_18_a_second_request_is_refused(forger: Victim) -> None:
+    assert "refused" in answer(forger, "{'op': 'next'}")
+
+
+def test_case_18_a_forged_end_does_not_make_a_failed_cell_a_success(forger: Victim) -> None:
+    code = "forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': 1}})\n1 / 0"
+    assert not forger.run(code).success
+
+
+def test_case_18_a_forged_end_does_not_stretch_the_deadline(victim_of: Making) -> None:
+    brief = victim_of(cell_timeout=1.0)
+    code = FORGE + "forge({'op': 'done', 'reply': {'status': 'ok'}})\nwhile True: pass"
+    assert brief.fails(code) == "CellTimeout"
+    brief.lives()
+
+
+def test_case_18_output_after_a_forged_end_is_refused(forger: Victim) -> None:
+    code = (
+        "forge({'op': 'done', 'reply': {'status': 'ok'}})\n"
+        "print(forge({'op': 'display', 'data': {'text/plain': 'late'}}).decode())"
+    )
+    assert "refused" in forger.run(code).stdout
+
+
+def test_case_18_a_forged_execution_count_does_not_last(forger: Victim) -> None:
+    forger.run("forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': 2**40}})")
+    forger.run("forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': -5}})")
+    forger.run("forge({'op': 'done', 'reply': {'status': 'ok', 'execution_count': 'x'}})")
+    count = forger.run("1").reply["execution_count"]
+    assert isinstance(count, int)
+    assert 0 < count < 2**31
+
+
+def test_case_18_a_forged_result_stays_in_its_own_cell(forger: Victim) -> None:
+    first = forger.run(
+        "forge({'op': 'result', 'execution_count': 99, 'data': {'text/plain': '!'}})"
+    )
+    second = forger.run("None")
+    assert [output.kind for output in first.outputs].count("result") >= 1
+    assert second.outputs == ()
+
+
+def test_case_18_a_frame_names_no_other_cell(forger: Victim) -> None:
+    frame = "{'op': 'display', 'data': {}, 'cell_id': 'other', 'parent': 'x', 'session': '../../x'}"
+    assert "cell_id" not in answer(forger, frame)
+
+
+def test_case_18_limits_are_lowered_and_never_raised(victim_of: Making) -> None:
+    brief = victim_of(cell_timeout=1.0)
+    code = FORGE + "forge({'op': 'limit', 'seconds': 1000, 'fuel': 10**15})\nwhile True: pass"
+    assert brief.fails(code) == "CellTimeout"
+
+
+def test_case_18_a_forged_error_does_not_make_a_good_cell_fail_for_ever(forger: Victim) -> None:
+    forger.run("forge({'op': 'error', 'ename': 'E', 'evalue': 'v', 'traceback': []})")
+    assert forger.run("1").success
+
+
+HOSTILE = {
+    "deep arrays": "b'[' * 200_000 + b']' * 200_000",
+    "deep arrays in a field": "b'{\"op\":\"display\",\"data\":' + b'[' * 200_000 + b']' * 200_000 + b'}'",
+    "deep objects": "b'{\"a\":' * 200_000 + b'1' + b'}' * 200_000",
+    "unclosed": "b'[' * 1_000_000",
+    "nan": 'b\'{"op":"display","data":{"a/json":NaN}}\'',
+    "infinity": 'b\'{"op":"display","data":{"a/json":1e999}}\'',
+    "large number": 'b\'{"op":"display","data":{"a/json":\' + b\'9\' * 1_000_000 + b\'}}\'',
+    "not utf-8": r"b'{\"op\":\"display\",\"data\":{\"text/plain\":\"\xff\"}}'",
+    "no object": "b'[]'",
+    "empty": "b''",
+    "nothing": "b'null'",
+    "a number": "b'1'",
+    "op of a wrong type": "b'{\"op\":[]}'",
+    "op unknown": 'b\'{"op":"system"}\'',
+    "data of a wrong type": 'b\'{"op":"display","data":5}\'',
+    "content of a wrong type": 'b\'{"op":"display","data":{"text/plain":{}}}\'',
+    "traceback of a wrong type": 'b\'{"op":"error","ename":"a","evalue":"b","traceback":5}\'',
+    "count of a wrong type": 'b\'{"op":"result","execution_count":true,"data":{}}\'',
+    "limit of a wrong type": 'b\'{"op":"limit","seconds":"x"}\'',
+    "negative limit": 'b\'{"op":"limit","seconds":-1}\'',
+    "reply of a wrong type": 'b\'{"op":"done","reply":[]}\'',
+    "pickle": "__import__('pickle').dumps({'op': 'done'})",
+    "many values": 'b\'{"op":"display","data":{"a/json":[\' + b\'0,\' * 5_000_000 + b\'0]}}\'',
+    "70 MB": "b'x' * (70 << 20)",
+    "100 MB": "b'x' * (100 << 20)",
+}
+
+
+@pytest.mark.parametrize("frame", HOSTILE.values(), ids=HOSTILE.keys())
+def test_case_19_a_hostile_frame_is_refused(forger: Victim, frame: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    code = (
+        f"try:\n  said = forge({frame}).decode()\nexcept OSError as e:\n  said = 'refused'\n"
+        "print(said[:200])"
+    )
+    assert "refused" in forger.says(code)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700 * 1024
+
+
+def test_case_19_a_lone_surrogate_is_replaced(forger: Victim) -> None:
+    result = forger.run(r"""forge(b'{"op":"display","data":{"text/plain":"a\\ud800b"}}')""")
+    for output in result.outputs:
+        json.dumps(dict(output.data)).encode()
+        str(output.data["text/plain"]).encode()
+
+
+def test_case_19_of_two_equal_keys_one_counts(forger: Victim) -> None:
+    result = forger.run("""forge(b'{"op":"display","op":"clear_output","data":{}}')""")
+    assert [output.kind for output in result.outputs][:1] == ["clear"]
+
+
+def test_case_19_a_cell_of_two_million_frames_ends(victim_of: Making) -> None:
+    talker = victim_of(cell_timeout=6.0)
+    code = FORGE + "for _ in range(2_000_000): _host.call(b'{}')"
+    talker.run(code)
+    talker.lives()
+
+
+def test_case_20_the_host_unpickles_nothing(forger: Victim) -> None:
+    code = (
+        "import pickle, os\n"
+        "class Evil:\n  def __reduce__(self): return (os.mkdir, ('owned-by-a-pickle',))\n"
+        "import base64; text = base64.b64encode(pickle.dumps(Evil())).decode()\n"
+        "forge({'op': 'display', 'data': {'application/x-pickle': text, 'application/json': text}})"
+    )
+    assert forger.run(code).success
+    assert not Path("owned-by-a-pickle").exists()
+    assert not (forger.app / "owned-by-a-pickle").exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "..", "a/b", "a\\0b", ".", "", "\\u202e"])
+def test_case_21_a_checkpoint_with_a_name_of_a_path_is_refused(victim: Victim, name: str) -> None:
+    victim.run(f"%checkpoint {name}")
+    outside = [path for path in victim.app.parent.rglob("x") if "pytest" in str(path)]
+    assert outside == []
