@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,33 +75,40 @@ class Run:
         return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """The notebooks start their kernel by name."""
+
+
+def _executed(name: str, temporary: pytest.TempPathFactory) -> Iterator[Run]:
+    sessions = temporary.mktemp("notebook")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(sessions))
+        run = Run(name, sessions)
+    yield run
+    shutil.rmtree(sessions)  # the memory that a memory bomb filled is in its session's history
+
+
 @pytest.fixture(scope="module")
-def runs(
-    warm: None, installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Run]:
-    """Every notebook, executed; each with a workspace root of its own."""
-    done = {}
-    for name in NAMES:
-        sessions = tmp_path_factory.mktemp("notebook")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(sessions))
-            done[name] = Run(name, sessions)
-    return done
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    yield from _executed("1-tour", tmp_path_factory)
 
 
-@pytest.fixture
-def tour(runs: dict[str, Run]) -> Run:
-    return runs["1-tour"]
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    yield from _executed("2-limits", tmp_path_factory)
 
 
-@pytest.fixture
-def limits(runs: dict[str, Run]) -> Run:
-    return runs["2-limits"]
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    yield from _executed("3-files", tmp_path_factory)
 
 
-@pytest.fixture
-def files(runs: dict[str, Run]) -> Run:
-    return runs["3-files"]
+@pytest.fixture(params=["tour", "limits", "files"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Each of the three."""
+    chosen: Run = request.getfixturevalue(request.param)
+    return chosen
 
 
 # What is committed
@@ -134,32 +143,26 @@ def test_a_notebook_is_short_and_begins_with_its_claim(name: str) -> None:
 # What every reader sees
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_cells_are_counted_without_a_gap(runs: dict[str, Run], name: str) -> None:
-    counts = [cell.execution_count for cell in runs[name].code]
+def test_cells_are_counted_without_a_gap(run: Run) -> None:
+    counts = [cell.execution_count for cell in run.code]
     assert counts == list(range(1, len(counts) + 1))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_only_the_cells_meant_to_fail_do(runs: dict[str, Run], name: str) -> None:
-    run = runs[name]
+def test_only_the_cells_meant_to_fail_do(run: Run) -> None:
     failed = {cell.id for cell in run.code if run.errors(cell.id)}
     meant = {cell.id for cell in run.code if "raises-exception" in cell.metadata.get("tags", [])}
     assert failed == meant
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_output_names_a_path_of_the_host(runs: dict[str, Run], name: str) -> None:
-    text = json.dumps([_without_images(cell.outputs) for cell in runs[name].code])
-    root = FOLDER.parent
-    for path in (root, Path.home(), Path(sys.prefix), Path(sys.base_prefix), runs[name].sessions):
-        assert f"{path}/" not in text
-        assert f'{path}"' not in text
+def test_no_output_names_a_path_of_the_host(run: Run) -> None:
+    text = json.dumps([_without_images(cell.outputs) for cell in run.code])
+    places = (FOLDER.parent, Path.home(), Path(sys.prefix), Path(sys.base_prefix), run.sessions)
+    for place in places:
+        assert f"{place}/" not in text
+        assert f'{place}"' not in text
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_output_is_noise(runs: dict[str, Run], name: str) -> None:
-    run = runs[name]
+def test_no_output_is_noise(run: Run) -> None:
     assert {cell.id for cell in run.code if run.stream(cell.id, "stderr")} <= SPEAK_ON_STDERR
     assert "Warning" not in json.dumps([_without_images(cell.outputs) for cell in run.code])
 
