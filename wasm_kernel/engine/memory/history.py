@@ -204,7 +204,7 @@ class History:
         """A commit can't be read: it and what stands on it are no more, the head is before it."""
         with self._shape:
             before = self.commits[one].parent
-            gone = {other for other in self.commits if one in self._numbers(other)}
+            gone = {o for o in self.commits if self.commits[one] in self.lineage(o)}
             for other in sorted(gone, reverse=True):
                 with contextlib.suppress(OSError):
                     self.drop(other)
@@ -212,9 +212,6 @@ class History:
                 self.names = {n: other for n, other in self.names.items() if other not in gone}
                 self.head, self._stale = before, True
             self._pinned -= gone
-
-    def _numbers(self, one: int) -> set[int]:
-        return {commit.id for commit in self.lineage(one)}
 
     def lineage(self, one: int) -> list[Commit]:
         """A commit and its ancestors, newest first."""
@@ -270,24 +267,31 @@ class History:
         """Fold away what lies more than `keep` cells behind the head, has no name and no pin.
 
         Raises:
-            OSError: a commit can't be written; the tree is as it was, or folded up to there.
+            OSError: a commit can't be written; it is as it was, what could be is folded.
             HistoryError: a commit can't be read; the same.
         """
+        failed: Exception | None = None
         with self._shape:
             with self._guard:
                 commits_now, head = dict(self.commits), self.head
                 stay = {*self._pinned, *self.names.values()}
             for one, child in folding.plan(commits_now, head, stay, keep):
-                if child is None:
-                    self.drop(one)
-                elif not self._only_copy(one, child):
-                    self._merge(one, child)
-                    self.drop(one)
+                try:
+                    self._fold_one(one, child)
+                except (OSError, HistoryError) as problem:
+                    failed = failed or problem
+        if failed is not None:
+            raise failed
 
-    def _only_copy(self, one: int, child: int) -> bool:
-        """Whether a commit is on disk and its child is not: a crash must find it there still."""
-        with self._guard:
-            return self._folder is not None and child in self._held and one not in self._held
+    def _fold_one(self, one: int, child: int | None) -> None:
+        if child is not None:
+            with self._guard:
+                only_copy = self._folder is not None and child in self._held
+                only_copy = only_copy and one not in self._held
+            if only_copy:
+                return  # a crash must find it on disk, as long as its child is not there
+            self._merge(one, child)
+        self.drop(one)
 
     def _merge(self, one: int, child: int) -> None:
         merged, content = folding.merge(

@@ -118,17 +118,21 @@ class Recorder:
         while (one := self._jobs.get()) is not None:
             time.sleep(_POLITE_SECONDS)
             try:
-                self.history.squeeze(one)
-                stored = self._tried(self._store)
-                if self._tried(self._fold) and stored:
-                    self._troubled = False
+                self._take_up(one)
             finally:
                 self._jobs.task_done()
         self._jobs.task_done()
 
-    def _store(self) -> None:
+    def _take_up(self, one: int) -> None:
+        self.history.squeeze(one)
+        stored = self._tried(lambda: self._store(one))
+        if self._tried(self._fold) and stored:
+            self._troubled = False
+
+    def _store(self, last: int) -> None:
         for one in self.history.waiting:
-            self.history.store(one)
+            if one <= last:
+                self.history.store(one)
         self.history.save_head()
 
     def _tried(self, work: Callable[[], None]) -> bool:

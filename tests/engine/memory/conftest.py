@@ -1,0 +1,30 @@
+"""A tiny guest whose memory goes through a history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.memory.session import Session
+
+
+@pytest.fixture
+def session_of(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Makes sessions on one folder, and closes them in the end."""
+    made: list[Session] = []
+
+    def one(**options: object) -> Session:
+        made.append(Session(tmp_path, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield one
+    for session in made:
+        session.close()
+
+
+@pytest.fixture
+def session(session_of: Callable[..., Session]) -> Session:
+    """One session."""
+    return session_of()

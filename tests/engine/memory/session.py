@@ -1,0 +1,99 @@
+"""A tiny guest, its history and its recorder: what a sandbox is to a session, without Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.engine.tiny import Guest
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.history import History
+from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.engine.memory.recorder import Recorder
+
+IMAGE = "image"
+FIRST = 80  # pages below belong to the tiny guest itself
+
+
+class Session:
+    """Cells that write pages; `state` is what a test compares."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int = 20,
+        cap: int = 1 << 40,
+        disk: bool = True,
+        image: str = IMAGE,
+        load: bool = False,
+    ) -> None:
+        self.folder = folder / "history"
+        self._parent = folder
+        self.history = History(self.folder if disk else None, image)
+        self.problems = self.history.load() if load else []
+        if not load:
+            self.history.clear()
+        self.troubles: list[str] = []
+        self.recorder = Recorder(self.history, self._hear, keep=keep, cap=cap)
+        self._number = 0
+        self.guest = Guest(folder)
+        self._stand()
+
+    def _hear(self, problem: Exception) -> None:
+        self.troubles.append(str(problem))
+
+    def _stand(self) -> None:
+        self.history.fill(self.guest.instance, self.history.head)
+        self.recorder.watch(self.guest.instance)
+
+    def write(self, page: int, text: str) -> None:
+        """Put text at the beginning of a page, zeros behind it."""
+        data = text.encode().ljust(PAGE, b"\0")
+        self.guest.instance.reach.write((FIRST + page) * PAGE, data)
+
+    def cell(self, **pages: str) -> Commit:
+        """A cell that writes `p3="text"` to page 3, and its commit."""
+        for name, text in pages.items():
+            self.write(int(name[1:]), text)
+        return self.commit()
+
+    def commit(self) -> Commit:
+        self._number += 1
+        number = self._number
+        return self.recorder.commit(
+            self.guest.instance, cell=number, count=number + 1, label=f"cell {number}"
+        )
+
+    @property
+    def state(self) -> dict[int, str]:
+        """The text of every page that has one."""
+        size = self.guest.instance.reach.size // PAGE
+        found = {}
+        for page in range(FIRST, size):
+            text = self.guest.instance.reach.read(page * PAGE, PAGE).rstrip(b"\0")
+            if text:
+                found[page - FIRST] = text.decode()
+        return found
+
+    def go(self, one: int) -> dict[int, str]:
+        """Stand at a commit in a new guest: its state."""
+        self.recorder.unwatch()
+        self.guest.close()
+        self.guest = Guest(self._parent)
+        if one:
+            self.history.move(one)
+        self._stand()
+        return self.state
+
+    def grow(self, wasm_pages: int) -> None:
+        self.guest.call("grow", wasm_pages)
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+    def flush(self) -> None:
+        self.recorder.flush()
+
+    def close(self) -> None:
+        self.recorder.close()
+        self.guest.close()

@@ -1,0 +1,311 @@
+"""The tree of commits: what is kept, what is left out, and where a session stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.memory.session import Session
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.errors import HistoryError
+
+Making = Callable[..., Session]
+
+
+def three(session: Session) -> None:
+    """Commits 1 to 3, on disk."""
+    session.cell(p0="a")
+    session.cell(p1="b", p0="A")
+    session.cell(p2="c")
+    session.flush()
+
+
+def reopened(session_of: Making, session: Session, **options: object) -> Session:
+    session.close()
+    return session_of(load=True, **options)
+
+
+def damage(session: Session, one: int) -> None:
+    path = session.folder / f"{one:010d}.commit"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("one", [1, 2, 3])
+@pytest.mark.parametrize("disk", [True, False], ids=["disk", "memory"])
+def test_each_commit_gives_its_own_state(session_of: Making, one: int, disk: bool) -> None:
+    session = session_of(disk=disk)
+    three(session)
+    states = [{0: "a"}, {0: "A", 1: "b"}, {0: "A", 1: "b", 2: "c"}]
+    assert session.go(one) == states[one - 1]
+
+
+def test_commits_that_are_not_written_yet_give_their_state(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.history, "store", lambda one: None)
+    three(session)
+    assert session.go(2) == {0: "A", 1: "b"}
+
+
+def test_another_process_finds_them(session_of: Making, session: Session) -> None:
+    three(session)
+    again = reopened(session_of, session)
+    assert (again.history.head, again.state) == (3, {0: "A", 1: "b", 2: "c"})
+
+
+def test_text_that_became_zeros_is_zeros(session_of: Making, session: Session) -> None:
+    session.grow(10)
+    session.cell(**{f"p{page}": "full" for page in range(40)})
+    session.cell(**{f"p{page}": "" for page in range(40)})
+    session.flush()
+    assert session.history.commits[2].page_bytes <= 4096
+    assert reopened(session_of, session).state == {}
+
+
+def test_memory_that_grew_comes_back_as_large(session_of: Making, session: Session) -> None:
+    session.cell(p0="a")
+    session.grow(20)
+    session.cell(p150="far")
+    assert reopened(session_of, session).state == {0: "a", 150: "far"}
+
+
+def test_memory_is_as_small_again_before_it_grew(session: Session) -> None:
+    session.cell(p0="a")
+    small = session.guest.instance.reach.size
+    session.grow(20)
+    session.cell(p150="far")
+    assert session.go(1) == {0: "a"}
+    assert session.guest.instance.reach.size == small
+
+
+def test_a_branch_begins_where_memory_stood(session: Session) -> None:
+    three(session)
+    session.go(1)
+    branch = session.cell(p5="branch")
+    assert branch.parent == 1
+    assert session.go(3) == {0: "A", 1: "b", 2: "c"}
+    assert session.go(branch.id) == {0: "a", 5: "branch"}
+
+
+def test_no_number_is_given_twice(session: Session) -> None:
+    three(session)
+    session.history.forget(3)
+    assert session.history.next_id() == 4
+
+
+def test_a_state_that_is_gone_is_refused_and_nothing_changes(session: Session) -> None:
+    three(session)
+    with pytest.raises(HistoryError, match="not kept"):
+        session.history.move(99)
+    assert session.history.head == 3
+
+
+def test_the_head_after_an_undo_survives(session_of: Making, session: Session) -> None:
+    three(session)
+    session.go(2)
+    session.history.save_head()
+    assert reopened(session_of, session).history.head == 2
+
+
+def test_a_cell_after_the_undo_is_the_head(session_of: Making, session: Session) -> None:
+    three(session)
+    session.go(2)
+    session.history.save_head()
+    session.cell(p4="later")
+    assert reopened(session_of, session).state == {0: "A", 1: "b", 4: "later"}
+
+
+def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Session) -> None:
+    """Commit 3 was never written, but the undo from it was."""
+    three(session)
+    session.go(1)
+    session.history.save_head()
+    (session.folder / "0000000003.commit").unlink()
+    again = reopened(session_of, session)
+    assert again.history.head == 1
+    again.cell(p6="after")
+    assert reopened(session_of, again).state == {0: "a", 6: "after"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"at": 1e999}', '{"at":1,"after":"x","names":[]}']
+)
+def test_a_damaged_bookmark_means_the_newest(
+    session_of: Making, session: Session, text: str
+) -> None:
+    three(session)
+    (session.folder / "head.json").write_text(text)
+    assert reopened(session_of, session).history.head == 3
+
+
+def test_names_survive(session_of: Making, session: Session) -> None:
+    three(session)
+    session.history.name("here", 2)
+    session.history.save_head()
+    assert reopened(session_of, session).history.names == {"here": 2}
+
+
+def test_a_name_whose_commit_is_lost_is_forgotten(session_of: Making, session: Session) -> None:
+    three(session)
+    session.history.name("here", 3)
+    session.history.save_head()
+    damage(session, 3)
+    assert reopened(session_of, session).history.names == {}
+
+
+def test_a_damaged_commit_is_left_out_with_what_stands_on_it(
+    session_of: Making, session: Session
+) -> None:
+    three(session)
+    damage(session, 2)
+    again = reopened(session_of, session)
+    assert (again.state, len(again.problems)) == ({0: "a"}, 1)
+
+
+def test_what_stood_on_a_damaged_commit_never_comes_back(
+    session_of: Making, session: Session
+) -> None:
+    """Commit 3 stood on the old commit 2, and must not stand on a new one of that number."""
+    three(session)
+    damage(session, 2)
+    again = reopened(session_of, session)
+    again.cell(p7="new")
+    assert reopened(session_of, again).state == {0: "a", 7: "new"}
+
+
+def test_a_missing_beginning_leaves_nothing(session_of: Making, session: Session) -> None:
+    three(session)
+    (session.folder / "0000000001.commit").unlink()
+    with pytest.raises(HistoryError, match="can't be used"):
+        reopened(session_of, session)
+
+
+def test_another_image_is_refused_in_words(session_of: Making, session: Session) -> None:
+    three(session)
+    with pytest.raises(HistoryError, match="another version"):
+        reopened(session_of, session, image="other")
+
+
+def test_another_format_version_is_refused_in_words(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(session)
+    monkeypatch.setattr(commits, "VERSION", 2)
+    with pytest.raises(HistoryError, match="format version 1, this is 2"):
+        reopened(session_of, session)
+
+
+def test_a_commit_under_the_name_of_another_is_damage(session_of: Making, session: Session) -> None:
+    three(session)
+    third = session.folder / "0000000003.commit"
+    third.replace(session.folder / "0000000002.commit")
+    assert reopened(session_of, session).state == {0: "a"}
+
+
+def test_what_killed_writers_left_is_swept(session_of: Making, session: Session) -> None:
+    three(session)
+    (session.folder / ".0000000009.commit.aside").write_bytes(b"half")
+    again = reopened(session_of, session)
+    assert ".0000000009.commit.aside" not in again.files()
+
+
+def test_clearing_leaves_an_empty_folder(session: Session) -> None:
+    three(session)
+    session.history.name("here", 1)
+    session.history.save_head()
+    session.history.clear()
+    assert session.files() == []
+
+
+def test_clearing_that_is_killed_leaves_nothing_usable(
+    session_of: Making, session: Session
+) -> None:
+    """The oldest goes first: what is left stands on nothing."""
+    three(session)
+    calls: list[Path] = []
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            session.history.clear()
+    with pytest.raises(HistoryError):
+        reopened(session_of, session)
+
+
+def test_forgetting_takes_all_that_stands_on_it(session: Session) -> None:
+    three(session)
+    session.history.name("here", 3)
+    session.history.forget(2)
+    assert (sorted(session.history.commits), session.history.head) == ([1], 1)
+    assert session.history.names == {}
+
+
+def test_a_pinned_commit_is_not_folded_away(session: Session) -> None:
+    three(session)
+    session.history.pin({1})
+    session.history.fold(1)
+    assert sorted(session.history.commits) == [1, 2, 3]
+    session.history.pin(())
+    session.history.fold(1)
+    assert sorted(session.history.commits) == [2, 3]
+
+
+def test_a_commit_that_is_gone_can_not_be_pinned(session: Session) -> None:
+    three(session)
+    session.history.fold(1)
+    with pytest.raises(HistoryError, match="not kept"):
+        session.history.pin({1})
+
+
+def test_folding_keeps_every_state_that_it_keeps(session_of: Making, session: Session) -> None:
+    for number in range(10):
+        session.cell(**{f"p{number % 4}": f"v{number}"})
+    session.history.name("early", 3)
+    session.flush()
+    session.history.fold(2)
+    assert sorted(session.history.commits) == [3, 8, 9, 10]
+    assert session.go(3) == {0: "v0", 1: "v1", 2: "v2"}
+    assert session.go(8) == {0: "v4", 1: "v5", 2: "v6", 3: "v7"}
+    assert session.go(10) == {0: "v8", 1: "v9", 2: "v6", 3: "v7"}
+
+
+def test_folding_that_is_killed_leaves_every_state(session_of: Making, session: Session) -> None:
+    """Between the merged child's writing and the parent's removal."""
+    three(session)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session.history, "drop", lambda one: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.history.fold(1)
+    again = reopened(session_of, session)
+    assert again.state == {0: "A", 1: "b", 2: "c"}
+    assert again.go(2) == {0: "A", 1: "b"}
+
+
+def test_folding_leaves_on_disk_what_stands_below_memory_only(
+    session_of: Making, session: Session
+) -> None:
+    three(session)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "write", _full)
+        for number in range(5):
+            session.cell(**{f"p{number}": "unsaved"})
+        session.flush()
+        with pytest.raises(OSError, match="No space"):
+            session.history.fold(1)
+        again = reopened(session_of, session)
+    assert again.state == {0: "A", 1: "b", 2: "c"}
+
+
+def _full(*args: object) -> None:
+    raise OSError(28, "No space left on device")

@@ -1,0 +1,239 @@
+"""Commits behind the cells: written by another thread, on a disk that may fail."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.memory.session import Session
+from wasm_kernel.engine.memory import bookmark, gather, recorder
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory.commit import Commit, Content
+from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
+
+Making = Callable[..., Session]
+
+
+class Disk:
+    """Writes of commits, that fail while `broken` has an error number."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.broken = 0
+        self._write = commits.write
+        patch.setattr(commits, "write", self.write)
+
+    def write(self, path: Path, commit: Commit, pages: Content) -> None:
+        if self.broken:
+            raise OSError(self.broken, "the disk failed")
+        self._write(path, commit, pages)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
+def test_every_way_of_tracking_records_the_same(
+    session_of: Making, kind: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "best", kind)
+    session = session_of()
+    session.cell(p0="a")
+    session.grow(40)
+    session.cell(p3="b", p170="far")
+    session.cell(p0="c")
+    assert session.go(2) == {0: "a", 3: "b", 170: "far"}
+    session.cell(p3="d")
+    assert session.go(4) == {0: "a", 3: "d", 170: "far"}
+    assert session.go(3) == {0: "c", 3: "b", 170: "far"}
+
+
+def test_a_commit_holds_what_changed_and_no_more(session: Session) -> None:
+    session.cell(p0="a")
+    commit = session.cell(p9="b")
+    assert commit.page_bytes <= 3 * 4096
+
+
+def test_closing_writes_what_is_left(session_of: Making, session: Session) -> None:
+    for number in range(30):
+        session.cell(p0=f"v{number}")
+    session.close()
+    assert session_of(load=True).state == {0: "v29"}
+
+
+def test_closing_twice_is_nothing(session: Session) -> None:
+    session.recorder.close()
+    session.recorder.close()
+
+
+def test_a_cell_that_is_far_ahead_waits_for_the_writer(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
+    for number in range(5):
+        session.cell(**{f"p{page}": f"v{number}" for page in range(30)})
+        assert session.history.unwritten <= 10_000
+
+
+def test_old_cells_are_folded_away(session_of: Making) -> None:
+    session = session_of(keep=3)
+    for number in range(30):
+        session.cell(p0=f"v{number}")
+        session.flush()
+    assert len(session.history.commits) <= 7
+    assert session.go(27) == {0: "v26"}
+
+
+def test_above_the_cap_fewer_cells_are_kept_and_always_the_newest(session_of: Making) -> None:
+    session = session_of(cap=100_000)
+    session.grow(10)
+    for number in range(6):
+        session.cell(**{f"p{page}": f"v{number}" for page in range(100)})
+        session.flush()
+    assert len(session.history.commits) == 2
+    assert session.go(6)[99] == "v5"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_disk_that_fails_is_told_once_and_rollback_works(
+    session: Session, disk: Disk, number: int
+) -> None:
+    session.cell(p0="a")
+    session.flush()
+    disk.broken = number
+    for text in "bcd":
+        session.cell(p1=text)
+        session.flush()
+    assert len(session.troubles) == 1
+    assert session.go(session.history.head) == {0: "a", 1: "d"}
+    assert session.go(3) == {0: "a", 1: "c"}
+
+
+def test_what_was_on_disk_before_stays_usable(
+    session_of: Making, session: Session, disk: Disk
+) -> None:
+    session.cell(p0="a")
+    session.flush()
+    disk.broken = errno.ENOSPC
+    session.cell(p0="lost")
+    session.close()
+    assert session_of(load=True).state == {0: "a"}
+
+
+def test_with_room_again_everything_is_written(
+    session_of: Making, session: Session, disk: Disk
+) -> None:
+    session.cell(p0="a")
+    disk.broken = errno.ENOSPC
+    session.cell(p1="b")
+    session.cell(p2="c")
+    session.flush()
+    disk.broken = 0
+    session.cell(p3="d")
+    session.close()
+    assert session_of(load=True).state == {0: "a", 1: "b", 2: "c", 3: "d"}
+
+
+def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:
+    for broken in (errno.ENOSPC, 0, errno.ENOSPC, errno.ENOSPC):
+        disk.broken = broken
+        session.cell(p0="x")
+        session.flush()
+    assert len(session.troubles) == 2
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_disk_that_stays_full_does_not_fill_memory(
+    session_of: Making, disk: Disk, before: int
+) -> None:
+    session = session_of(keep=3)
+    for number in range(40):
+        disk.broken = errno.ENOSPC if number >= before else 0
+        session.cell(p0=f"v{number}")
+        session.flush()
+    assert len(session.history.commits) <= 7 + before
+    assert session.go(session.history.head) == {0: "v39"}
+
+
+def test_a_bookmark_that_fails_is_written_with_the_next_commit(
+    session_of: Making, session: Session
+) -> None:
+    session.cell(p0="a")
+    session.flush()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bookmark, "written_aside", _no_room)
+        session.history.name("here", 1)
+        with pytest.raises(OSError, match="No space"):
+            session.history.save_head()
+    session.cell(p0="b")
+    session.close()
+    assert session_of(load=True).history.names == {"here": 1}
+
+
+def _no_room(*args: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_damaged_commit_that_is_to_be_folded_ends_nothing(session_of: Making) -> None:
+    session = session_of(keep=1)
+    for number in range(3):
+        session.cell(p0=f"v{number}")
+    session.flush()
+    for path in session.folder.glob("*.commit"):
+        path.write_bytes(b"x")
+    for number in range(3, 9):
+        session.cell(p0=f"v{number}")
+        session.flush()
+    assert session.recorder._thread.is_alive()
+
+
+def test_a_commit_that_could_not_be_taken_is_in_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.cell(p0="a")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "gather", _no_memory)
+        with pytest.raises(MemoryError):
+            session.cell(p1="b")
+    session.cell(p2="c")
+    assert session.go(session.history.head) == {0: "a", 1: "b", 2: "c"}
+
+
+def _no_memory(*args: object) -> bytes:
+    raise MemoryError
+
+
+def test_flush_waits_for_every_commit(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    going = threading.Event()
+    store = session.history.store
+
+    def slow(one: int) -> None:
+        going.wait(10)
+        store(one)
+
+    monkeypatch.setattr(session.history, "store", slow)
+    session.cell(p0="a")
+    threading.Timer(0.2, going.set).start()
+    session.flush()
+    assert "0000000001.commit" in session.files()
+
+
+def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
+    session = session_of(disk=False, keep=2)
+    for number in range(20):
+        session.cell(p0=f"v{number}")
+        session.flush()
+    assert not session.folder.exists()
+    assert len(session.history.commits) <= 5
+    assert session.go(19) == {0: "v18"}
+
+
+def test_gathering_is_asked_in_portions(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+    monkeypatch.setattr(gather, "_MOST", 8192)
+    session.cell(**{f"p{page}": "x" for page in range(30)})
+    assert session.go(1) == dict.fromkeys(range(30), "x")

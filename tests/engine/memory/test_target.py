@@ -1,0 +1,66 @@
+"""Laying commits over a guest's memory: mapped or read, each page once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.memory.session import Session
+from wasm_kernel.engine.memory import mapping
+from wasm_kernel.errors import HistoryError
+
+
+def three(session: Session) -> None:
+    """Commits 1 to 3, on disk."""
+    session.cell(p0="a")
+    session.cell(p1="b", p0="A")
+    session.cell(p2="c")
+    session.flush()
+
+
+@pytest.mark.parametrize("maps", [True, False], ids=["mapped", "read"])
+def test_mapped_and_read_memory_are_the_same(
+    session: Session, maps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if maps and not mapping.MAPS:
+        pytest.skip("this system maps no commits")
+    monkeypatch.setattr(mapping, "MAPS", maps)
+    session.grow(40)
+    session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
+    session.cell(**{f"p{page}": f"two {page}" for page in range(0, 200, 3)})
+    session.flush()
+    assert session.go(2) == {p: f"{'one' if p % 3 else 'two'} {p}" for p in range(200)}
+    assert session.go(1) == {p: f"one {p}" for p in range(200)}
+
+
+def test_writes_over_a_mapped_commit_stay_out_of_its_file(session: Session) -> None:
+    session.grow(40)
+    session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
+    session.flush()
+    before = (session.folder / "0000000001.commit").read_bytes()
+    session.go(1)
+    session.cell(p100="other")
+    assert (session.folder / "0000000001.commit").read_bytes() == before
+    assert session.go(1)[100] == "one 100"
+
+
+def test_a_mapped_commit_may_be_folded_away(session: Session) -> None:
+    session.grow(40)
+    session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
+    session.cell(p0="two")
+    session.flush()
+    session.go(2)
+    session.cell(p1="three")
+    session.flush()
+    session.history.fold(1)
+    expected = {0: "two", 1: "three"} | {p: f"one {p}" for p in range(2, 200)}
+    assert session.state == expected
+    assert session.go(3) == expected
+
+
+def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
+    three(session)
+    commit = session.history.commits[3]
+    object.__setattr__(commit, "runs", ((2**40, 1),))
+    session.history._held[3] = bytes(4096)
+    with pytest.raises(HistoryError, match="outside"):
+        session.go(3)
