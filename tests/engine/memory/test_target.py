@@ -6,6 +6,7 @@ import pytest
 
 from tests.engine.memory.session import Session
 from wasm_kernel.engine.memory import mapping
+from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.errors import HistoryError
 
 
@@ -64,3 +65,27 @@ def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
     session.history._held[3] = bytes(4096)
     with pytest.raises(HistoryError, match="outside"):
         session.go(3)
+
+
+def test_pages_that_are_squeezed_meanwhile_are_laid_right(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder takes zeros out of a commit while memory is being filled from it."""
+    session.grow(10)
+    session.cell(**{f"p{page}": "old" for page in range(60)})
+    session.flush()
+    history = session.history
+    lineage, squeeze, store = history.lineage, history.squeeze, history.store
+    monkeypatch.setattr(history, "squeeze", lambda one: None)
+    monkeypatch.setattr(history, "store", lambda one: None)
+    session.cell(**{f"p{page}": "" for page in range(30)}, p40="new")
+    session.flush()
+
+    def meanwhile(one: int) -> list[Commit]:
+        line = lineage(one)
+        squeeze(2)
+        store(2)
+        return line
+
+    monkeypatch.setattr(history, "lineage", meanwhile)
+    assert session.go(2) == dict.fromkeys(range(30, 60), "old") | {40: "new"}

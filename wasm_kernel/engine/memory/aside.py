@@ -1,7 +1,7 @@
 """Writing a file aside and renaming it: it is there as a whole, or as it was before.
 
 Whoever is killed in between leaves the file that it wrote aside. The next write of the same file
-takes its place; `sweep` removes the others.
+takes its place; `left_in` finds the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def written_aside(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed writers left in a folder that nobody writes to now."""
-    for aside in folder.glob(f".*{_SUFFIX}"):
-        aside.unlink(missing_ok=True)
+def left_in(folder: Path | None) -> list[Path]:
+    """What killed writers left in a folder that nobody writes to now."""
+    return [] if folder is None else list(folder.glob(f".*{_SUFFIX}"))

@@ -45,8 +45,6 @@ class History:
         self.head = 0
         self.names: dict[str, int] = {}
 
-    # -- reading what an earlier process left
-
     def load(self) -> list[str]:
         """Find the commits on disk. Those that are damaged, or stand on one, are removed: later
         commits will have their numbers.
@@ -70,10 +68,8 @@ class History:
         return sorted(self._folder.glob(f"*{found.SUFFIX}"))
 
     def _remove(self, files: Iterable[Path]) -> None:
-        for path in files:
+        for path in [*files, *aside.left_in(self._folder)]:
             path.unlink(missing_ok=True)
-        if self._folder is not None:
-            aside.sweep(self._folder)
 
     def clear(self) -> None:
         """Begin anew: what an earlier process left is removed."""
@@ -91,8 +87,6 @@ class History:
                 self.head = mark.at
             # a commit that the bookmark knew and that was lost: its number would look older
             self._last = max(newest, mark.after)
-
-    # -- adding
 
     def next_id(self) -> int:
         """The number of the next commit; none is given twice."""
@@ -151,8 +145,6 @@ class History:
                 return 0
             return sum(self.commits[one].page_bytes for one in self._held if one in self.commits)
 
-    # -- going somewhere
-
     def move(self, one: int) -> None:
         """Make a commit the head. Call `save_head` afterwards.
 
@@ -175,13 +167,12 @@ class History:
         Raises:
             HistoryError: one was folded away already; nothing was changed.
         """
-        if self._pinned >= set(some):
-            self._pinned = frozenset(some)
-            return
-        with self._shape:
-            if not self.commits.keys() >= set(some):
-                raise HistoryError("that state of the session is not kept any more")
-            self._pinned = frozenset(some)
+        if not self._pinned >= set(some):
+            with self._shape:
+                if not self.commits.keys() >= set(some):
+                    raise HistoryError("that state of the session is not kept any more")
+                self._pinned = frozenset(some)
+        self._pinned = frozenset(some)
 
     def save_head(self) -> None:
         """Remember the head and the names over a crash, where they are not yet.
@@ -236,24 +227,23 @@ class History:
             instance.grow_to(line[0].size)
             target = Target(instance)
             for commit in line:
-                self._lay(commit, target)
+                self._lay(commit.id, target)
 
-    def _lay(self, commit: Commit, target: Target) -> None:
-        with self._guard:
-            held = self._held.get(commit.id)
+    def _lay(self, one: int, target: Target) -> None:
+        with self._guard:  # the recorder squeezes a commit and its pages together
+            commit, held = self.commits[one], self._held.get(one)
         if held is not None:
             at = 0
             for first, pages in commit.runs:
                 target.lay_bytes(first, pages, held, at)
                 at += pages * PAGE
         else:
-            with CommitFile(self._path(commit.id)) as file:
+            with CommitFile(self._path(one)) as file:
+                commit = file.commit
                 for first, pages, at in file.places():
                     target.lay_file(first, pages, file, at)
         for first, pages in commit.zeros:
             target.lay_zeros(first, pages)
-
-    # -- folding away
 
     def drop(self, one: int) -> None:
         """Forget a commit that no other stands on."""
