@@ -13,16 +13,16 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 
 BREAKING = {
-    "agent module gone": "import sys; [sys.modules.pop(n) for n in list(sys.modules) if 'agent' in n]",
+    "agent module gone": "import sys; [sys.modules.pop(n) for n in [*sys.modules] if 'agent' in n]",
     "all modules gone": "import sys; sys.modules.clear()",
     "no stdout": "import sys; sys.stdout = sys.stderr = None",
     "odd stdout": "import sys; sys.stdout = sys.__stdout__ = 5",
     "closed stdout": "import sys; sys.stdout.close()",
     "closed descriptors": "import os; os.close(1); os.close(2)",
     "no get_ipython": "get_ipython = None; import builtins; builtins.get_ipython = None",
-    "json turned off": "import json; json.dumps = json.loads = json.JSONEncoder = json.JSONDecoder = None",
-    "json encoder broken": "import json.encoder as e; e.c_make_encoder = e.JSONEncoder.encode = None",
-    "json decoder broken": "import json.decoder as d; d.JSONDecoder.decode = d.JSONDecoder.raw_decode = None",
+    "json turned off": "import json; json.dumps = json.JSONEncoder = json.JSONDecoder = None",
+    "json encoder broken": "from json import encoder as e; e.c_make_encoder = e.JSONEncoder.encode = None",
+    "json decoder broken": "from json import JSONDecoder as d; d.decode = d.raw_decode = None",
     "builtins cleared": "import builtins; builtins.__dict__.clear()",
     "no import": "import builtins; builtins.__import__ = None",
     "failing import": "import builtins\ndef bad(*a, **k): raise OSError\nbuiltins.__import__ = bad",
@@ -216,7 +216,7 @@ def test_case_18_a_forged_error_does_not_make_a_good_cell_fail_for_ever(forger: 
 
 HOSTILE = {
     "deep arrays": "b'[' * 200_000 + b']' * 200_000",
-    "deep arrays in a field": "b'{\"op\":\"display\",\"data\":' + b'[' * 200_000 + b']' * 200_000 + b'}'",
+    "deep in a field": "b'{\"op\":\"display\",\"data\":' + b'[' * 200_000 + b']' * 200_000 + b'}'",
     "deep objects": "b'{\"a\":' * 200_000 + b'1' + b'}' * 200_000",
     "unclosed": "b'[' * 1_000_000",
     "nan": 'b\'{"op":"display","data":{"a/json":NaN}}\'',

@@ -1,0 +1,203 @@
+"""ATTACKS 22-24, 26-27, 29: what a cell shows is bounded, and is text that can be carried."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+
+RSS = 400 * 1024  # kilobytes that the host may grow by
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nline = 'x' * 10**6\nfor _ in range(1000): sys.stdout.write(line)",
+        "import os\nline = b'x' * 10**6\nfor _ in range(1000): os.write(1, line)",
+        "for i in range(2 * 10**5): print(i)",
+    ],
+)
+def test_case_22_endless_text_is_cut_with_one_notice(victim: Victim, code: str) -> None:
+    before = peak()
+    result = victim.run(code)
+    assert len(result.stdout) < 1.2 * (1 << 20)
+    assert result.stdout.count("stdout_bytes") == 1
+    assert peak() - before < RSS
+
+
+def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
+    result = victim.run("import os\nfor _ in range(100): os.write(2, b'x' * 10**6)")
+    assert result.stderr.count("stderr_bytes") == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for i in range(10**6): display(i)",
+        "h = display(0, display_id='x')\nfor i in range(10**6): h.update(i)",
+        "from IPython.display import clear_output\nfor i in range(10**6): clear_output()",
+        "from comm import create_comm\nfor i in range(10**6): create_comm('t').send({'i': i})",
+        "from IPython.display import HTML\nwhile True: display(HTML('x' * 10**6))",
+    ],
+)
+def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
+    victim: Victim, code: str
+) -> None:
+    before = peak()
+    begun = time.monotonic()
+    result = victim.run(code, interrupt=1.5)
+    assert time.monotonic() - begun < 5
+    assert len(result.outputs) <= 1002
+    assert len(result.stderr) < 1.2 * (1 << 20)
+    assert peak() - before < RSS
+
+
+def test_case_22_a_cap_on_displays_names_its_setting(victim: Victim) -> None:
+    result = victim.run("for i in range(1200): display(i)")
+    assert len(result.outputs) == 1000
+    assert "display_count" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (r"import os; os.write(1, b'a\xffb')", "a\ufffdb"),
+        (r"import os; os.write(1, b'\xe2'); os.write(1, b'\x82'); os.write(1, b'\xac')", "€"),
+        (r"import sys; sys.stdout.buffer.write(b'\xf0\x9f'); sys.stdout.flush()", "\ufffd"),
+        (r"print('a\0b\x07')", "a\0b\x07\n"),
+    ],
+)
+def test_case_23_bytes_become_text(victim: Victim, code: str, text: str) -> None:
+    assert victim.run(code + ";").stdout == text
+
+
+def test_case_23_a_lone_surrogate_can_be_printed_and_sent(victim: Victim) -> None:
+    result = victim.run(r"print('a\ud800b'); 'c\udfffd'")
+    result.stdout.encode()
+    for output in result.outputs:
+        str(output.data).encode()
+
+
+def test_case_23_a_cell_with_a_lone_surrogate_is_an_error_or_runs(victim: Victim) -> None:
+    victim.run("x = '\ud800'")
+
+
+def test_case_23_a_cell_of_ten_megabytes_runs(victim: Victim) -> None:
+    assert victim.says(f"big = {'x' * 10**7!r}; print(len(big)); big = None") == "10000000"
+
+
+BUNDLES = {
+    "keys that are no text": "{1: 'x', None: 'y', b'z': 'z', 'text/plain': 'ok'}",
+    "bytes": "{'image/png': b'\\x89PNG', 'text/plain': 'ok'}",
+    "nan": "{'application/json': float('nan'), 'text/plain': 'ok'}",
+    "object": "{'application/json': object(), 'text/plain': 'ok'}",
+    "circle": "(lambda l: (l.append(l), {'application/json': l, 'text/plain': 'ok'})[1])([])",
+    "numbers": "{'text/html': 5, 'text/plain': 'ok'}",
+    "an unknown type": "{'application/x-unknown': 'x', 'text/plain': 'ok'}",
+    "deep": "{'application/json': eval('[' * 80 + ']' * 80), 'text/plain': 'ok'}",
+    "numpy": "{'application/json': __import__('numpy').ones(3), 'text/plain': 'ok'}",
+    "a set": "{'application/json': {1, 2}, 'text/plain': 'ok'}",
+    "a long key": "{'x/' + 'y' * 10**6: 'x', 'text/plain': 'ok'}",
+    "no bundle": "5",
+    "nothing": "{}",
+    "surrogates": "{'text/plain': 'ok', 'text/\\ud800': 'x\\ud800'}",
+}
+
+
+@pytest.mark.parametrize("bundle", BUNDLES.values(), ids=BUNDLES.keys())
+def test_case_24_an_odd_bundle_is_carried_or_dropped(victim: Victim, bundle: str) -> None:
+    result = victim.run(f"display({bundle}, raw=True)")
+    for output in result.outputs:
+        json.dumps(dict(output.data), allow_nan=False).encode()
+        json.dumps(dict(output.metadata), allow_nan=False).encode()
+
+
+def test_case_24_an_image_of_500_mb_is_refused(victim_of: Making) -> None:
+    large = victim_of(memory_bytes=2048 << 20, display_bytes=256 << 20)
+    before = peak()
+    result = large.run("display({'image/png': 'x' * (500 << 20)}, raw=True)")
+    shown = sum(len(str(output.data)) for output in result.outputs)
+    assert shown < 1 << 20
+    assert peak() - before < 2 * 2048 * 1024
+    large.lives()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ValueError",
+        "return 5",
+        "return None",
+        "raise SystemExit",
+        "raise KeyboardInterrupt",
+        "while True: pass",
+        "import os; os._exit(1)",
+        "return 'x' * 10**7",
+        "return '\\x1b]52;c;eA==\\x07'",
+        "import sys; sys.setrecursionlimit(10**9); return repr(self)",
+    ],
+)
+def test_case_24_a_hostile_repr_costs_its_cell_at_most(victim_of: Making, body: str) -> None:
+    brief = victim_of(cell_timeout=2.0)
+    brief.run(f"class A:\n  def __repr__(self):\n    {body}\nA()")
+    brief.lives()
+
+
+def test_case_24_a_hostile_dir_costs_a_completion_at_most(victim_of: Making) -> None:
+    slow = victim_of(query_seconds=0.5)
+    slow.says("class A:\n  def __dir__(self):\n    while True: pass\na = A()")
+    begun = time.monotonic()
+    slow.sandbox.query({"op": "complete", "code": "a.", "cursor_pos": 2}).exception(10)
+    assert time.monotonic() - begun < 3
+    slow.lives()
+
+
+def test_case_24_a_hostile_repr_costs_an_inspection_at_most(victim_of: Making) -> None:
+    slow = victim_of(query_seconds=0.5)
+    slow.says("class A:\n  def __repr__(self):\n    while True: pass\na = A()")
+    request = {
+        "op": "inspect",
+        "code": "a",
+        "cursor_pos": 1,
+        "detail_level": 0,
+        "omit_sections": [],
+    }
+    begun = time.monotonic()
+    slow.sandbox.query(request).exception(10)
+    assert time.monotonic() - begun < 3
+    slow.lives()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "get_ipython().set_next_input('x' * (70 << 20))",
+        (
+            "for _ in range(20_000): get_ipython().payload_manager.write_payload("
+            "{'source': 'page', 'data': {'text/plain': 'x' * 5000}}, single=False)"
+        ),
+        "from IPython.core import page; page.page('x' * (70 << 20))",
+    ],
+)
+def test_case_27_payloads_are_capped(victim: Victim, code: str) -> None:
+    result = victim.run(code)
+    assert len(json.dumps(dict(result.reply))) < 80 << 20
+
+
+def test_case_29_two_sessions_draw_different_numbers(victim_of: Making) -> None:
+    code = (
+        "import random, uuid, secrets, tempfile, os, numpy as np\n"
+        "print(random.random(), np.random.rand(), np.random.default_rng().random(), uuid.uuid4(),"
+        " secrets.token_hex(), os.path.basename(tempfile.mktemp()), os.urandom(8).hex(), sep='\\n')"
+    )
+    one, other = (victim_of(name).says(code).split("\n") for name in ("one", "other"))
+    assert len(one) == 7
+    assert all(a != b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,242 @@
+"""ATTACKS 9, 11, 12, 15, 16: the guest sees its folder, and of that not the host's own names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+from wasm_kernel.policy import Mount
+
+TOUCHES = {
+    "open": "open({0!r})",
+    "write": "open({0!r}, 'w')",
+    "append": "open({0!r}, 'a')",
+    "exclusive": "open({0!r}, 'x')",
+    "stat": "os.stat({0!r})",
+    "lstat": "os.lstat({0!r})",
+    "rename from": "os.rename({0!r}, 'mine')",
+    "rename to": "open('src', 'w').close(); os.rename('src', {0!r})",
+    "replace to": "open('src', 'w').close(); os.replace('src', {0!r})",
+    "link from": "os.link({0!r}, 'mine')",
+    "link to": "open('src', 'w').close(); os.link('src', {0!r})",
+    "symlink to": "os.symlink({0!r}, 'way'); open('way')",
+    "symlink at": "os.symlink('src', {0!r})",
+    "remove": "os.remove({0!r})",
+    "rmdir": "os.rmdir({0!r})",
+    "mkdir": "os.mkdir({0!r})",
+    "listdir": "os.listdir({0!r})",
+    "scandir": "os.scandir({0!r})",
+    "chdir": "os.chdir({0!r}); os.listdir('.'); raise SystemError(os.getcwd())",
+    "utime": "os.utime({0!r})",
+    "truncate": "os.truncate({0!r}, 0)",
+    "readlink": "os.readlink({0!r})",
+    "access": "if not os.access({0!r}, os.F_OK): raise FileNotFoundError",
+    "dir_fd": "os.open({0!r}, os.O_RDONLY, dir_fd=os.open('/app', os.O_RDONLY))",
+    "dir_fd stat": "os.stat({0!r}, dir_fd=os.open('/app', os.O_RDONLY))",
+    "dir_fd behind a link": (
+        "os.path.islink('here') or os.symlink('.', 'here')\n"
+        "fd = os.open('here/.', os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)\n"
+        "os.stat({0!r}, dir_fd=fd)"
+    ),
+    "shutil": "import shutil; shutil.copy({0!r}, 'mine')",
+    "sqlite": "import sqlite3; sqlite3.connect({0!r}).execute('create table t (x)')",
+}
+NAMES = [".metadata.json", ".wasm_kernel", ".wasm_kernel/tmp", ".METADATA.JSON", ".metadata.json."]
+
+
+@pytest.fixture
+def hiding(victim: Victim) -> Victim:
+    """A workspace that has the host's own names."""
+    (victim.app / ".metadata.json").write_text("secret")
+    return victim
+
+
+@pytest.mark.parametrize("touch", TOUCHES.values(), ids=TOUCHES.keys())
+def test_case_09_hidden_names_do_not_exist(hiding: Victim, touch: str) -> None:
+    for name in NAMES:
+        code = "import os; os.chdir('/app')\n" + touch.format(name)
+        result = hiding.run(code)
+        assert result.error is not None, (name, result.stdout)
+        assert result.error.ename in ("FileNotFoundError", "OperationalError"), name
+    assert (hiding.app / ".metadata.json").read_text() == "secret"
+    assert (hiding.app / ".wasm_kernel").is_dir()
+    assert not (hiding.app / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        "os.listdir('/app')",
+        "os.listdir()",
+        "[e.name for e in os.scandir('/app')]",
+        "[str(p) for p in pathlib.Path('/app').rglob('*')]",
+        "glob.glob('/app/.*') + glob.glob('/app/**', recursive=True, include_hidden=True)",
+        "list(os.walk('/app'))",
+        "(os.path.islink('h') or os.symlink('.', 'h'), os.listdir('h'), os.listdir('h/.'))",
+        "[d for d in os.fwalk('/app')] if hasattr(os, 'fwalk') else []",
+    ],
+)
+def test_case_09_hidden_names_appear_in_no_listing(hiding: Victim, listing: str) -> None:
+    seen = hiding.says(f"import glob, os, pathlib; os.chdir('/app'); print({listing})")
+    assert "metadata" not in seen
+    assert "wasm_kernel" not in seen
+
+
+def test_case_09_completion_shows_no_hidden_name(hiding: Victim) -> None:
+    request = {"op": "complete", "code": "open('/app/.", "cursor_pos": len("open('/app/.")}
+    found = hiding.sandbox.query(request).result(10)
+    assert not [name for name in found["matches"] if "metadata" in name or "wasm_k" in name]
+
+
+def test_case_09_removing_the_whole_folder_leaves_the_hosts_names(hiding: Victim) -> None:
+    hiding.run("import shutil, os; shutil.rmtree('/app', ignore_errors=True)")
+    assert (hiding.app / ".metadata.json").read_text() == "secret"
+    hiding.run("import os; os.chdir('/app')")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".METADATA.JSON",
+        ".Metadata.Json",
+        ".meta\u200bdata.json",
+        ".ｍetadata.json",
+        ".wa\u017fm_kernel",
+        ".metadata.json ",
+        ".metadata.json...",
+        ".metadata.json::$DATA",
+        ".metadata.json:x",
+    ],
+)
+def test_case_11_no_spelling_shows_a_hidden_name(hiding: Victim, name: str) -> None:
+    assert hiding.fails(f"open({name!r}, 'w')") == "FileNotFoundError"
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "a\0b", "a\0.txt"])
+def test_case_12_an_impossible_name_is_refused(victim: Victim, name: str) -> None:
+    assert victim.fails(f"open({name!r}, 'w')") in ("OSError", "ValueError")
+
+
+@pytest.mark.parametrize("name", ["COM1", "..\\x", "a\nb", "a\x1b[31mb", "a b", "é", "-rf", "$(x)"])
+def test_case_12_an_odd_name_is_carried_and_never_acted_on(victim: Victim, name: str) -> None:
+    result = victim.run(f"open({name!r}, 'w').close()")
+    assert result.success
+    assert result.files_created == (name,)
+    assert (victim.app / name).exists()
+    assert victim.run(f"import os; os.remove({name!r})").files_deleted == (name,)
+
+
+def test_case_12_a_name_that_is_no_utf8_is_refused(victim: Victim) -> None:
+    assert victim.fails(r"open(b'a\xffb', 'w')") in (
+        "OSError",
+        "UnicodeEncodeError",
+        "UnicodeDecodeError",
+    )
+
+
+def test_case_12_a_name_of_the_hosts_that_is_no_utf8_breaks_no_listing(victim: Victim) -> None:
+    path = Path(str(victim.app).encode().decode() + "/a\udcffb")
+    path.touch()
+    try:
+        victim.run("import os; os.listdir('/app')")
+        victim.says("print(1)")
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/app/../etc/passwd",
+        "../../../../etc/passwd",
+        "/proc/self/mem",
+        "/dev/null",
+        "/root",
+        "/home",
+        "//etc/passwd",
+        "/tmp/../.metadata.json",
+        "/tmp/../history",
+    ],
+)
+def test_case_10_the_hosts_files_are_not_there(victim: Victim, path: str) -> None:
+    assert victim.fails(f"open({path!r})") in ("FileNotFoundError", "PermissionError", "OSError")
+
+
+@pytest.mark.parametrize(
+    "target", ["../outside", "/etc", "../../../../../../etc/passwd", "sub/../.."]
+)
+def test_case_10_a_link_out_of_the_folder_leads_nowhere(victim: Victim, target: str) -> None:
+    (victim.app.parent / "outside").write_text("secret")
+    victim.run(f"import os; os.symlink({target!r}, 'out')")
+    assert victim.run("open('out').read()").error is not None
+    assert victim.run("os.listdir('out')").error is not None
+    (victim.app / "out").unlink(missing_ok=True)
+
+
+def test_case_15_too_many_open_files_is_an_error_inside(victim: Victim) -> None:
+    code = "files = []\nfor i in range(2000): files.append(open(f'f{i % 50}', 'w'))"
+    result = victim.run(code)
+    assert result.error is not None
+    assert result.error.ename == "OSError"
+    assert "24" in result.error.evalue or "33" in result.error.evalue
+    victim.says("for f in files: f.close()\nfiles = None")
+
+
+def test_case_15_open_files_live_from_cell_to_cell(victim: Victim) -> None:
+    victim.says("long = open('long.txt', 'w'); long.write('one ')")
+    victim.run("import os; os._exit(1)")
+    victim.says("long.write('two'); long.close()")
+    assert victim.says("print(open('long.txt').read())").endswith("two")
+
+
+@pytest.fixture
+def mounted(victim_of: Making, tmp_path: Path) -> Victim:
+    """A read-only folder of the host at `/data`."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "given").write_text("given")
+    return victim_of(mounts=(Mount(tmp_path / "data", "/data"),))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.link('/data/given', '/app/mine')",
+        "os.rename('/data/given', '/app/mine')",
+        "os.rename('/app/plain', '/data/given')",
+        "os.replace('/app/plain', '/data/new')",
+        "os.link('/app/plain', '/data/new')",
+        "os.symlink('/app/plain', '/data/new')",
+        "open('/data/given', 'w')",
+        "open('/data/given', 'a')",
+        "open('/data/given', 'r+')",
+        "open('/data/new', 'w')",
+        "os.remove('/data/given')",
+        "os.mkdir('/data/new')",
+        "os.rmdir('/data')",
+        "os.truncate('/data/given', 0)",
+        "os.utime('/data/given', (0, 0))",
+        "os.utime(os.open('/data/given', os.O_RDONLY), (0, 0))",
+        "os.ftruncate(os.open('/data/given', os.O_RDONLY), 0)",
+        "os.write(os.open('/data/given', os.O_RDONLY), b'x')",
+        "os.rename('/data', '/app/data')",
+        "open('/usr/local/lib/wasm-kernel.zip', 'w')",
+        "open('/new', 'w')",
+    ],
+)
+def test_case_16_nothing_changes_a_read_only_mount(
+    mounted: Victim, tmp_path: Path, code: str
+) -> None:
+    mounted.says("open('/app/plain', 'w').close()")
+    before = (tmp_path / "data" / "given").stat().st_mtime_ns
+    assert mounted.run("import os\n" + code).error is not None
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["given"]
+    assert (tmp_path / "data" / "given").read_text() == "given"
+    assert (tmp_path / "data" / "given").stat().st_mtime_ns == before
+    assert not (mounted.app / "mine").exists()
+
+
+def test_case_16_a_read_only_mount_can_be_read(mounted: Victim) -> None:
+    assert mounted.says("print(open('/data/given').read())") == "given"
