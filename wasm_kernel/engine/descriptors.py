@@ -1,7 +1,8 @@
 """Files that were open when memory was saved, opened again for an instance that gets that memory.
 
 The saved memory speaks of descriptors by number. A new instance has none of them, so they are
-opened anew: the same file, under the same number, at the same position. Where a file is gone, a
+opened anew: the same file, under the same number, at the same position. Where a file is gone, or
+another has taken its name (deleted and made again, replaced by an editor that saves aside), a
 folder that can neither be read nor written stands in, so that its use fails and the number is
 never given to another file.
 
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files import Files, Opened
+from wasm_kernel.engine.files import Files, Opened, identity_in
 from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopens
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.seams import SLOT, RawFunc
@@ -34,7 +35,8 @@ class OpenFile:
     """An open file, in a form that can be written down.
 
     `guest` is the guest path of the preopened folder it lies in, `path` its path below that, None
-    where it is not known; the rest are the arguments of `path_open`.
+    where it is not known; the rest are the arguments of `path_open`. `identity` names the file
+    itself, and is empty where that does not matter.
     """
 
     fd: int
@@ -45,6 +47,7 @@ class OpenFile:
     rights: int
     inheriting: int
     fdflags: int
+    identity: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -52,7 +55,7 @@ class OpenFile:
 
 
 def _stand_in(lost: OpenFile) -> OpenFile:
-    return replace(lost, guest="/", path="", offset=0, flags=abi.O_DIRECTORY, rights=0)
+    return replace(lost, guest="/", path="", offset=0, flags=abi.O_DIRECTORY, rights=0, identity="")
 
 
 class Descriptors:
@@ -87,6 +90,7 @@ class Descriptors:
                 opened.rights,
                 opened.inheriting,
                 opened.fdflags,
+                opened.identity,
             )
             for fd, opened in sorted(self._files.opened().items())
         )
@@ -112,21 +116,27 @@ class Descriptors:
         while True:
             fd = self._open(wanted)
             if fd == wanted.fd:
-                self._adopt(wanted)
-                return True
+                if self._adopt(wanted):
+                    return True
+                self._call("fd_close", fd)
+                return False
             if fd is None:
                 return False
             fillers.append(fd)
             if fd > wanted.fd:
                 return False
 
-    def _adopt(self, wanted: OpenFile) -> None:
+    def _adopt(self, wanted: OpenFile) -> bool:
+        """Go on with the file under `wanted.fd`; False where it is another than it was."""
         preopen = next(p for p in self._preopens.all if p.guest == wanted.guest)
         parts = tuple(part for part in (wanted.path or "").split("/") if part)
-        how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags)
+        if wanted.identity not in ("", identity_in(preopen, parts)):
+            return False
+        how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags, wanted.identity)
         self._files.adopt(wanted.fd, Opened(preopen, parts, *how))
         if wanted.offset and not wanted.flags & abi.O_DIRECTORY:
             self._call("fd_seek", wanted.fd, wanted.offset, _SET, self._scratch + _ANSWER_AT)
+        return True
 
     def _open(self, wanted: OpenFile) -> int | None:
         folder = self._folder(wanted.guest)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.changes import Changes
+from wasm_kernel.engine.identity import identity
 from wasm_kernel.engine.listing import fill
 from wasm_kernel.engine.names import HiddenName, is_hidden, lexical, resolve
 from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
@@ -28,6 +29,8 @@ from wasm_kernel.engine.shadow import Call, Shadow
 class Opened:
     """A descriptor of the guest: the folder it came from, its parts below that, if known, and how
     it was opened (`flags`, `rights`, `inheriting` and `fdflags` of `path_open`).
+
+    `identity` names the file itself, in a folder where another can take its name (`identity.py`).
     """
 
     preopen: Preopen
@@ -36,6 +39,7 @@ class Opened:
     rights: int = 0
     inheriting: int = 0
     fdflags: int = 0
+    identity: str = ""
 
     @property
     def path(self) -> str | None:
@@ -64,6 +68,13 @@ class Place:
         if self.parts is None:
             return True
         return os.path.lexists("/".join([str(self.preopen.host), *self.parts]))
+
+
+def identity_in(preopen: Preopen, parts: tuple[str, ...] | None) -> str:
+    """Names the file at a place; empty where files are not replaced, or nothing is known."""
+    if not preopen.writable or not parts:
+        return ""
+    return identity("/".join([str(preopen.host), *parts]))
 
 
 class _Refused(Exception):
@@ -191,7 +202,13 @@ class Files:
         if answer != abi.SUCCESS:
             return answer if how & abi.O_CREAT else _found(place, answer)
         self._opened[self._reach.read_word(out)] = Opened(
-            place.preopen, place.parts, how & abi.O_DIRECTORY, rights, inheriting, fdflags
+            place.preopen,
+            place.parts,
+            how & abi.O_DIRECTORY,
+            rights,
+            inheriting,
+            fdflags,
+            identity_in(place.preopen, place.parts),
         )
         if path is not None and not was_there:
             self._changes.made(path)
