@@ -29,6 +29,8 @@ RIGHTS = (1 << 29) - 1
 FOLLOW = abi.LOOKUP_FOLLOW
 _TEXT_AT, _ANSWER_AT, _BUFFER_AT, _HEAP_AT = 1024, 64, 65_536, 262_144
 
+CALLS = {**abi.FORWARDED, "fd_read": "iiii", "host_call": "iiii"}
+
 SPECIAL = {
     "unreachable": "unreachable",
     "spin": "(loop $l (br $l))",
@@ -44,7 +46,7 @@ SPECIAL = {
 def text(pages: int = 8) -> str:
     """The guest's source."""
     imports, arms = [], []
-    for name, shape in {**abi.FORWARDED, "host_call": "iiii"}.items():
+    for name, shape in CALLS.items():
         module, spelled = (abi.WASI, name) if name != "host_call" else ("host", "call")
         params = " ".join("i32" if c == "i" else "i64" for c in shape)
         imports.append(
@@ -69,7 +71,7 @@ def text(pages: int = 8) -> str:
 
 
 def _number(name: str) -> int:
-    return [*abi.FORWARDED, "host_call", *SPECIAL].index(name)
+    return [*CALLS, *SPECIAL].index(name)
 
 
 def _arm(name: str, body: str) -> str:
