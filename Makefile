@@ -49,6 +49,7 @@ bench: $(EDITABLE) $(BENCH)/.installed
 	$(BIN)/python -m tests.benchmarks --native $(BENCH)
 
 soak: $(EDITABLE)
+	$(BIN)/python -m pytest -m soak
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x || exit 1; done
 
 clean:

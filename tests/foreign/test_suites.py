@@ -1,0 +1,105 @@
+"""The test suites of ipykernel and nbclient, run against our kernel in the place of `python3`.
+
+The suites come from PyPI and lie in the build folder, beside an environment of their own. What
+can't apply is in `exclusions.py`, and what is no test any more must leave that list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.foreign.exclusions import IPYKERNEL, NBCLIENT
+
+pytestmark = pytest.mark.soak
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "foreign"
+BIN = BUILD / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+PYTHON = str(BIN / "python")
+SECONDS = 1800
+
+
+@pytest.fixture
+def environment_of_suites(environment: dict[str, str]) -> Path:
+    """The folder of programs of an environment that has what the suites need."""
+    done, wanted = BUILD / "installed.txt", (HERE / "requirements.txt").read_text()
+    if not done.exists() or done.read_text() != wanted:
+        shutil.rmtree(BUILD / "venv", ignore_errors=True)
+        make = [sys.executable, "-m", "venv", str(BUILD / "venv")]
+        subprocess.run(make, env=environment, check=True)
+        fill = [PYTHON, "-m", "pip", "install", "--quiet", "-r", str(HERE / "requirements.txt")]
+        subprocess.run(fill, env=environment, check=True)
+        done.write_text(wanted)
+    return BIN
+
+
+@pytest.fixture
+def default_kernel(
+    environment: dict[str, str], environment_of_suites: Path, warm: None, tmp_path: Path
+) -> dict[str, str]:
+    """An environment for a process in which the default kernel is ours."""
+    folder = tmp_path / "kernels" / "python3"
+    shutil.copytree(ROOT / "kernelspec" / "python", folder)
+    spec = json.loads((folder / "kernel.json").read_text())
+    spec["argv"][0] = sys.executable
+    spec["env"] |= {"PYTHONPATH": str(ROOT)}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    profile = tmp_path / "ipython" / "profile_default"  # which one test hands to its kernel
+    profile.mkdir(parents=True)
+    return environment | {
+        "IPYTHONDIR": str(profile.parent),
+        "JUPYTER_PATH": str(tmp_path),
+        "PATH": os.pathsep.join([str(environment_of_suites), environment.get("PATH", "")]),
+        "WASM_KERNEL_WORKSPACE_ROOT": str(tmp_path / "sessions"),
+    }
+
+
+def sources(package: str, environment: dict[str, str]) -> Path:
+    """The unpacked source distribution of a package, in the version that is required."""
+    lines = (HERE / "requirements.txt").read_text().splitlines()
+    [pinned] = [line for line in lines if line.startswith(f"{package}==")]
+    folder = BUILD / pinned.replace("==", "-")
+    if not folder.exists():
+        command = [PYTHON, "-m", "pip", "download", "--quiet", "--no-deps"]
+        options = ["--no-binary", package, "--dest", str(BUILD)]
+        subprocess.run([*command, *options, pinned], env=environment, check=True)
+        with tarfile.open(BUILD / f"{folder.name}.tar.gz") as archive:
+            archive.extractall(BUILD, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("package", "excluded"), [("ipykernel", IPYKERNEL), ("nbclient", NBCLIENT)]
+)
+def test_a_foreign_suite_passes(
+    package: str, excluded: Mapping[str, str], default_kernel: dict[str, str]
+) -> None:
+    folder = sources(package, default_kernel)
+    pytest_there = [PYTHON, "-m", "pytest", "tests", "--color=no", "--no-showlocals"]
+    pytest_there += ["-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*pytest_there, *arguments],
+            cwd=folder,
+            env=default_kernel,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    known = run("--collect-only", "--quiet").stdout.splitlines()
+    assert not [name for name in excluded if not any(line.startswith(name) for line in known)]
+    done = run("--timeout=60", *(f"--deselect={name}" for name in excluded))
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
