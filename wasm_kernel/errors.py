@@ -106,13 +106,21 @@ class OutOfFuel(GuestStopped):
 
 
 class CellTimeout(GuestStopped):
-    """The turn ran past its wall deadline. `seconds` is the limit it had."""
+    """The turn ran past its wall deadline.
+
+    `seconds` is the limit it had; `own` where the cell had lowered it itself.
+    """
 
     setting = "cell_timeout"
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, own: bool = False) -> None:
         super().__init__(f"The cell ran longer than its limit of {seconds:g} seconds.")
         self.seconds = seconds
+        self.own = own
+
+    def advice(self) -> str:
+        """What the user can do now."""
+        return "The cell set this limit itself, with %limit." if self.own else super().advice()
 
 
 class StackExhausted(GuestStopped):

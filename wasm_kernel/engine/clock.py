@@ -19,10 +19,14 @@ TICK_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Reason:
-    """Why the clock stops a call: `deadline`, `grace` or `closed`, and the limit in seconds."""
+    """Why the clock stops a call: `deadline`, `grace` or `closed`, and the limit in seconds.
+
+    `own` where the cell had lowered its deadline itself.
+    """
 
     cause: str
     seconds: float
+    own: bool = False
 
 
 class Signals(Protocol):
@@ -63,6 +67,7 @@ class Clock:
         self._signals: Signals | None = None
         self._deadline: float | None = None
         self._limit = 0.0
+        self._own = False
         self._grace = 0.0
         self._soft = False
         self._paused_at: float | None = None
@@ -102,7 +107,7 @@ class Clock:
         with self._changed:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
             self._deadline = None if seconds is None else time.monotonic() + seconds
-            self._soft, self._paused_at = soft, None
+            self._soft, self._paused_at, self._own = soft, None, False
             self._asked = self._signalled = 0
             if expected:
                 self._expected -= 1
@@ -167,7 +172,7 @@ class Clock:
         with self._changed:
             nearer = time.monotonic() + seconds
             if self._deadline is None or nearer < self._deadline:
-                self._deadline, self._limit = nearer, seconds
+                self._deadline, self._limit, self._own = nearer, seconds, True
 
     def pause(self) -> None:
         """The user is asked for input: their time does not count."""
@@ -221,7 +226,7 @@ class Clock:
         if self._soft:
             self._deadline, self._asked = None, self._asked + 1
         else:
-            self.reason = Reason("deadline", self._limit)
+            self.reason = Reason("deadline", self._limit, self._own)
 
 
 class Ticker:

@@ -50,11 +50,15 @@ class Streams:
         self.flush()
         self._sink, self._left = lambda name, text: None, {}
 
+    def wants(self, name: str) -> bool:
+        """Whether anything that is written to a stream is still shown."""
+        return self._left.get(name, -1) >= 0
+
     def feed(self, name: str, data: bytes) -> None:
         """Bytes from the guest."""
-        left = self._left.get(name, -1)  # between turns nobody listens
-        if left < 0:
+        if not self.wants(name):  # over its cap; between turns nobody listens
             return
+        left = self._left[name]
         self._left[name] = left - len(data)
         if len(data) <= left:
             self._hold(name, self._decoders[name].decode(data))
@@ -105,9 +109,11 @@ class Writes:
     def write(self, call: Call) -> int:
         """Take what is written; everything is always written."""
         fd, table, count, written = call.args
-        total = 0
+        total, name = 0, NAMES[fd]
+        wanted = self._streams.wants(name)
         for at, length in self._reach.buffers(table, count):
-            self._streams.feed(NAMES[fd], self._reach.read(at, length))
+            if wanted:
+                self._streams.feed(name, self._reach.read(at, length))
             total += length
         self._reach.write_word(written, total)
         return abi.SUCCESS

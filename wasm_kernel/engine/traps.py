@@ -38,7 +38,7 @@ def classify(stop: Stop, reason: Reason | None, *, fuel: int | None) -> GuestSto
 
 def _by_clock(reason: Reason) -> GuestStopped:
     if reason.cause == "deadline":
-        return CellTimeout(reason.seconds)
+        return CellTimeout(reason.seconds, own=reason.own)
     if reason.cause == "grace":
         return Interrupted(reason.seconds)
     return GuestCrashed("closed")

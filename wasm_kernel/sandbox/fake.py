@@ -57,7 +57,7 @@ class FakeSandbox:
         self._waiting: set[Future[SandboxResult]] = set()
         self._running: int | None = None
         self._guard = threading.Lock()
-        self._count = 1
+        self.next_count = 1
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._closed = False
 
@@ -136,8 +136,8 @@ class FakeSandbox:
 
     def counted(self, store: bool) -> int:
         """The number of a cell, and one more for the next where it is stored."""
-        count = self._count
-        self._count += int(store)
+        count = self.next_count
+        self.next_count += int(store)
         return count
 
     def result(self, error: CellError | None, **reply: Any) -> SandboxResult:

@@ -80,7 +80,7 @@ class Life:
         self._turn: Turn | None = None
         self._journey: Journey | None = None
         self._name = ""
-        self._next_count = 1
+        self.next_count = 1
         self._fuel_cut = 0
 
     def begin(self, progress: Callable[[str], None]) -> None:
@@ -113,10 +113,6 @@ class Life:
     def memory_bytes(self) -> int:
         """The size of the guest's memory; 0 where there is none."""
         return self._instance.reach.size if self._instance is not None else 0
-
-    def count_of_failed(self) -> int:
-        """The execution count of the cell that has just been stopped."""
-        return self._next_count
 
     def run(
         self, request: Mapping[str, Any], listener: Listener, *, seconds: float | None = None
@@ -171,14 +167,14 @@ class Life:
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""
-        cell, journey, name = self._next_count, self._journey, self._name
+        cell, journey, name = self.next_count, self._journey, self._name
         self._journey, self._name = None, ""
         self._note_count(turn, request)
         if journey is not None:
             self.go(journey)
             return
         code = str(request.get("code", ""))
-        living, count = self._living(), self._next_count
+        living, count = self._living(), self.next_count
         kept = self.timeline.commit(living, cell=cell, count=count, code=code)
         if kept and name:
             self.timeline.name(name)
@@ -205,7 +201,7 @@ class Life:
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
         count = (turn.reply or {}).get("execution_count")
         if request.get("store_history") and isinstance(count, int) and 0 < count < 2**31:
-            self._next_count = count + 1
+            self.next_count = count + 1
 
     def _run(self, turn: Turn, seconds: float | None) -> None:
         instance, policy = self._living(), self._policy
@@ -245,10 +241,10 @@ class Life:
         head, instance = self.timeline.head, self._living()
         if head is None:
             self._tell_start(instance)
-            self.timeline.commit(instance, cell=0, count=self._next_count, code="")
+            self.timeline.commit(instance, cell=0, count=self.next_count, code="")
             return
-        self._next_count = max(self._next_count, self.timeline.count)
-        if head.count != self._next_count:
+        self.next_count = max(self.next_count, self.timeline.count)
+        if head.count != self.next_count:
             self._tell_start(instance, fresh=False)
 
     def _stand(self) -> None:
@@ -269,7 +265,7 @@ class Life:
         start = {
             "op": "start",
             "env": dict(self._policy.env),
-            "execution_count": self._next_count,
+            "execution_count": self.next_count,
             "fresh": fresh,
         }
         turn = Turn(start, Silence(), self._policy, self.host)

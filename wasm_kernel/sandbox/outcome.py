@@ -40,7 +40,7 @@ def result_of(
     """
     reply: Mapping[str, Any] = turn.reply or {}
     if stopped is not None:  # what a lost guest said of its end is no end
-        reply = {"status": "error", "execution_count": life.count_of_failed(), "payload": []}
+        reply = {"status": "error", "execution_count": life.next_count, "payload": []}
     error = _cell_error(turn, reply)
     return SandboxResult(
         success=error is None,

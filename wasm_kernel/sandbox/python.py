@@ -39,6 +39,7 @@ _ENV = {
     "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - a guest path
     "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
     "TMPDIR": "/tmp",  # noqa: S108 - a guest path
+    "SCIKIT_LEARN_DATA": "/tmp/scikit_learn_data",  # noqa: S108 - a guest path
     "TERM": "xterm-color",
 }
 _BOOT_MEMORY = 2048 * 1024 * 1024

@@ -185,6 +185,11 @@ class BaseSandbox(Travelling):
         return self._life.clock.interrupt()
 
     @property
+    def next_count(self) -> int:
+        """The execution count that the next cell will have."""
+        return self._life.next_count
+
+    @property
     def interrupted(self) -> bool:
         """Whether a wait of the running cell in the host should end now."""
         return self._life.clock.interrupted

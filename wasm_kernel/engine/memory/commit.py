@@ -9,7 +9,7 @@ Version 1 of the format:
     8 bytes   length of the pages in bytes
     ...       header: JSON, UTF-8 (`Commit`), and spaces up to the next multiple of 4096
     ...       pages: the content of the header's `runs`, in their order, 4096 bytes a page
-    32 bytes  BLAKE2b over everything before
+    4 bytes   CRC-32 over everything before, as databases take it for their logs
 
 `runs` are pairs of first page and number of pages; `zeros` are the same for pages that hold nothing
 but zeros, which take no room. Pages that stand in neither are as in the parent commit, and in the
@@ -18,10 +18,10 @@ base image before the first.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from wasm_kernel.errors import HistoryError
 
 MAGIC, VERSION = b"WKCOMMIT", 1
 _FIXED = struct.Struct("<8sIIQ")
-_DIGEST = 32
+_CHECKSUM = 4
 _HEADER_MOST = 256 * 1024 * 1024
 _BLOCK = 4 * 1024 * 1024
 
@@ -113,12 +113,12 @@ def write(path: Path, commit: Commit, pages: Content) -> None:
     """
     header = commit.dump()
     header += b" " * (-(_FIXED.size + len(header)) % PAGE)
-    digest = hashlib.blake2b(digest_size=_DIGEST)
+    checksum = 0
     with written_aside(path) as file:
         for part in (_FIXED.pack(MAGIC, VERSION, len(header), len(pages)), header, pages):
-            digest.update(part)
+            checksum = zlib.crc32(part, checksum)
             file.write(part)
-        file.write(digest.digest())
+        file.write(checksum.to_bytes(_CHECKSUM, "little"))
 
 
 class CommitFile:
@@ -142,7 +142,7 @@ class CommitFile:
         if version != VERSION:
             raise HistoryError(f"a commit has format version {version}, this is {VERSION}")
         at = _FIXED.size + header_length
-        if os.fstat(self._descriptor).st_size != at + pages_length + _DIGEST:
+        if os.fstat(self._descriptor).st_size != at + pages_length + _CHECKSUM:
             raise HistoryError("a commit is cut off")
         commit = Commit.load(os.pread(self._descriptor, header_length, _FIXED.size))
         if commit.page_bytes != pages_length:
@@ -150,20 +150,20 @@ class CommitFile:
         return commit, at
 
     def verify(self) -> None:
-        """Check the whole file against its digest.
+        """Check the whole file against its checksum.
 
         Raises:
             HistoryError: a byte of it is not as it was written.
         """
-        digest, at = hashlib.blake2b(digest_size=_DIGEST), 0
-        end = os.fstat(self._descriptor).st_size - _DIGEST
+        checksum, at = 0, 0
+        end = os.fstat(self._descriptor).st_size - _CHECKSUM
         while at < end:
             block = os.pread(self._descriptor, min(_BLOCK, end - at), at)
             if not block:
                 raise HistoryError("a commit is cut off")
-            digest.update(block)
+            checksum = zlib.crc32(block, checksum)
             at += len(block)
-        if os.pread(self._descriptor, _DIGEST, end) != digest.digest():
+        if os.pread(self._descriptor, _CHECKSUM, end) != checksum.to_bytes(_CHECKSUM, "little"):
             raise HistoryError("a commit is damaged")
 
     def places(self) -> Iterator[tuple[int, int, int]]:

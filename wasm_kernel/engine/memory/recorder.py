@@ -2,7 +2,7 @@
 
 Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
 out pages of zeros and writing happen on the recorder's own thread, at most `BACKLOG_BYTES` behind;
-a cell that changed more waits for it.
+the next cell waits where that is more.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Recorder:
         """
         if self._tracker is None:
             raise RuntimeError("no instance is watched")
+        self._wait_while_behind()
         size = instance.reach.size
         ranges = self._missed = merge([*self._missed, *self._tracker.changed(size)])
         pages = gather(instance.reach.address, ranges)
@@ -81,7 +82,6 @@ class Recorder:
         self.history.add(commit, pages)
         self._missed = []
         self._jobs.put(commit.id)
-        self._wait_while_behind()
         return commit
 
     def _wait_while_behind(self) -> None:

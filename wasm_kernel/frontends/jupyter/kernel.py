@@ -47,7 +47,6 @@ class WasmKernel(PlainKernel):
         self._session = session
         self.sandbox = sandbox
         self.starting = starting
-        self._next_count = 1
         self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
@@ -61,7 +60,7 @@ class WasmKernel(PlainKernel):
     @property
     def execution_count(self) -> int:
         """The number that the next cell will have; the guest counts."""
-        return self._next_count
+        return self.sandbox.next_count
 
     @execution_count.setter
     def execution_count(self, value: int) -> None:
@@ -105,9 +104,7 @@ class WasmKernel(PlainKernel):
         if self._ending:
             await self._end()
         count = messages.count_of(result.reply)
-        shown = self._next_count if count is None else count
-        if store_history and not silent and count is not None:
-            self._next_count = count + 1
+        shown = self.sandbox.next_count if count is None else count
         reply = messages.execute_reply(result, shown)
         self._obey(reply["payload"])
         return reply
@@ -133,7 +130,7 @@ class WasmKernel(PlainKernel):
 
     def _failed(self, listener: CellListener, error: Error) -> Content:
         listener.emit(error)
-        return messages.error_reply(error, self._next_count)
+        return messages.error_reply(error, self.sandbox.next_count)
 
     def _publish_execute_input(self, code: str, parent: Content, execution_count: int) -> None:
         # a lone surrogate can't be sent; an exception here would leave the request unanswered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from jupyter_client.session import Session
 
 from wasm_kernel.sandbox.listener import InputInterrupted
 
+Interrupted = Callable[[], bool]
 POLL_MILLISECONDS = 50  # how late an interrupt may be seen
 _SHOWN_CHARACTERS = 100_000
 
@@ -24,6 +26,7 @@ class StdinChannel:
 
     def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
         self._socket = socket
+        self._socket.router_mandatory = 1  # a question that can't be delivered is not dropped
         self._session = session
         self._owner: int | None = None
 
@@ -34,7 +37,7 @@ class StdinChannel:
         *,
         parent: dict[str, Any],
         ident: Any,
-        interrupted: Callable[[], bool],
+        interrupted: Interrupted,
     ) -> str:
         """The line that the client behind `ident` answers with.
 
@@ -46,13 +49,29 @@ class StdinChannel:
             # a reply to an earlier question that nobody waits for any more
             self._socket.recv_multipart(zmq.NOBLOCK)
         content = {"prompt": prompt[:_SHOWN_CHARACTERS], "password": password}
-        self._session.send(self._socket, "input_request", content, parent, ident=ident)
+        self._send(content, parent, ident, interrupted)
         while not interrupted():
             if self._socket.poll(POLL_MILLISECONDS):
                 answer = self._receive()
                 if answer is not None:
                     return answer
         raise InputInterrupted
+
+    def _send(
+        self, content: dict[str, Any], parent: dict[str, Any], ident: Any, interrupted: Interrupted
+    ) -> None:
+        """Send the question; a client whose stdin channel is not connected yet is waited for."""
+        while True:
+            try:
+                self._session.send(self._socket, "input_request", content, parent, ident=ident)
+            except zmq.ZMQError as problem:
+                if problem.errno != zmq.EHOSTUNREACH:
+                    raise
+            else:
+                return
+            if interrupted():
+                raise InputInterrupted
+            time.sleep(POLL_MILLISECONDS / 1000)
 
     def _own(self) -> None:
         here = threading.get_ident()
