@@ -21,7 +21,7 @@ BREAKING = {
     "closed descriptors": "import os; os.close(1); os.close(2)",
     "no get_ipython": "get_ipython = None; import builtins; builtins.get_ipython = None",
     "json turned off": "import json; json.dumps = json.JSONEncoder = json.JSONDecoder = None",
-    "json encoder broken": "from json import encoder as e; e.c_make_encoder = e.JSONEncoder.encode = None",
+    "json encoder broken": "from json import encoder as e; e.JSONEncoder.encode = None",
     "json decoder broken": "from json import JSONDecoder as d; d.decode = d.raw_decode = None",
     "builtins cleared": "import builtins; builtins.__dict__.clear()",
     "no import": "import builtins; builtins.__import__ = None",

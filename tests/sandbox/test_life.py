@@ -1,0 +1,261 @@
+"""A sandbox's life with the real guest: started, used from threads, lost, revived, closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.sandbox import frames
+
+
+class Ear:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.heard: list[frames.Output] = []
+        self.at: list[float] = []
+
+    def emit(self, output: frames.Output) -> None:
+        self.heard.append(output)
+        self.at.append(time.monotonic())
+
+    def ask(self, prompt: str, password: bool) -> str:
+        return "answer"
+
+    def terminate(self) -> None:
+        """Nothing to end."""
+
+
+def says(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def test_variables_live_from_cell_to_cell(module_sandbox: BaseSandbox) -> None:
+    module_sandbox.execute("x = 41")
+    assert says(module_sandbox, "print(x + 1)") == "42"
+
+
+def test_the_namespace_starts_empty(module_sandbox: BaseSandbox) -> None:
+    assert says(module_sandbox, "print('pd' in dir(), 'np' in dir())") == "False False"
+
+
+def test_a_result_carries_everything(module_sandbox: BaseSandbox) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); open('f', 'w').write('x'); 5"
+    result = module_sandbox.execute(code)
+    assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 0)
+    assert result.files_created == ("f",)
+    assert result.workspace_path == module_sandbox.workspace
+    assert result.memory_used_bytes > 0
+    assert result.outputs[-1].data["text/plain"] == "5"
+
+
+def test_an_error_is_a_result(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute("1 / 0")
+    assert not result.success
+    assert result.error is not None
+    assert result.error.ename == "ZeroDivisionError"
+
+
+def test_cells_run_in_the_order_they_came(module_sandbox: BaseSandbox) -> None:
+    module_sandbox.execute("order = []")
+    futures = [module_sandbox.submit(f"order.append({i})") for i in range(10)]
+    for future in futures:
+        future.result(10)
+    assert says(module_sandbox, "print(order)") == str(list(range(10)))
+
+
+def test_cells_from_many_threads_run_one_at_a_time(module_sandbox: BaseSandbox) -> None:
+    module_sandbox.execute("count = 0")
+    code = "before = count; import time; time.sleep(0.005); count = before + 1"
+    threads = [threading.Thread(target=module_sandbox.execute, args=(code,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert says(module_sandbox, "print(count)") == "8"
+
+
+def test_output_is_heard_while_the_cell_runs(module_sandbox: BaseSandbox) -> None:
+    ear = Ear()
+    code = "import time\nfor i in range(3):\n  print(i)\n  time.sleep(0.2)"
+    module_sandbox.execute(code, listener=ear)
+    assert ear.at[-1] - ear.at[0] > 0.2
+
+
+def test_a_listener_answers_questions(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute("print(input('? '))", allow_stdin=True, listener=Ear())
+    assert result.stdout.endswith("answer\n")
+
+
+def test_the_user_time_of_a_question_does_not_count(warm: None, tmp_path: Path) -> None:
+    class Slow(Ear):
+        def ask(self, prompt: str, password: bool) -> str:
+            time.sleep(1.2)
+            return "late"
+
+    policy = ExecutionPolicy(cell_timeout=1.0)
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
+        result = sandbox.execute("print(input())", allow_stdin=True, listener=Slow())
+        assert result.success, result.error
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"op": "complete", "code": "pri", "cursor_pos": 3},
+        {
+            "op": "inspect",
+            "code": "print",
+            "cursor_pos": 5,
+            "detail_level": 0,
+            "omit_sections": [],
+        },
+        {"op": "is_complete", "code": "for x in y:"},
+        {"op": "history", "hist_access_type": "tail", "output": False, "raw": True, "n": 3},
+    ],
+)
+def test_a_query_is_answered(module_sandbox: BaseSandbox, request_: dict[str, object]) -> None:
+    assert module_sandbox.query(request_).result(10)["status"] in ("ok", "incomplete")
+
+
+def test_a_query_leaves_no_variable(module_sandbox: BaseSandbox) -> None:
+    before = says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))")
+    module_sandbox.query({"op": "complete", "code": "impo", "cursor_pos": 4}).result(10)
+    assert says(module_sandbox, "print(sorted(k for k in globals() if k[0] != '_'))") == before
+
+
+def test_a_lost_guest_comes_back_with_its_variables(module_sandbox: BaseSandbox) -> None:
+    module_sandbox.execute("x = 7")
+    assert not module_sandbox.execute("x = 8; import os; os._exit(1)").success
+    assert says(module_sandbox, "print(x)") == "7"
+
+
+def test_counts_go_on_after_a_lost_guest(module_sandbox: BaseSandbox) -> None:
+    first = module_sandbox.execute("1").reply["execution_count"]
+    lost = module_sandbox.execute("import os; os._exit(1)").reply["execution_count"]
+    assert first < lost <= module_sandbox.execute("1").reply["execution_count"]
+
+
+def test_a_silent_cell_is_not_counted(module_sandbox: BaseSandbox) -> None:
+    before = module_sandbox.execute("1").reply["execution_count"]
+    module_sandbox.execute("2", silent=True)
+    assert module_sandbox.execute("3").reply["execution_count"] == before + 1
+
+
+def test_user_expressions_are_evaluated(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute("y = 3", user_expressions={"a": "y + 1", "b": "1 / 0"})
+    answers = result.reply["user_expressions"]
+    assert answers["a"]["data"]["text/plain"] == "4"
+    assert answers["b"]["status"] == "error"
+
+
+def test_nothing_starts_before_it_is_needed(tmp_path: Path) -> None:
+    before = threading.active_count()
+    sandbox = create_sandbox(workspace=tmp_path / "app")
+    assert threading.active_count() == before
+    sandbox.close()
+
+
+def test_the_first_cell_starts_the_sandbox(warm: None, tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+        assert says(sandbox, "print(1)") == "1"
+
+
+def test_starting_twice_is_starting_once(module_sandbox: BaseSandbox) -> None:
+    assert module_sandbox.start() is module_sandbox.start()
+
+
+def test_the_environment_reaches_the_guest(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(env={"COLOUR": "blue"})
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
+        assert says(sandbox, "import os; print(os.environ['COLOUR'])") == "blue"
+
+
+def test_no_variable_of_the_host_reaches_the_guest(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
+    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+        assert says(sandbox, "import os; print('SECRET_OF_THE_HOST' in os.environ)") == "False"
+
+
+def test_two_sandboxes_run_at_once(warm: None, tmp_path: Path) -> None:
+    with (
+        create_sandbox(workspace=tmp_path / "a") as one,
+        create_sandbox(workspace=tmp_path / "b") as other,
+    ):
+        long = one.submit("import time; time.sleep(1); print('one')")
+        assert says(other, "print('other')") == "other"
+        assert not long.done()
+        assert long.result(10).stdout == "one\n"
+
+
+def test_another_runtime_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="PYTHON"):
+        create_sandbox(runtime="ruby", workspace=tmp_path)  # type: ignore[arg-type]
+    assert RuntimeType.PYTHON.value == "python"
+
+
+USES: list[Callable[[BaseSandbox], object]] = [
+    lambda s: s.execute("1"),
+    lambda s: s.start(),
+    lambda s: s.submit("1"),
+    lambda s: s.query({"op": "is_complete", "code": "1"}),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[BaseSandbox], object]) -> None:
+    sandbox = create_sandbox(workspace=tmp_path / "app")
+    sandbox.close()
+    with pytest.raises(SandboxClosed):
+        use(sandbox)
+
+
+def test_closing_twice_is_closing_once(warm: None, tmp_path: Path) -> None:
+    sandbox = create_sandbox(workspace=tmp_path / "app")
+    sandbox.execute("1")
+    sandbox.close()
+    sandbox.close()
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
+def test_closing_ends_what_runs_and_what_waits(warm: None, tmp_path: Path, code: str) -> None:
+    sandbox = create_sandbox(workspace=tmp_path / "app")
+    sandbox.start().result(600)
+    futures = [sandbox.submit(code) for _ in range(3)]
+    time.sleep(0.3)
+    begun = time.monotonic()
+    sandbox.close()
+    assert time.monotonic() - begun < 4
+    assert [future.result(5).success for future in futures] == [False] * 3
+
+
+def test_a_leaked_sandbox_warns(warm: None, tmp_path: Path) -> None:
+    sandbox = create_sandbox(workspace=tmp_path / "app")
+    sandbox.execute("1")
+    with pytest.warns(ResourceWarning, match="not closed"):
+        sandbox.__del__()
+    sandbox.close()
+
+
+def test_closing_leaves_no_thread_of_its_own(warm: None, tmp_path: Path) -> None:
+    sandbox = create_sandbox(workspace=tmp_path / "app", session_id="leaver")
+    sandbox.execute("1")
+    sandbox.close()
+    time.sleep(0.1)
+    assert not [thread for thread in threading.enumerate() if "leaver" in thread.name]
+
+
+def test_the_workspace_holds_nothing_but_the_hosts_folder(warm: None, tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path / "app") as sandbox:
+        sandbox.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+        assert [path.name for path in sandbox.workspace.iterdir()] == [".wasm_kernel"]

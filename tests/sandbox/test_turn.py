@@ -1,0 +1,233 @@
+"""One turn from the host's side: what is answered, refused, collected and cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from wasm_kernel.errors import TravelError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused
+from wasm_kernel.sandbox.turn import Host, Turn
+
+REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
+DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
+
+
+class Ear:
+    """A listener that remembers, and answers what its test says."""
+
+    def __init__(self, answer: str | Exception = "a line") -> None:
+        self.heard: list[frames.Output] = []
+        self.asked: list[tuple[str, bool]] = []
+        self.terminated = 0
+        self._answer = answer
+
+    def emit(self, output: frames.Output) -> None:
+        self.heard.append(output)
+
+    def ask(self, prompt: str, password: bool) -> str:
+        self.asked.append((prompt, password))
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+
+class Sandbox:
+    """What a turn asks of its sandbox, written down."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def host(self) -> Host:
+        return Host(
+            flush=lambda: self.calls.append("flush"),
+            lower=self.calls.append,
+            waiting=self.calls.append,
+            taken=lambda: self.calls.append("taken"),
+            travel=self._travel,
+            begun=lambda: self.calls.append("begun"),
+        )
+
+    def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
+        if wish.how == "redo":
+            raise TravelError("There is nothing to redo.")
+        return {"cells": ["In[1] x = 1"]}
+
+
+class Driven:
+    """A turn, its listener and its sandbox."""
+
+    def __init__(
+        self,
+        request: Mapping[str, Any] | None = None,
+        answer: str | Exception = "a line",
+        **limits: Any,
+    ) -> None:
+        self.ear, self.sandbox = Ear(answer), Sandbox()
+        policy = ExecutionPolicy(**limits)
+        self.turn = Turn(request or REQUEST, self.ear, policy, self.sandbox.host())
+
+    def send(self, frame: Mapping[str, Any] | bytes) -> dict[str, Any]:
+        data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
+        answer: dict[str, Any] = json.loads(self.turn.answer(data))
+        return answer
+
+
+def test_the_request_is_handed_over() -> None:
+    assert Driven().send({"op": "next"}) == REQUEST
+
+
+def test_the_request_is_handed_over_once() -> None:
+    driven = Driven()
+    driven.send({"op": "next"})
+    assert "refused" in driven.send({"op": "next"})
+
+
+def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
+    driven = Driven()
+    before = driven.turn.handed
+    driven.send({"op": "next"})
+    driven.send({"op": "next"})
+    assert (before, driven.turn.handed) == (False, True)
+    assert driven.sandbox.calls.count("begun") == 1
+
+
+def test_an_output_is_told_and_collected() -> None:
+    driven = Driven()
+    assert driven.send(DISPLAY) == {}
+    assert driven.ear.heard == [frames.Display({"text/plain": "x"})]
+    assert [output.kind for output in driven.turn.outputs] == ["display"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        (DISPLAY, "display"),
+        ({**DISPLAY, "op": "update_display"}, "update"),
+        ({"op": "clear_output"}, "clear"),
+        ({**DISPLAY, "op": "result", "execution_count": 1}, "result"),
+        ({"op": "error", "ename": "E", "evalue": "v", "traceback": []}, "error"),
+    ],
+)
+def test_each_kind_of_output_is_collected_under_its_name(
+    frame: Mapping[str, Any], kind: str
+) -> None:
+    driven = Driven()
+    driven.send(frame)
+    assert [output.kind for output in driven.turn.outputs] == [kind]
+
+
+def test_what_was_printed_before_a_frame_comes_before_it() -> None:
+    driven = Driven()
+    driven.send(DISPLAY)
+    assert driven.sandbox.calls == ["flush"]
+
+
+def test_text_is_told_and_collected() -> None:
+    driven = Driven()
+    driven.turn.hear("stdout", "a")
+    driven.turn.hear("stdout", "b")
+    assert driven.turn.text == {"stdout": ["a", "b"], "stderr": []}
+    assert driven.ear.heard == [frames.Stream("stdout", "a"), frames.Stream("stdout", "b")]
+
+
+def test_the_reply_ends_the_turn() -> None:
+    driven = Driven()
+    driven.send({"op": "done", "reply": {"status": "ok"}})
+    assert driven.turn.reply == {"status": "ok"}
+    assert "refused" in driven.send(DISPLAY)
+    assert driven.turn.outputs == []
+
+
+def test_a_broken_frame_is_refused_and_changes_nothing() -> None:
+    driven = Driven()
+    assert "refused" in driven.send(b"\xff")
+    assert driven.ear.heard == []
+    assert driven.turn.outputs == []
+
+
+def test_displays_over_the_count_are_dropped_with_one_notice() -> None:
+    driven = Driven(display_count=2)
+    answers = [driven.send(DISPLAY) for _ in range(5)]
+    assert ["refused" in answer for answer in answers] == [False, False, True, True, True]
+    assert "".join(driven.turn.text["stderr"]).count("display_count") == 1
+
+
+def test_displays_over_the_size_are_dropped() -> None:
+    driven = Driven(display_bytes=1000)
+    large = {"op": "display", "data": {"text/plain": "x" * 900}}
+    assert "refused" not in driven.send(large)
+    assert "refused" in driven.send(large)
+    assert "display_bytes" in "".join(driven.turn.text["stderr"])
+
+
+def test_an_error_is_told_although_the_caps_are_reached() -> None:
+    driven = Driven(display_count=0)
+    driven.send({"op": "error", "ename": "E", "evalue": "v", "traceback": ["t"]})
+    assert driven.turn.error == frames.Error("E", "v", ("t",))
+
+
+def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wasm_kernel.sandbox.turn._FRAMES_MOST", 3)
+    driven = Driven()
+    assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
+
+
+def test_the_user_is_asked_and_the_clock_waits() -> None:
+    driven = Driven()
+    assert driven.send({"op": "input", "prompt": "?", "password": True}) == {"value": "a line"}
+    assert driven.ear.asked == [("?", True)]
+    assert driven.sandbox.calls[-2:] == [True, False]
+
+
+def test_a_question_that_is_interrupted_says_so_and_takes_the_interrupt() -> None:
+    driven = Driven(answer=InputInterrupted())
+    assert driven.send({"op": "input", "prompt": "?"}) == {"interrupted": True}
+    assert driven.sandbox.calls[-3:] == [True, "taken", False]
+
+
+def test_a_question_that_is_refused_says_why() -> None:
+    driven = Driven(answer=InputRefused("no input here"))
+    assert driven.send({"op": "input", "prompt": "?"}) == {"refused": "no input here"}
+    assert driven.sandbox.calls[-1] is False
+
+
+def test_a_cell_that_may_not_ask_does_not_ask() -> None:
+    driven = Driven({"op": "execute", "code": "1", "allow_stdin": False})
+    assert "refused" in driven.send({"op": "input", "prompt": "?"})
+    assert driven.ear.asked == []
+
+
+def test_limits_are_handed_on() -> None:
+    driven = Driven()
+    driven.send({"op": "limit", "seconds": 2})
+    assert driven.sandbox.calls[-1] == frames.Limit(None, 2.0)
+
+
+def test_the_end_of_the_kernel_is_asked_for() -> None:
+    driven = Driven()
+    driven.send({"op": "terminate"})
+    assert driven.ear.terminated == 1
+
+
+def test_a_journey_is_answered_with_its_cells() -> None:
+    answer = Driven().send({"op": "travel", "how": "undo", "cells": 1})
+    assert answer == {"cells": ["In[1] x = 1"]}
+
+
+def test_a_journey_that_leads_nowhere_is_refused_in_words() -> None:
+    assert Driven().send({"op": "travel", "how": "redo"})["refused"].startswith("There is nothing")
+
+
+def test_a_journey_after_the_end_is_refused() -> None:
+    driven = Driven()
+    driven.send({"op": "done", "reply": {}})
+    assert "refused" in driven.send({"op": "travel", "how": "undo", "cells": 1})
