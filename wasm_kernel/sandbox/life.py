@@ -267,6 +267,7 @@ class Life:
             "env": dict(self._policy.env),
             "execution_count": self.next_count,
             "fresh": fresh,
+            "memory_bytes": self._policy.memory_bytes,
         }
         turn = Turn(start, Silence(), self._policy, self.host)
         self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)

@@ -84,6 +84,7 @@ class Agent:
         count = request.get("execution_count")
         if self.shell is not None and isinstance(count, int):
             self.shell.count_from(count)
+            self.shell.memory_bytes = request.get("memory_bytes", 0)
         if request.get("fresh", True):
             os.environ.update(request.get("env") or {})
             seeds.refresh()

@@ -57,6 +57,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     autoindent = CBool(False)
     exiter = Instance(ZMQExitAutocall)
     keepkernel_on_exit: bool | None = None
+    memory_bytes = 0
     last_traceback: list[str] | None = None
     ended: BaseException | None = None
     display_error: BaseException | None = None
@@ -189,7 +190,16 @@ class GuestShell(_Base):  # type: ignore[misc]
         frames.shorten_causes(value)
         if cut:
             value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")
+        if isinstance(value, MemoryError) and not value.args:
+            value.args = (self._memory_full(),)
         return kind, value, traceback
+
+    def _memory_full(self) -> str:
+        size = f" of {self.memory_bytes / 2**20:,.0f} MiB" if self.memory_bytes else ""
+        return (
+            f"this needs more than the sandbox's memory{size}. The variables are kept. "
+            "Delete what you no longer need, or raise memory_bytes."
+        )
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         """Send the error, and remember its lines for the reply."""
