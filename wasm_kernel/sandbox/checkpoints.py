@@ -93,6 +93,7 @@ class Travelling(abc.ABC):
     def _go(self, how: str, cells: int, name: str) -> list[str]:
         def travel() -> list[str]:
             journey = journey_of(self._life.timeline.past, how, cells, name)
+            self._life.timeline.hold(journey)
             self._life.go(journey)
             return [commit.label for commit in journey.cells]
 

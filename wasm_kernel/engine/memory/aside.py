@@ -23,15 +23,20 @@ def written_aside(path: Path) -> Iterator[BinaryIO]:
         OSError: it can't be written; `path` is as it was.
     """
     aside = path.with_name(f".{path.name}{_SUFFIX}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
     try:
-        with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+        with open_new(aside) as file:
             yield file
         aside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
+
+
+def open_new(path: Path) -> BinaryIO:
+    """An empty file of the owner's alone, where there may be one already."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def left_in(folder: Path | None) -> list[Path]:

@@ -104,11 +104,13 @@ class Recorder:
             self._thread.join()
 
     def _fold(self) -> None:
-        """Fold old commits away, some cells at a time: each folding writes a commit anew."""
-        if not self._jobs.empty():
-            return
+        """Fold old commits away, some cells at a time: each folding writes a commit anew.
+
+        It waits for a pause between cells, but not for ever: there may be none.
+        """
         keep = self._keep
-        if len(self.history.commits) > 2 * keep + len(self.history.names):
+        most = 2 * keep if self._jobs.empty() else 6 * keep
+        if len(self.history.commits) > most + len(self.history.names):
             self.history.fold(keep)
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
