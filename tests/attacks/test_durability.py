@@ -1,0 +1,266 @@
+"""What a crash, a full disk, a damaged file or a second process may cost: never the last commit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+from tests.sandbox.committing import CELL, WHOLE
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import claim
+from wasm_kernel.sandbox.claim import Resume
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 60
+WHOLE_ENDING = "True True True"
+
+
+def commit_in(folder: Path, **env: str) -> subprocess.Popen[str]:
+    """A process that commits in a loop."""
+    command = [sys.executable, "-m", "tests.sandbox.committing", str(folder)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | env, stdout=subprocess.PIPE, text=True
+    )
+
+
+def kill_after(folder: Path, seconds: float) -> None:
+    """Let cells be committed for so long, then `kill -9`."""
+    child = commit_in(folder)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(seconds)
+    child.kill()
+    child.wait(SECONDS)
+    child.stdout.close()
+
+
+def found_in(folder: Path) -> tuple[int, str]:
+    """How many cells a later process finds done, and what it was told; all or nothing of each."""
+    with create_sandbox(workspace=folder, resume=Resume.CRASH) as sandbox:
+        told = sandbox.execute("print('n' in globals())")
+        if told.stdout != "True\n":
+            return 0, told.stderr
+        result = sandbox.execute(WHOLE)
+        assert result.success, result.error
+        number, _, whole = result.stdout.strip().partition(" ")
+        assert whole == WHOLE_ENDING or (number == "0" and whole.startswith("True"))
+        assert sandbox.execute(CELL).success
+        return int(number), told.stderr
+
+
+def crashes(folder: Path, times: int, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(times):
+        kill_after(folder, dice.uniform(0, 0.25))
+        number, told = found_in(folder)
+        assert number > 0 or "its beginning" in told or "In[1]" in told
+
+
+def test_killed_at_any_moment_a_whole_commit_is_found(warm: None, tmp_path: Path) -> None:
+    crashes(tmp_path, 10, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_hundreds_of_times(warm: None, tmp_path: Path, seed: int) -> None:
+    crashes(tmp_path, 20, seed)
+
+
+def kill_at(folder: Path, operation: int) -> bool:
+    """Kill the process at the N-th operation of a commit; False where it had fewer."""
+    child = commit_in(folder, KILL_AT=str(operation), CELLS="12")
+    _, _ = child.communicate(timeout=SECONDS)
+    if child.returncode == 0:
+        return False
+    assert child.returncode == -signal.SIGKILL
+    return True
+
+
+@pytest.mark.parametrize("operation", [1, 2, 3, 8, 9, 10, 17, 30, 45, 61, 78, 96])
+def test_killed_at_the_nth_operation(warm: None, tmp_path: Path, operation: int) -> None:
+    kill_at(tmp_path, operation)
+    found_in(tmp_path)
+
+
+@pytest.mark.soak
+def test_killed_at_every_operation(warm: None, tmp_path: Path) -> None:
+    operation = 1
+    while kill_at(tmp_path / str(operation), operation):
+        found_in(tmp_path / str(operation))
+        operation += 1
+    assert operation > 100
+
+
+@pytest.fixture
+def saved(warm: None, tmp_path: Path) -> Path:
+    """A workspace whose process was killed after three cells."""
+    kill_after(tmp_path, 0.3)
+    return tmp_path
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    file = dice.choice(sorted((saved / ".wasm_kernel" / "history").iterdir()))
+    data = bytearray(file.read_bytes())
+    at = dice.randrange(len(data))
+    if seed % 2:
+        data[at] ^= 1 << dice.randrange(8)
+    else:
+        del data[at:]
+    file.write_bytes(data)
+    found_in(saved)
+
+
+def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
+    for file in (saved / ".wasm_kernel" / "history").iterdir():
+        file.write_bytes(b"x" * 100)
+    number, told = found_in(saved)
+    assert number == 0
+    assert "The variables are gone" in told
+    assert "files in /app are all there" in told
+
+
+def test_a_history_of_another_version_is_refused_in_words(saved: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "VERSION", 99)
+        number, told = found_in(saved)
+    assert number == 0
+    assert "The variables are gone" in told
+    assert "version" in told
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("nth", [0, 2])
+def test_a_failing_disk_is_told_and_rollback_works(
+    victim_of: Making, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
+) -> None:
+    victim = victim_of()
+    write, done = commits.write, 0
+
+    def failing(*args: object) -> None:
+        nonlocal done
+        done += 1
+        if done > nth:
+            raise OSError(number, os.strerror(number))
+        write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commits, "write", failing)
+    told = []
+    for value in range(5):
+        told.append(victim.run(f"x = {value}").stderr)
+        time.sleep(0.1)
+    assert sum("can't be saved to disk" in text for text in told) == 1
+    assert os.strerror(number) in "".join(told)
+    assert victim.fails("x = 99; import os; os._exit(1)") == "GuestExited"
+    assert victim.says("print(x)") == "4"
+
+
+def test_with_room_again_a_crash_loses_nothing(victim_of: Making) -> None:
+    victim = victim_of()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "write", _full)
+        victim.run("x = 1")
+        victim.run("y = 2")
+        time.sleep(0.1)
+    victim.run("z = 3")
+    assert resumed(victim) == "1 2 3"
+
+
+def _full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def resumed(victim: Victim) -> str:
+    """What the variables x, y and z are in a later process."""
+    victim.sandbox.close()
+    with create_sandbox(workspace=victim.app, resume=Resume.ALWAYS) as sandbox:
+        return sandbox.execute("print(x, y, z)").stdout.strip()
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
+    monkeypatch: pytest.MonkeyPatch, warm: None, tmp_path: Path
+) -> None:
+    def full(self: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(claim.Claim, "take", full)
+    with create_sandbox(workspace=tmp_path) as sandbox:
+        assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
+        sandbox.execute("import os; x = 2; os._exit(1)")
+        assert sandbox.execute("print(x)").stdout == "1\n"
+
+
+def test_a_history_that_is_removed_under_a_session_is_told(victim_of: Making) -> None:
+    victim = victim_of()
+    victim.run("x = 1")
+    time.sleep(0.2)
+    for file in (victim.app / ".wasm_kernel" / "history").iterdir():
+        file.unlink()
+    victim.run("import os; os._exit(1)")
+    assert "can't be read any more" in victim.run("1").stderr
+    victim.lives()
+
+
+def test_a_second_process_gets_the_files_and_is_told(warm: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("shared")
+    child = commit_in(tmp_path)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        with create_sandbox(workspace=tmp_path, resume=Resume.ALWAYS) as sandbox:
+            first = sandbox.execute("print('n' in globals(), open('/app/file').read())")
+            assert first.stdout == "False shared\n"
+            assert "Another process has this session open" in first.stderr
+            assert fails_and_lives(sandbox)
+    finally:
+        child.kill()
+        child.wait(SECONDS)
+        if child.stdout is not None:
+            child.stdout.close()
+    assert found_in(tmp_path)[0] >= 0
+
+
+def fails_and_lives(sandbox: BaseSandbox) -> bool:
+    sandbox.execute("x = 1")
+    sandbox.execute("x = 2; import os; os._exit(1)")
+    return sandbox.execute("print(x)").stdout == "1\n"
+
+
+def test_a_lock_of_a_killed_process_holds_nobody_back(saved: Path) -> None:
+    _, told = found_in(saved)
+    assert "Another process" not in told
+
+
+def test_memory_bombs_end_in_an_error_and_the_session_lives(victim_of: Making) -> None:
+    victim = victim_of(memory_bytes=512 << 20)
+    victim.run("kept = 1")
+    assert victim.fails("[0] * 10**9") == "MemoryError"
+    assert victim.fails("b = bytearray()\nwhile True: b += bytes(1 << 20)") == "MemoryError"
+    assert victim.says("print(kept)") == "1"
+
+
+def test_a_memory_limit_below_the_sessions_size_is_told_and_loses_nothing(
+    victim_of: Making,
+) -> None:
+    victim = victim_of(memory_bytes=1200 << 20)
+    victim.run("x = 1; y = 2; z = bytes(700 << 20); z = 3")
+    victim.sandbox.close()
+    small = ExecutionPolicy(memory_bytes=512 << 20)
+    with (
+        create_sandbox(workspace=victim.app, policy=small, resume=Resume.ALWAYS) as sandbox,
+        pytest.raises(Exception, match="memory_bytes is too small for this session"),
+    ):
+        sandbox.execute("1")
+    assert resumed(victim) == "1 2 3"

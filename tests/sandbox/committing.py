@@ -1,0 +1,106 @@
+"""A process that commits in a loop until it is killed: `python -m tests.sandbox.committing FOLDER`.
+
+Each cell changes many pages together, so that a mixture of two commits would be seen. `KILL_AT=N`
+kills at the N-th operation of the writer on a file (open, write, rename).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from wasm_kernel import create_sandbox
+from wasm_kernel.engine.memory import aside
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.claim import Resume
+
+SETUP = """
+import numpy as np
+n = 0
+a = np.zeros((64, 512), dtype='i8'); b = {i: 0 for i in range(2000)}; c = [[0] * 50 for _ in b]
+"""
+CELL = """
+n += 1; a[:] = n; a = a.copy()
+for i in b: b[i] = n
+c = [[n] * 50 for _ in b]
+"""
+WHOLE = (
+    "print(n, a.min() == a.max() == n, set(b.values()) == {n}, {x for y in c for x in y} == {n})"
+)
+
+
+class Killer:
+    """Counts the writer's operations, and kills this process at one of them."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.count()
+            return function(*args, **options)
+
+        return counted
+
+
+class Watched:
+    """A file whose writes are counted, and reach the disk at once."""
+
+    def __init__(self, file: BinaryIO, killer: Killer) -> None:
+        self._file, self._killer = file, killer
+
+    def write(self, data: bytes) -> int:
+        self._killer.count()
+        half = len(data) // 2
+        written = self._file.write(data[:half])
+        self._file.flush()
+        self._killer.count()
+        return written + self._file.write(data[half:])
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+
+def arm(killer: Killer) -> None:
+    """Before each open, write and rename of a commit or a bookmark, the killer counts."""
+    opened = aside.open_new
+
+    def open_new(path: Path) -> Any:
+        killer.count()
+        return Watched(opened(path), killer)
+
+    aside.open_new = open_new
+    Path.replace = killer.before(Path.replace)  # type: ignore[method-assign]
+    Path.unlink = killer.before(Path.unlink)  # type: ignore[method-assign]
+
+
+def main(folder: str) -> None:
+    """Run cells until somebody kills this process, or all of them ran."""
+    policy = ExecutionPolicy(history_cells=2)
+    if "KILL_AT" in os.environ:
+        arm(Killer(int(os.environ["KILL_AT"])))
+    with create_sandbox(workspace=folder, policy=policy, resume=Resume.CRASH) as sandbox:
+        sandbox.execute(SETUP)
+        print("ready", flush=True)
+        for number in range(int(os.environ.get("CELLS", "1000000"))):
+            sandbox.execute(CELL)
+            if number % 5 == 4:
+                sandbox.undo(1)
+            if number % 7 == 6:
+                sandbox.checkpoint(f"at {number % 3}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
