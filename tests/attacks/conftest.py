@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,13 +99,6 @@ def victim(shared: Victim) -> Iterator[Victim]:
     """The file's sandbox; after the attack, its session must go on."""
     yield shared
     shared.lives()
-
-
-@pytest.fixture
-def stopwatch() -> Callable[[], float]:
-    """Seconds since the test began."""
-    begun = time.monotonic()
-    return lambda: time.monotonic() - begun
 
 
 def _fields(policy: ExecutionPolicy) -> dict[str, Any]:

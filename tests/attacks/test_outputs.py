@@ -181,10 +181,10 @@ def test_case_24_a_hostile_repr_costs_an_inspection_at_most(victim_of: Making) -
     [
         "get_ipython().set_next_input('x' * (70 << 20))",
         (
-            "for _ in range(20_000): get_ipython().payload_manager.write_payload("
+            "for _ in range(4_000): get_ipython().payload_manager.write_payload("
             "{'source': 'page', 'data': {'text/plain': 'x' * 5000}}, single=False)"
         ),
-        "from IPython.core import page; page.page('x' * (70 << 20))",
+        "from IPython.core import page; page.page('x' * (20 << 20))",
     ],
 )
 def test_case_27_payloads_are_capped(victim: Victim, code: str) -> None:

@@ -277,7 +277,7 @@ def test_a_deadline_can_be_lowered(clock: Clock, signals: Signals, at: Time) -> 
     clock.lower(1.0)
     at.now += 1.0
     assert clock.on_epoch()
-    assert clock.reason == Reason("deadline", 1.0)
+    assert clock.reason == Reason("deadline", 1.0, own=True)
 
 
 def test_a_deadline_cannot_be_raised(clock: Clock, signals: Signals, at: Time) -> None:
