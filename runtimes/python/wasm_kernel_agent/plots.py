@@ -13,14 +13,17 @@ _BACKEND = f"module://{_MODULE}"  # as ipykernel spells it, and as libraries loo
 
 def prepare(shell: Any) -> None:
     """Import pyplot, make figures appear inline, and draw one so that first plots are quick."""
+    from matplotlib import rcParamsOrig
     from matplotlib.backends.registry import backend_registry
 
     # matplotlib finds this backend through package metadata, which the guest's zip has not.
     registry: Any = backend_registry
+    original: Any = rcParamsOrig
     registry._ensure_entry_points_loaded()
     if not registry.is_valid_backend(_NAME):
         registry._validate_and_store_entry_points([(_NAME, _MODULE)])
     os.environ["MPLBACKEND"] = _BACKEND
+    original["backend"] = _BACKEND  # to which a bare `%matplotlib` or `%pylab` returns
     from IPython.core import pylabtools
     from matplotlib import pyplot
     from matplotlib_inline import backend_inline
