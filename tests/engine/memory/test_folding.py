@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.folding import merge, plan
+from wasm_kernel.engine.memory.folding import chains, merge, plan
 from wasm_kernel.engine.memory.pages import PAGE
 
 SIZE = 12
@@ -68,6 +68,24 @@ def test_nothing_to_fold_is_no_step() -> None:
     assert plan({1: commit(1, 0)}, 1, (), 3) == []
 
 
+@given(st.data())
+def test_chains_fold_the_same_as_the_steps(data: st.DataObject) -> None:
+    tree = data.draw(trees())
+    head = data.draw(st.sampled_from(sorted(tree)))
+    kept = data.draw(st.sets(st.sampled_from(sorted(tree))))
+    steps = plan(tree, head, kept, data.draw(st.integers(1, 5)))
+    left, once = folded(tree, steps), dict(tree)
+    for child, chain in chains(steps).items():
+        assert chain == sorted(chain)
+        for one in reversed(chain):
+            below = [c.id for c in once.values() if c.parent == one]
+            assert set(below) <= {child}
+            if child is not None:
+                once[child] = replace(once[child], parent=once[one].parent)
+            del once[one]
+    assert once == left
+
+
 CONTENT = st.lists(st.sampled_from(["leave", "zero", 1, 2, 3]), min_size=SIZE, max_size=SIZE)
 
 
@@ -94,25 +112,25 @@ def test_merging_equals_laying_one_over_the_other(a: list[object], b: list[objec
     one_by_one, at_once = bytearray(b"\xff" * SIZE * PAGE), bytearray(b"\xff" * SIZE * PAGE)
     laid(one_by_one, parent, below)
     laid(one_by_one, child, above)
-    merged, content = merge(parent, below, child, above)
+    merged, content = merge([(child, above), (parent, below)])
     laid(at_once, merged, content)
     assert at_once == one_by_one
     assert len(content) == merged.page_bytes
 
 
 def test_the_merged_commit_is_the_child_on_its_grandparent() -> None:
-    merged, _ = merge(commit(4, 3), b"", commit(5, 4, clock=9), b"")
+    merged, _ = merge([(commit(5, 4, clock=9), b""), (commit(4, 3), b"")])
     assert (merged.id, merged.parent, merged.cell, merged.clock) == (5, 3, 5, 9)
 
 
 def test_it_knows_how_many_cells_it_holds() -> None:
-    merged, _ = merge(commit(4, 3, cells=3), b"", commit(5, 4), b"")
+    merged, _ = merge([(commit(5, 4), b""), (commit(4, 3, cells=3), b"")])
     assert merged.cells == 4
 
 
 def test_a_larger_child_keeps_its_size() -> None:
     parent = commit(4, 3, size=2 * PAGE, runs=((1, 1),))
     child = commit(5, 4, size=5 * PAGE, runs=((4, 1),))
-    merged, content = merge(parent, b"a" * PAGE, child, b"b" * PAGE)
+    merged, content = merge([(child, b"b" * PAGE), (parent, b"a" * PAGE)])
     assert (merged.size, merged.runs) == (5 * PAGE, ((4, 1), (1, 1)))
     assert content == b"b" * PAGE + b"a" * PAGE

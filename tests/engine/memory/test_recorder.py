@@ -98,8 +98,28 @@ def test_cells_without_a_pause_are_folded_away_too(
     for number in range(60):
         session.cell(p0=f"v{number}")
     session.flush()
-    assert len(session.history.commits) <= 18
+    assert len(session.history.commits) <= 6 * 3 + 2
     assert session.go(60) == {0: "v59"}
+
+
+def test_what_waits_to_be_written_is_not_put_off_by_folding(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells come faster than they are written; each is written in its turn."""
+    session = session_of(keep=1)
+    store, going, written = session.history.store, threading.Event(), list[int]()
+
+    def slow(one: int) -> None:
+        going.wait(10)
+        store(one)
+        written.append(one)
+
+    monkeypatch.setattr(session.history, "store", slow)
+    for number in range(30):
+        session.cell(p0=f"v{number}")
+    going.set()
+    session.flush()
+    assert written == list(range(1, 31))
 
 
 def test_above_the_cap_fewer_cells_are_kept_and_always_the_newest(session_of: Making) -> None:

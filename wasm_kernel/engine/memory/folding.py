@@ -1,12 +1,12 @@
 """Folding old commits away: a commit that nobody will go back to becomes a part of the next one.
 
-The plan is pure. Carrying it out writes the child anew, with its parent's pages below its own, and
-only then removes the parent: at every moment the tree on disk is whole.
+The plan is pure. Carrying it out writes a commit anew, with the pages of those before it below its
+own, and only then removes those: at every moment the tree on disk is whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from wasm_kernel.engine.memory.commit import Commit, Content, Run
@@ -49,28 +49,40 @@ def plan(
     return steps
 
 
-def merge(parent: Commit, below: Content, child: Commit, above: Content) -> tuple[Commit, bytes]:
-    """A child with its parent's pages below its own, standing where the parent stood."""
-    size = max(parent.size, child.size)
-    cover = Cover(size // PAGE)
+def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int]]:
+    """A plan's steps by where they lead in the end: what becomes a part of a commit, oldest first.
+
+    Under None stands what is dropped. So each commit that stays is written once.
+    """
+    found: dict[int | None, list[int]] = {}
+    for one, child in steps:
+        found.setdefault(child, []).extend([*found.pop(one, []), one])
+    return {child: sorted(chain) for child, chain in found.items()}
+
+
+def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, bytes]:
+    """A commit with the pages of those before it below its own, standing where the oldest stood.
+
+    `line` has the newest first; the content of one at a time is held.
+    """
+    merged: Commit | None = None
     runs: list[Run] = []
     zeros: list[Run] = []
-    pieces: list[Content | memoryview] = []
-    for commit, content in ((child, above), (parent, below)):
+    pieces: list[bytes] = []
+    cover = Cover(0)
+    for commit, content in line:
+        if merged is None:
+            merged, cover = replace(commit, cells=0), Cover(commit.size // PAGE)
         view, at = memoryview(content), 0
         for first, pages in commit.runs:
             for start, end in list(cover.free(first, pages)):
                 offset = at + (start - first) * PAGE
                 runs.append((start, end - start))
-                pieces.append(view[offset : offset + (end - start) * PAGE])
+                pieces.append(bytes(view[offset : offset + (end - start) * PAGE]))
             at += pages * PAGE
         for first, pages in commit.zeros:
             zeros += [(start, end - start) for start, end in cover.free(first, pages)]
-    merged = replace(
-        child,
-        parent=parent.parent,
-        cells=parent.cells + child.cells,
-        runs=tuple(runs),
-        zeros=tuple(zeros),
-    )
-    return merged, b"".join(pieces)
+        merged = replace(merged, parent=commit.parent, cells=merged.cells + commit.cells)
+    if merged is None:
+        raise ValueError("nothing to merge")
+    return replace(merged, runs=tuple(runs), zeros=tuple(zeros)), b"".join(pieces)

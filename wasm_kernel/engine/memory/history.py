@@ -172,7 +172,6 @@ class History:
                 if not self.commits.keys() >= set(some):
                     raise HistoryError("that state of the session is not kept any more")
                 self._pinned = frozenset(some)
-        self._pinned = frozenset(some)
 
     def save_head(self) -> None:
         """Remember the head and the names over a crash, where they are not yet.
@@ -196,9 +195,8 @@ class History:
         with self._shape:
             before = self.commits[one].parent
             gone = {o for o in self.commits if self.commits[one] in self.lineage(o)}
-            for other in sorted(gone, reverse=True):
-                with contextlib.suppress(OSError):
-                    self.drop(other)
+            with contextlib.suppress(OSError):
+                self.drop(gone)
             with self._guard:
                 self.names = {n: other for n, other in self.names.items() if other not in gone}
                 self.head, self._stale = before, True
@@ -245,16 +243,20 @@ class History:
         for first, pages in commit.zeros:
             target.lay_zeros(first, pages)
 
-    def drop(self, one: int) -> None:
-        """Forget a commit that no other stands on."""
+    def drop(self, some: Collection[int]) -> None:
+        """Forget commits that no others stand on."""
         with self._guard:
-            self.commits.pop(one, None)
-            self._held.pop(one, None)
+            for one in some:
+                self.commits.pop(one, None)
+                self._held.pop(one, None)
         if self._folder is not None:
-            self._path(one).unlink(missing_ok=True)
+            for one in sorted(some, reverse=True):
+                self._path(one).unlink(missing_ok=True)
 
-    def fold(self, keep: int) -> None:
+    def fold(self, keep: int, kept: Collection[int] = ()) -> None:
         """Fold away what lies more than `keep` cells behind the head, has no name and no pin.
+
+        What is in `kept` stays as well.
 
         Raises:
             OSError: a commit can't be written; it is as it was, what could be is folded.
@@ -264,35 +266,39 @@ class History:
         with self._shape:
             with self._guard:
                 commits_now, head = dict(self.commits), self.head
-                stay = {*self._pinned, *self.names.values()}
-            for one, child in folding.plan(commits_now, head, stay, keep):
+                stay = {*kept, *self._pinned, *self.names.values()}
+            steps = folding.plan(commits_now, head, stay, keep)
+            for child, chain in folding.chains(steps).items():
                 try:
-                    self._fold_one(one, child)
+                    self._fold_chain(chain, child)
                 except (OSError, HistoryError) as problem:
                     failed = failed or problem
         if failed is not None:
             raise failed
 
-    def _fold_one(self, one: int, child: int | None) -> None:
-        if child is not None:
-            with self._guard:
-                only_copy = self._folder is not None and child in self._held
-                only_copy = only_copy and one not in self._held
-            if only_copy:
-                return  # a crash must find it on disk, as long as its child is not there
-            self._merge(one, child)
-        self.drop(one)
+    def _fold_chain(self, chain: list[int], child: int | None) -> None:
+        if child is None:
+            self.drop(chain)
+            return
+        with self._guard:
+            disk = self._folder is not None and child in self._held
+            written = [one for one in chain if disk and one not in self._held]
+        self._merge([one for one in chain if one not in written], child)
+        if written:  # a crash must find them on disk, as long as the child is not there
+            self._merge(written[:-1], written[-1])
 
-    def _merge(self, one: int, child: int) -> None:
-        merged, content = folding.merge(
-            self.commits[one], self._content(one), self.commits[child], self._content(child)
-        )
+    def _merge(self, chain: list[int], child: int) -> None:
+        if not chain:
+            return
+        line = [child, *reversed(chain)]
+        merged, content = folding.merge((self.commits[one], self._content(one)) for one in line)
         if self._folder is not None and child not in self._held:
             commits.write(self._path(child), merged, content)
         with self._guard:
             self.commits[child] = merged
             if child in self._held:
                 self._held[child] = content
+        self.drop(chain)
 
     def _content(self, one: int) -> Content:
         with self._guard:

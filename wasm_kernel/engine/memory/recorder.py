@@ -106,19 +106,24 @@ class Recorder:
     def _fold(self) -> None:
         """Fold old commits away, some cells at a time: each folding writes a commit anew.
 
-        It waits for a pause between cells, but not for ever: there may be none.
+        It waits for a pause between cells, but not for ever: there may be none. What is still to be
+        written is left alone then: else a crash would lose more the longer it goes on.
         """
-        keep = self._keep
-        most = 2 * keep if self._jobs.empty() else 6 * keep
-        if len(self.history.commits) > most + len(self.history.names):
-            self.history.fold(keep)
+        keep, paused = self._keep, self._jobs.empty()
+        unwritten = () if paused or self._troubled else self.history.waiting
+        most = (2 if paused else 6) * keep + len(self.history.names) + len(unwritten)
+        if len(self.history.commits) > most:
+            self.history.fold(keep, unwritten)
+        if not paused:
+            return
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
             self.history.fold(keep)
 
     def _write(self) -> None:
         while (one := self._jobs.get()) is not None:
-            time.sleep(_POLITE_SECONDS)
+            if self._jobs.empty():
+                time.sleep(_POLITE_SECONDS)
             try:
                 self._take_up(one)
             finally:
