@@ -16,6 +16,7 @@ from wasm_kernel.engine.memory import recorder
 from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
 from wasm_kernel.errors import TravelError
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import sandbox as sandbox_file
 from wasm_kernel.sandbox.claim import Claim, Resume
 
 Opening = Callable[..., BaseSandbox]
@@ -260,6 +261,24 @@ def test_closing_writes_what_the_writer_is_behind_with(
         first.execute(f"x = {value}")
     first.close()
     assert says(opened(), "print(x)") == "19"
+
+
+def test_closing_waits_as_long_as_the_disk_takes(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = commits.write
+
+    def slow(*args: object) -> None:
+        time.sleep(0.3)
+        write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commits, "write", slow)
+    monkeypatch.setattr(sandbox_file, "_JOIN_SECONDS", 0.05)
+    first = opened()
+    for value in range(4):
+        first.execute(f"x = {value}")
+    first.close()
+    assert says(opened(), "print(x)") == "3"
 
 
 def test_quick_cells_do_not_pile_up(opened: Opening) -> None:

@@ -31,7 +31,7 @@ from wasm_kernel.sandbox.turn import Turn
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
-_JOIN_SECONDS = 5.0
+_JOIN_SECONDS, _SAVE_SECONDS = 5.0, 120.0  # for a guest to stop; for the last cells to be saved
 
 
 class BaseSandbox(Travelling):
@@ -205,6 +205,7 @@ class BaseSandbox(Travelling):
         if thread is not None:
             thread.close(self._life.end)
             thread.join(_JOIN_SECONDS)
+            thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
 
     def __enter__(self) -> BaseSandbox:
         return self

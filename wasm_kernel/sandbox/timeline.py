@@ -57,6 +57,7 @@ class Timeline:
         self._folder = folder
         self._recorder: Recorder | None = None
         self.troubles: list[str] = []
+        self.saving = False  # the last commits are being written, the session is over
         self._undone: tuple[int, ...] = ()
 
     def open(self) -> None:
@@ -232,10 +233,14 @@ class Timeline:
 
     def close(self) -> None:
         """Write what is left."""
-        if self._recorder is not None:
-            self._recorder.close()
-            self._recorder = None
-        self._claim.give_back()
+        self.saving = True
+        try:
+            if self._recorder is not None:
+                self._recorder.close()
+                self._recorder = None
+            self._claim.give_back()
+        finally:
+            self.saving = False
 
 
 def _place(commit: Commit) -> str:

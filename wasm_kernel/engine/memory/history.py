@@ -46,8 +46,7 @@ class History:
         self.names: dict[str, int] = {}
 
     def load(self) -> list[str]:
-        """Find the commits on disk. Those that are damaged, or stand on one, are removed: later
-        commits will have their numbers.
+        """Find the commits on disk; what is damaged, or stands on that, is removed.
 
         Returns:
             Sentences on what was damaged.
@@ -167,11 +166,11 @@ class History:
         Raises:
             HistoryError: one was folded away already; nothing was changed.
         """
-        if not self._pinned >= set(some):
-            with self._shape:
-                if not self.commits.keys() >= set(some):
-                    raise HistoryError("that state of the session is not kept any more")
-                self._pinned = frozenset(some)
+        more = not self._pinned >= set(some)
+        with self._shape if more else contextlib.nullcontext():
+            if not self.commits.keys() >= set(some):
+                raise HistoryError("that state of the session is not kept any more")
+            self._pinned = frozenset(some)
 
     def save_head(self) -> None:
         """Remember the head and the names over a crash, where they are not yet.
