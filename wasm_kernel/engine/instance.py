@@ -25,7 +25,7 @@ from wasm_kernel.engine.files import Files
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
 from wasm_kernel.engine.preopens import Preopens
-from wasm_kernel.engine.reach import Reach
+from wasm_kernel.engine.reach import OutOfBounds, Reach
 from wasm_kernel.engine.seams import Stop
 from wasm_kernel.engine.time import GuestTime
 from wasm_kernel.engine.traps import classify
@@ -204,12 +204,18 @@ class Instance:
         if stop is None and at == 0:
             raise GuestCrashed("out of memory")
         if stop is None:
-            self.reach.write(at, source)
+            self._hand_over(at, source)
             slots[:] = [at, 0, len(source), 0]
             stop = self._call("turn", slots, 2)
         if stop is not None:
             raise classify(stop, self._around.clock.reason, fuel=fuel)
         return slots[0] & 0xFFFFFFFF
+
+    def _hand_over(self, at: int, source: bytes) -> None:
+        try:
+            self.reach.write(at, source)
+        except OutOfBounds:
+            raise GuestCrashed("a broken allocator") from None
 
     @property
     def fuel_left(self) -> int | None:
