@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.commit import Commit, lineage
 from wasm_kernel.errors import TravelError
 
 _NAME = re.compile(r"[\w][\w .+-]{0,63}")
@@ -87,18 +87,9 @@ def redo(past: Past) -> Journey:
     if not past.undone or past.undone[-1] not in past.commits:
         raise TravelError("There is nothing to redo: %redo works until the next cell after %undo.")
     to = past.undone[-1]
-    before = _lineage(past, past.head)
-    back = [past.commits[one] for one in _lineage(past, to) if one not in before]
+    before = lineage(past.commits, past.head)
+    back = [commit for commit in lineage(past.commits, to) if commit not in before]
     return Journey(to, tuple(reversed(back)), past.undone[:-1])
-
-
-def _lineage(past: Past, one: int) -> list[int]:
-    """A commit and those it stands on, newest first."""
-    line = []
-    while one:
-        line.append(one)
-        one = past.commits[one].parent
-    return line
 
 
 def restore(past: Past, where: str) -> Journey:

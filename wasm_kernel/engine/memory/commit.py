@@ -22,7 +22,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,15 @@ class Commit:
             return cls(**raw)
         except (ArithmeticError, ValueError, TypeError, KeyError) as problem:
             raise HistoryError("a commit's header is damaged") from problem
+
+
+def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
+    """A commit and those it stands on, newest first."""
+    line = []
+    while one:
+        line.append(commits[one])
+        one = commits[one].parent
+    return line
 
 
 def write(path: Path, commit: Commit, pages: Content) -> None:

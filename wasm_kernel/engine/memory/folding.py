@@ -60,6 +60,17 @@ def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int
     return {child: sorted(chain) for child, chain in found.items()}
 
 
+def free(
+    commits: Mapping[int, Commit],
+    needed: Collection[int],
+    chain: Collection[int],
+    child: int | None,
+) -> bool:
+    """Whether a chain can go still: nobody needs it but those among it, and the child."""
+    below = {c.parent for c in commits.values() if c.id not in (*chain, child)}
+    return (below | set(needed)).isdisjoint(chain) and (child is None or child in commits)
+
+
 def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, bytes]:
     """A commit with the pages of those before it below its own, standing where the oldest stood.
 

@@ -139,10 +139,7 @@ class History:
     @property
     def unwritten(self) -> int:
         """How many bytes of pages are in memory only."""
-        with self._guard:
-            if self._folder is None:
-                return 0
-            return sum(self.commits[one].page_bytes for one in self._held if one in self.commits)
+        return sum(self.commits[one].page_bytes for one in self.waiting if one in self.commits)
 
     def move(self, one: int) -> None:
         """Make a commit the head. Call `save_head` afterwards.
@@ -182,12 +179,12 @@ class History:
             with self._guard:
                 mark = Bookmark(self.head, self._last, self.names)
                 stale, self._stale = self._stale, False
-            if stale and self._folder is not None:
-                try:
+            try:
+                if stale and self._folder is not None:
                     mark.write(self._folder)
-                except OSError:
-                    self._stale = True
-                    raise
+            except OSError:
+                self._stale = True
+                raise
 
     def forget(self, one: int) -> None:
         """A commit can't be read: it and what stands on it are no more, the head is before it."""
@@ -203,12 +200,7 @@ class History:
 
     def lineage(self, one: int) -> list[Commit]:
         """A commit and its ancestors, newest first."""
-        line = []
-        while one:
-            commit = self.commits[one]
-            line.append(commit)
-            one = commit.parent
-        return line
+        return commits.lineage(self.commits, one)
 
     def fill(self, instance: Instance, one: int) -> None:
         """Lay the pages of a commit over an instance that has the base image's memory.
@@ -258,26 +250,25 @@ class History:
         What is in `kept` stays as well.
 
         Raises:
-            OSError: a commit can't be written; it is as it was, what could be is folded.
-            HistoryError: a commit can't be read; the same.
+            OSError, HistoryError: a commit can't be written, or read; all others are folded.
         """
         failed: Exception | None = None
-        with self._shape:
-            with self._guard:
-                commits_now, head = dict(self.commits), self.head
-                stay = {*kept, *self._pinned, *self.names.values()}
-            steps = folding.plan(commits_now, head, stay, keep)
-            for child, chain in folding.chains(steps).items():
-                try:
-                    self._fold_chain(chain, child)
-                except (OSError, HistoryError) as problem:
-                    failed = failed or problem
+        with self._guard:
+            stay = {*kept, *self._pinned, *self.names.values()}
+            steps = folding.plan(dict(self.commits), self.head, stay, keep)
+        for child, chain in folding.chains(steps).items():
+            try:
+                self._fold_chain(chain, child)
+            except (OSError, HistoryError) as problem:
+                failed = failed or problem
         if failed is not None:
             raise failed
 
     def _fold_chain(self, chain: list[int], child: int | None) -> None:
         if child is None:
-            self.drop(chain)
+            with self._shape:
+                if self._free(chain):
+                    self.drop(chain)
             return
         with self._guard:
             disk = self._folder is not None and child in self._held
@@ -287,17 +278,27 @@ class History:
             self._merge(written[:-1], written[-1])
 
     def _merge(self, chain: list[int], child: int) -> None:
-        if not chain:
+        # nobody waits for this: memory may be filled meanwhile, from the child before or after and
+        # from the chain, which goes in the end if nobody needs it then
+        with self._guard:
+            known = [self.commits.get(one) for one in (child, *reversed(chain))]
+        if not chain or (line := [c for c in known if c is not None]) != known:
             return
-        line = [child, *reversed(chain)]
-        merged, content = folding.merge((self.commits[one], self._content(one)) for one in line)
+        merged, content = folding.merge((commit, self._content(commit.id)) for commit in line)
         if self._folder is not None and child not in self._held:
             commits.write(self._path(child), merged, content)
+        with self._shape:
+            if self._free(chain, child):
+                with self._guard:
+                    self.commits[child] = merged
+                    if child in self._held:
+                        self._held[child] = content
+                self.drop(chain)
+
+    def _free(self, chain: list[int], child: int | None = None) -> bool:
         with self._guard:
-            self.commits[child] = merged
-            if child in self._held:
-                self._held[child] = content
-        self.drop(chain)
+            needed = {self.head, *self._pinned, *self.names.values()}
+            return folding.free(self.commits, needed, chain, child)
 
     def _content(self, one: int) -> Content:
         with self._guard:
