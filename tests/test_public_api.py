@@ -16,12 +16,13 @@ import wasm_kernel
 from wasm_kernel import errors
 
 NAMES = {
-    *("create_sandbox", "BaseSandbox"),
+    *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
     *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
     *(
         "ImageError",
         "HistoryError",
+        "TravelError",
         "FrameError",
         "CacheWarning",
         "GuestStopped",

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
         PolicyError,
         SandboxClosed,
         StackExhausted,
+        TravelError,
         WasmKernelError,
     )
     from wasm_kernel.events import SandboxLogger
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
     from wasm_kernel.result import CellError, SandboxResult
+    from wasm_kernel.sandbox.checkpoints import Checkpoint
+    from wasm_kernel.sandbox.claim import Resume
     from wasm_kernel.sandbox.sandbox import BaseSandbox, create_sandbox
 
 __version__ = "0.1.0"
@@ -41,6 +44,7 @@ __all__ = [
     "CacheWarning",
     "CellError",
     "CellTimeout",
+    "Checkpoint",
     "CompileError",
     "ExecutionPolicy",
     "FrameError",
@@ -53,11 +57,13 @@ __all__ = [
     "Mount",
     "OutOfFuel",
     "PolicyError",
+    "Resume",
     "RuntimeType",
     "SandboxClosed",
     "SandboxLogger",
     "SandboxResult",
     "StackExhausted",
+    "TravelError",
     "WasmKernelError",
     "create_sandbox",
 ]
@@ -65,8 +71,10 @@ __all__ = [
 _HOMES = {
     "BaseSandbox": "wasm_kernel.sandbox.sandbox",
     "CellError": "wasm_kernel.result",
+    "Checkpoint": "wasm_kernel.sandbox.checkpoints",
     "ExecutionPolicy": "wasm_kernel.policy",
     "Mount": "wasm_kernel.policy",
+    "Resume": "wasm_kernel.sandbox.claim",
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
