@@ -112,7 +112,7 @@ def saved(warm: None, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, seed: int) -> None:
     dice = random.Random(seed)
-    file = dice.choice(sorted((saved / ".wasm_kernel" / "history").iterdir()))
+    file = dice.choice(sorted((saved / ".wasm_kernel" / "history").glob("[!.]*")))
     data = bytearray(file.read_bytes())
     at = dice.randrange(len(data))
     if seed % 2:
