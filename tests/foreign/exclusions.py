@@ -13,6 +13,7 @@ _THREADS = "the guest has no threads"
 _PROCESSES = "the guest has no processes"
 _SUBSHELLS = "a subshell is a second thread of cells; the guest has one, and the kernel says so"
 _COMMS = "comms: the protocol between host and guest does not carry them yet"
+_WIDGETS = "ipywidgets is not in the guest, and its comms would not be carried yet"
 _KERNEL_OBJECT = "asks for the kernel's object or its sockets, which lie outside of the sandbox"
 _HOST_FILES = "a file of the host, whose folder no cell sees"
 
@@ -69,9 +70,9 @@ IPYKERNEL = {
 
 NBCLIENT = {
     "tests/test_client.py::test_run_all_notebooks[Inline Image.ipynb": _HOST_FILES,
-    "tests/test_client.py::test_run_all_notebooks[JupyterWidgets.ipynb": _COMMS,
+    "tests/test_client.py::test_run_all_notebooks[JupyterWidgets.ipynb": _WIDGETS,
     "tests/test_client.py::test_run_all_notebooks[update-display-id.ipynb": _KERNEL_OBJECT,
     "tests/test_client.py::test_parallel_notebooks": _HOST_FILES,
     "tests/test_client.py::test_async_parallel_notebooks": _HOST_FILES,
-    "tests/test_client.py::TestExecute::test_widgets": _COMMS,
+    "tests/test_client.py::TestExecute::test_widgets": _WIDGETS,
 }
