@@ -96,7 +96,7 @@ def made_of(one: int, parent: int, pages: list[object]) -> tuple[Commit, bytes]:
     return commit(one, parent, runs=runs, zeros=zeros), content
 
 
-def laid(memory: bytearray, one: Commit, content: bytes) -> None:
+def laid(memory: bytearray, one: Commit, content: bytes | bytearray) -> None:
     at = 0
     for first, count in one.runs:
         memory[first * PAGE : (first + count) * PAGE] = content[at : at + count * PAGE]

@@ -13,6 +13,8 @@ from wasm_kernel.engine.memory.commit import Commit, Content, Run
 from wasm_kernel.engine.memory.cover import Cover
 from wasm_kernel.engine.memory.pages import PAGE
 
+_STEP = 1024 * 1024
+
 
 def plan(
     commits: Mapping[int, Commit], head: int, kept: Collection[int], keep: int
@@ -71,7 +73,13 @@ def free(
     return (below | set(needed)).isdisjoint(chain) and (child is None or child in commits)
 
 
-def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, bytes]:
+def _add(laid: bytearray, pages: memoryview) -> None:
+    """Copy in small steps: other threads of this interpreter wait for the length of one."""
+    for at in range(0, len(pages), _STEP):
+        laid += pages[at : at + _STEP]
+
+
+def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, Content]:
     """A commit with the pages of those before it below its own, standing where the oldest stood.
 
     `line` has the newest first; the content of one at a time is held.
@@ -79,7 +87,7 @@ def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, bytes]:
     merged: Commit | None = None
     runs: list[Run] = []
     zeros: list[Run] = []
-    pieces: list[bytes] = []
+    laid = bytearray()
     cover = Cover(0)
     for commit, content in line:
         if merged is None:
@@ -89,11 +97,11 @@ def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, bytes]:
             for start, end in list(cover.free(first, pages)):
                 offset = at + (start - first) * PAGE
                 runs.append((start, end - start))
-                pieces.append(bytes(view[offset : offset + (end - start) * PAGE]))
+                _add(laid, view[offset : offset + (end - start) * PAGE])
             at += pages * PAGE
         for first, pages in commit.zeros:
             zeros += [(start, end - start) for start, end in cover.free(first, pages)]
         merged = replace(merged, parent=commit.parent, cells=merged.cells + commit.cells)
     if merged is None:
         raise ValueError("nothing to merge")
-    return replace(merged, runs=tuple(runs), zeros=tuple(zeros)), b"".join(pieces)
+    return replace(merged, runs=tuple(runs), zeros=tuple(zeros)), laid
