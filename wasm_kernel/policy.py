@@ -67,7 +67,7 @@ class ExecutionPolicy:
 
     Attributes:
         fuel_budget: Fuel a cell may burn (roughly one unit a wasm instruction), or None to run
-            unmetered code, which is a third faster and relies on `cell_timeout` alone.
+            unmetered code, which is a third faster or more and relies on `cell_timeout` alone.
         memory_bytes: The most the guest's memory may grow to, in bytes, for the whole session.
         cell_timeout: Wall-clock seconds a cell may take, or None for no limit. Time spent
             waiting for the user's `input()` does not count.

@@ -1,0 +1,29 @@
+"""What the Python guest says and knows, asked through a real sandbox."""
+
+from __future__ import annotations
+
+from wasm_kernel import BaseSandbox
+
+
+def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: BaseSandbox) -> None:
+    error = module_sandbox.execute("[0] * 10**9").error
+    assert error is not None
+    limit = f"{module_sandbox.policy.memory_bytes / 2**20:,.0f} MiB"
+    assert error.ename == "MemoryError"
+    assert limit in error.evalue
+    assert "memory_bytes" in error.evalue
+
+
+def test_imports_complete_to_modules_inside_the_guests_zips(module_sandbox: BaseSandbox) -> None:
+    for typed, name in (("import bis", "bisect"), ("import nump", "numpy")):
+        asked = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
+        assert module_sandbox.query(asked).result()["matches"] == [name]
+
+
+def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: BaseSandbox) -> None:
+    module_sandbox.execute("kept = 1")
+    tail = {"op": "history", "hist_access_type": "tail", "n": 1, "output": False, "raw": True}
+    session, line, text = module_sandbox.query(tail).result()["history"][-1]
+    asked = {"op": "history", "hist_access_type": "range", "output": False, "raw": True}
+    asked |= {"session": session, "start": line, "stop": line + 1}
+    assert module_sandbox.query(asked).result()["history"] == [[session, line, text]]
