@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from wasm_kernel.result import CellError, SandboxResult
     from wasm_kernel.sandbox.checkpoints import Checkpoint
     from wasm_kernel.sandbox.claim import Resume
-    from wasm_kernel.sandbox.sandbox import BaseSandbox, create_sandbox
+    from wasm_kernel.sandbox.creation import create_sandbox
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 __version__ = "0.1.0"
 
@@ -78,7 +79,7 @@ _HOMES = {
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
-    "create_sandbox": "wasm_kernel.sandbox.sandbox",
+    "create_sandbox": "wasm_kernel.sandbox.creation",
 }
 
 

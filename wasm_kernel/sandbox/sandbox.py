@@ -6,7 +6,6 @@ after another; `interrupt` and `close` act at once.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import warnings
@@ -19,13 +18,14 @@ from typing import Any, TypeVar
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox import frames, outcome
 from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
-from wasm_kernel.sandbox.life import SCRATCH, Life
+from wasm_kernel.sandbox.keeper import Keeper
+from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.turn import Turn
 
@@ -52,12 +52,14 @@ class BaseSandbox(Travelling):
         session_id: str | None,
         *,
         resume: Resume = Resume.NEVER,
+        keeper: Keeper | None = None,
     ) -> None:
         self.workspace = workspace
         self.policy = policy
         self.session_id = session_id
         self._logger = logger
         self._driver = driver
+        self._keeper = keeper
         self._life = Life(driver, workspace, policy, resume)
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
@@ -206,6 +208,8 @@ class BaseSandbox(Travelling):
             thread.close(self._life.end)
             thread.join(_JOIN_SECONDS)
             thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
+        if self._keeper is not None:
+            self._keeper.closed()
 
     def __enter__(self) -> BaseSandbox:
         return self
@@ -250,6 +254,8 @@ class BaseSandbox(Travelling):
             turn.error = outcome.as_error(stopped)
             listener.emit(turn.error)
         result = self._outcome(turn, stopped, duration)
+        if self._keeper is not None:
+            self._keeper.executed(result)
         self._logger.log_execution_complete(self._driver.name, result, self.session_id)
         return result
 
@@ -277,44 +283,3 @@ class BaseSandbox(Travelling):
             workspace=self.workspace,
             session_id=self.session_id,
         )
-
-
-def create_sandbox(
-    runtime: RuntimeType = RuntimeType.PYTHON,
-    workspace: Path | str = "workspace",
-    policy: ExecutionPolicy | None = None,
-    logger: SandboxLogger | None = None,
-    *,
-    session_id: str | None = None,
-    resume: Resume = Resume.NEVER,
-    driver: Driver | None = None,
-) -> BaseSandbox:
-    """A sandbox on a workspace folder, which is made if it is not there.
-
-    Args:
-        runtime: The guest's language.
-        workspace: The host folder that the guest sees as `/app`.
-        policy: The limits; the defaults fit a notebook.
-        logger: Hears events; silent by default.
-        session_id: The session that the workspace belongs to.
-        resume: Whether to go on with the variables that an earlier process left there.
-        driver: The guest to run, where it is not the one that this process shares.
-
-    Nothing is started yet: the first cell does it, or `start`.
-    """
-    if runtime is not RuntimeType.PYTHON:
-        raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
-    if driver is None:
-        from wasm_kernel.sandbox.python import shared_driver
-
-        driver = shared_driver()
-    folder = Path(workspace)
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (folder / SCRATCH).mkdir(parents=True, mode=0o700)
-    bound = logger or SandboxLogger()
-    if session_id is not None:
-        bound = bound.bind(session_id=session_id)
-    return BaseSandbox(
-        driver, folder.resolve(), policy or ExecutionPolicy(), bound, session_id, resume=resume
-    )

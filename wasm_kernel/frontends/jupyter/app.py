@@ -56,7 +56,7 @@ def create(
     workspace: Path, policy: ExecutionPolicy, session_id: str, resume: Resume
 ) -> BaseSandbox:
     """The sandbox of a real kernel."""
-    from wasm_kernel.sandbox.sandbox import create_sandbox
+    from wasm_kernel.sandbox.creation import create_sandbox
 
     return create_sandbox(workspace=workspace, policy=policy, session_id=session_id, resume=resume)
 

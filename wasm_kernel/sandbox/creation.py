@@ -1,0 +1,58 @@
+"""`create_sandbox`: a sandbox on a workspace folder."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.keeper import Keeper
+from wasm_kernel.sandbox.life import SCRATCH
+from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+
+def create_sandbox(
+    runtime: RuntimeType = RuntimeType.PYTHON,
+    workspace: Path | str = "workspace",
+    policy: ExecutionPolicy | None = None,
+    logger: SandboxLogger | None = None,
+    *,
+    session_id: str | None = None,
+    resume: Resume = Resume.NEVER,
+    keeper: Keeper | None = None,
+    driver: Driver | None = None,
+) -> BaseSandbox:
+    """A sandbox on a workspace folder, which is made if it is not there.
+
+    Args:
+        runtime: The guest's language.
+        workspace: The host folder that the guest sees as `/app`.
+        policy: The limits; the defaults fit a notebook.
+        logger: Hears events; silent by default.
+        session_id: The session that the workspace belongs to.
+        resume: Whether to go on with the variables that an earlier process left there.
+        keeper: What the session does for the sandbox, where there is one.
+        driver: The guest to run, where it is not the one that this process shares.
+
+    Nothing is started yet: the first cell does it, or `start`.
+    """
+    if runtime is not RuntimeType.PYTHON:
+        raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
+    if driver is None:
+        from wasm_kernel.sandbox.python import shared_driver
+
+        driver = shared_driver()
+    folder = Path(workspace)
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / SCRATCH).mkdir(parents=True, mode=0o700)
+    bound = logger or SandboxLogger()
+    if session_id is not None:
+        bound = bound.bind(session_id=session_id)
+    limits = policy or ExecutionPolicy()
+    return BaseSandbox(
+        driver, folder.resolve(), limits, bound, session_id, resume=resume, keeper=keeper
+    )

@@ -1,0 +1,37 @@
+"""What a session does for its sandbox; a sandbox outside of sessions has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from wasm_kernel.result import SandboxResult
+
+
+@dataclass(frozen=True)
+class Home:
+    """A place that a sandbox can live in: a workspace, and the session that it belongs to."""
+
+    workspace: Path
+    session_id: str
+
+
+class Keeper(Protocol):
+    """The session of a sandbox, as the sandbox sees it. Called on the sandbox's own thread."""
+
+    def executed(self, result: SandboxResult) -> None:
+        """A cell has ended with this result. Never raises: a cell does not fail over it."""
+
+    def new_home(self) -> Home:
+        """A place for a fork: a new session beside this one, its workspace made and empty.
+
+        Raises:
+            WasmKernelError: it can't be made.
+        """
+
+    def keeper_of(self, home: Home) -> Keeper:
+        """The keeper of a sandbox that is to live in such a place."""
+
+    def closed(self) -> None:
+        """The sandbox has been closed; idempotent."""
