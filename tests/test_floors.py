@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "wasm_kernel"
-FLOORS = {"engine": 1, "sandbox": 2, "sessions": 3, "frontends": 4}
+FLOORS = {"confinement": 1, "engine": 1, "sandbox": 2, "sessions": 3, "frontends": 4}
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
 JUPYTER |= {"tornado", "traitlets", "zmq"}
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}

@@ -45,13 +45,18 @@ def lay_out(environment: Environment, cache: Cache) -> Layout:
         BundleError: a package that the agent needs is not installed.
     """
     cache.prepare()
-    name = f"bundle-{environment.key}"
+    name = folder_name(environment)
     folder = cache.path(name)
     if cache.folder_of(name) is None:
         with cache.lock("bundle", lambda seconds: None):
             if cache.folder_of(name) is None:
                 _make(environment, folder)
     return Layout(folder / "lib", folder / "mpl-data", folder / "root")
+
+
+def folder_name(environment: Environment) -> str:
+    """The cache's name for the laid-out files."""
+    return f"bundle-{environment.key}"
 
 
 def _make(environment: Environment, folder: Path) -> None:

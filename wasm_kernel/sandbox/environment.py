@@ -67,15 +67,23 @@ def environment(cache: Cache) -> Environment:
         BundleError: something is missing; the text says what to install.
     """
     stamp = _stamp()
-    name = f"environment-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
-    remembered = _recall(cache, name, stamp)
-    if remembered is not None:
-        return remembered
+    known = _recall(cache, _note_name(), stamp)
+    if known is not None:
+        return known
     found = find()
     cache.prepare()
     text = json.dumps({"stamp": stamp, "environment": asdict(found)})
-    cache.write(name, lambda path: _write(path, text))
+    cache.write(_note_name(), lambda path: _write(path, text))
     return found
+
+
+def remembered(cache: Cache) -> Environment | None:
+    """The guest's sources, where they were found earlier and nothing has changed since."""
+    return _recall(cache, _note_name(), _stamp())
+
+
+def _note_name() -> str:
+    return f"environment-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
 
 
 def _write(path: Path, text: str) -> None:

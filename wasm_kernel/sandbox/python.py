@@ -23,7 +23,7 @@ from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Layout
-from wasm_kernel.sandbox.environment import Environment, environment
+from wasm_kernel.sandbox.environment import Environment, environment, remembered
 from wasm_kernel.sandbox.immortal import make_immortal
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
@@ -45,14 +45,24 @@ _ENV = {
 _BOOT_MEMORY = 2048 * 1024 * 1024
 
 
+Builder = Callable[[bool, Progress], None]
+"""Fills the cache for a flavour, metered or not, where this process may not write it."""
+
+
 class PythonDriver:
-    """The Python guest of one process. Guest threads prepare it; any of them may then use it."""
+    """The Python guest of one process. Guest threads prepare it; any of them may then use it.
+
+    Args:
+        cache: Where what takes long is kept; this user's by default.
+        builder: Makes what is missing there, in place of this process.
+    """
 
     name = "python"
     turn_source = _TURN.encode()
 
-    def __init__(self, cache: Cache | None = None) -> None:
+    def __init__(self, cache: Cache | None = None, builder: Builder | None = None) -> None:
         self.cache = cache or Cache()
+        self._builder = builder
         self.compiler = Compiler(self.cache)
         self._guard = threading.Lock()
         self._facts: image.Facts | None = None
@@ -87,9 +97,24 @@ class PythonDriver:
     def prepare(self, metered: bool, progress: Progress) -> None:
         """Compile the guest and build its base image, where either is missing."""
         with self._guard:
+            if self._builder is not None and not self._complete(metered):
+                self._builder(metered, progress)
             self._module(metered, progress)
             if self._facts is None:
                 self._facts = self._load_image() or self._build_once(metered, progress)
+
+    def _complete(self, metered: bool) -> bool:
+        """Whether everything is in the cache, so that it only needs to be read."""
+        try:
+            known = remembered(self.cache)
+            if known is None:
+                return False
+            module = self.compiler.name(known.binary_digest, metered)
+            files = (module, self.image_name, self.facts_name)
+            folder = self.cache.folder_of(bundles.folder_name(known))
+            return folder is not None and all(self.cache.trusted(name) for name in files)
+        except PermissionError:
+            return False  # something there is not to be trusted, and not ours to replace
 
     def _module(self, metered: bool, progress: Progress = lambda text: None) -> Compiled:
         found = self.environment

@@ -1,0 +1,28 @@
+"""Runs a few lines in a process of their own, as walls can't be taken down again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from wasm_kernel.confinement import walls
+
+needs_walls = pytest.mark.skipif(
+    not walls.possible().standing, reason=f"this machine can't: {walls.possible()}"
+)
+
+
+def said_by(code: str, *arguments: object) -> list[str]:
+    """What a new process printed, line by line."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

@@ -1,0 +1,84 @@
+"""System calls that are given up are refused in every thread; the rest go on."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.confinement.inside import needs_walls, said_by
+from wasm_kernel.confinement import seccomp
+
+_SHUT = """
+import os, socket, subprocess, sys, threading
+from wasm_kernel.confinement.walls import close_calls
+
+def tried(what):
+    try:
+        what()
+    except OSError as problem:
+        return type(problem).__name__
+    return "done"
+
+TRIES = (
+    lambda: socket.socket(),
+    lambda: socket.socket(socket.AF_UNIX),
+    lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    lambda: os.fork(),
+    lambda: os.execv(sys.executable, [sys.executable, "--version"]),
+    lambda: subprocess.run([sys.executable, "--version"]),
+    lambda: os.posix_spawn(sys.executable, [sys.executable, "--version"], {}),
+)
+"""
+
+
+@needs_walls
+def test_there_are_no_new_sockets_programs_and_processes() -> None:
+    code = _SHUT + "close_calls()\nfor one in TRIES: print(tried(one))"
+    assert said_by(code) == ["PermissionError"] * 7
+
+
+@needs_walls
+def test_a_thread_that_was_there_before_is_held_as_well() -> None:
+    code = f"""{_SHUT}
+closed = threading.Event()
+def late():
+    closed.wait()
+    for one in TRIES: print(tried(one))
+thread = threading.Thread(target=late)
+thread.start()
+close_calls()
+closed.set()
+thread.join()
+"""
+    assert said_by(code) == ["PermissionError"] * 7
+
+
+@needs_walls
+def test_threads_pairs_of_sockets_and_open_connections_go_on() -> None:
+    code = f"""{_SHUT}
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+close_calls()
+def talk():
+    near, _ = server.accept()
+    near.send(b"hello")
+thread = threading.Thread(target=talk)
+thread.start()
+print(client.recv(5), len(socket.socketpair()))
+thread.join()
+"""
+    assert said_by(code) == ["b'hello' 2"]
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_every_jump_of_the_program_lands_within_it(machine: str) -> None:
+    code = seccomp.program(machine)
+    steps = list(struct.iter_unpack("=HBBI", code))
+    last = len(steps) - 1
+    jumps = [
+        at + 1 + by for at, (op, yes, no, _) in enumerate(steps) if op & 7 == 5 for by in (yes, no)
+    ]
+    assert jumps
+    assert max(jumps) <= last
+    assert steps[last][3] == 0x7FFF0000

@@ -1,0 +1,163 @@
+"""Landlock: a process gives up the files and the network that it will not need, for good.
+
+Linux 5.13 and later, no privilege. The system calls and their structures are those of
+<https://docs.kernel.org/userspace-api/landlock.html>. The one Python package for it (`landlock`)
+knows neither network nor signals.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
+from pathlib import Path
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
+_ASK_VERSION = 1
+_BENEATH, _PORT = 1, 2  # kinds of rules
+_NO_NEW_PRIVILEGES = 38
+_BIND_TCP, _CONNECT_TCP = 1, 2
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+LEAST = 2  # version 1 refuses every rename from folder to folder, which cells do
+
+
+class Access(IntFlag):
+    """What may be done below a folder, or to a file."""
+
+    EXECUTE = 1 << 0
+    WRITE_FILE = 1 << 1
+    READ_FILE = 1 << 2
+    READ_DIR = 1 << 3
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_CHAR = 1 << 6
+    MAKE_DIR = 1 << 7
+    MAKE_REG = 1 << 8
+    MAKE_SOCK = 1 << 9
+    MAKE_FIFO = 1 << 10
+    MAKE_BLOCK = 1 << 11
+    MAKE_SYM = 1 << 12
+    REFER = 1 << 13
+    TRUNCATE = 1 << 14
+    IOCTL_DEV = 1 << 15
+
+
+_TO_FILES = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE
+_TO_FILES |= Access.TRUNCATE | Access.IOCTL_DEV
+_NEWEST: Mapping[int, Access] = {3: Access.TRUNCATE, 5: Access.IOCTL_DEV}
+
+READ = Access.READ_FILE | Access.READ_DIR | Access.EXECUTE  # shared libraries are mapped to run
+WRITE = READ | Access.WRITE_FILE | Access.TRUNCATE | Access.REMOVE_DIR | Access.REMOVE_FILE
+WRITE |= Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_SYM | Access.REFER
+SOCKETS = Access.MAKE_SOCK | Access.REMOVE_FILE
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What stays allowed; everything else is given up.
+
+    Attributes:
+        paths: Files and folders, with what may be done to them and below. One that is not there
+            is left out.
+        ports: TCP ports that may still be bound. No connection can be made to any.
+    """
+
+    paths: Mapping[Path, Access] = field(default_factory=dict)
+    ports: Iterable[int] = ()
+
+
+def version() -> int:
+    """The kernel's Landlock version; 0 where there is none."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(0, _call(_CREATE, None, 0, _ASK_VERSION))
+
+
+def restrict(rules: Rules) -> int:
+    """Give up, in this thread and those it starts from now on, what `rules` don't allow.
+
+    Returns:
+        The Landlock version that it was done with: 4 and later also guard TCP, 6 signals.
+
+    Raises:
+        OSError: the kernel can't; nothing was given up.
+    """
+    known = version()
+    if known < LEAST:
+        raise OSError("this kernel has no Landlock, or one too old")
+    handled = _handled(known)
+    ruleset = _ruleset(handled, known)
+    try:
+        for path, access in rules.paths.items():
+            _allow(ruleset, path, access & handled)
+        if known >= 4:
+            for port in rules.ports:
+                _add(ruleset, _PORT, struct.pack("=QQ", _BIND_TCP, port))
+        no_new_privileges()
+        _checked(_call(_RESTRICT, ruleset, 0))
+    finally:
+        os.close(ruleset)
+    return known
+
+
+def no_new_privileges() -> None:
+    """From now on no program that is started gains rights by being setuid.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+
+
+def _handled(known: int) -> Access:
+    handled = Access((1 << 14) - 1)
+    for since, access in _NEWEST.items():
+        if known >= since:
+            handled |= access
+    return handled
+
+
+def _ruleset(handled: Access, known: int) -> int:
+    network = _BIND_TCP | _CONNECT_TCP if known >= 4 else 0
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= 6 else 0
+    words = [int(handled), network, scoped][: 3 if known >= 6 else 2 if known >= 4 else 1]
+    described = struct.pack(f"={len(words)}Q", *words)
+    return _checked(_call(_CREATE, described, len(described), 0))
+
+
+def _allow(ruleset: int, path: Path, access: Access) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what can't be opened needs no permission
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            access &= _TO_FILES
+        _add(ruleset, _BENEATH, struct.pack("=Qi", int(access), descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _add(ruleset: int, kind: int, rule: bytes) -> None:
+    _checked(_call(_ADD, ruleset, kind, rule, 0))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return int(_libc().syscall(ctypes.c_long(number), *words))
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return answer

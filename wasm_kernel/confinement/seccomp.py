@@ -1,0 +1,142 @@
+"""Seccomp: a process gives up the system calls that it will not make again, in all its threads.
+
+A classic BPF program, as <https://docs.kernel.org/userspace-api/seccomp_filter.html> describes it.
+It names what is refused and lets the rest pass: what wasmtime, ZeroMQ and Python call in all their
+versions is not ours to list. New files are Landlock's to refuse (`landlock.py`); this refuses what
+Landlock knows nothing of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
+_SET_FILTER, _ALL_THREADS = 1, 1
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF instructions
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data
+_X32 = 0x40000000  # calls of x86-64's second ABI, under other numbers
+_THREAD = 0x00010000  # CLONE_THREAD
+
+
+@dataclass(frozen=True)
+class Call:
+    """A system call's name and its numbers; None where an architecture does not have it."""
+
+    name: str
+    x86_64: int | None
+    aarch64: int | None
+
+
+REFUSED = (
+    # the network, and the sockets of services on this machine
+    Call("socket", 41, 198),
+    Call("connect", 42, 203),
+    Call("bind", 49, 200),
+    Call("listen", 50, 201),
+    # other programs
+    Call("execve", 59, 221),
+    Call("execveat", 322, 281),
+    Call("fork", 57, None),
+    Call("vfork", 58, None),
+    # other processes
+    Call("ptrace", 101, 117),
+    Call("process_vm_readv", 310, 270),
+    Call("process_vm_writev", 311, 271),
+    Call("pidfd_getfd", 438, 438),
+    # a second way to everything above
+    Call("io_uring_setup", 425, 425),
+    # what escapes from containers are made of
+    Call("unshare", 272, 97),
+    Call("setns", 308, 268),
+    Call("mount", 165, 40),
+    Call("move_mount", 429, 429),
+    Call("fsopen", 430, 430),
+    Call("open_tree", 428, 428),
+    Call("pivot_root", 155, 41),
+    Call("chroot", 161, 51),
+    Call("bpf", 321, 280),
+    Call("perf_event_open", 298, 241),
+    Call("add_key", 248, 217),
+    Call("request_key", 249, 218),
+    Call("keyctl", 250, 219),
+    Call("init_module", 175, 105),
+    Call("finit_module", 313, 273),
+    Call("kexec_load", 246, 104),
+)
+_CLONE = Call("clone", 56, 220)
+_CLONE3 = Call("clone3", 435, 435)
+
+
+def available() -> bool:
+    """Whether this machine's calls are known here."""
+    return sys.platform.startswith("linux") and platform.machine() in _SECCOMP
+
+
+def refuse() -> None:
+    """Give up the calls in `REFUSED` and new processes, in every thread of this process.
+
+    Raises:
+        OSError: the kernel can't; nothing was given up.
+    """
+    machine = platform.machine()
+    if not available():
+        raise OSError("the system calls of this machine are not known here")
+    code = program(machine)
+    kept = ctypes.create_string_buffer(code, len(code))
+    described = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    answer = call(
+        ctypes.c_long(_SECCOMP[machine]), _SET_FILTER, ctypes.c_ulong(_ALL_THREADS), described
+    )
+    if answer < 0:
+        problem = ctypes.get_errno()
+        raise OSError(problem, os.strerror(problem))
+    if answer > 0:
+        raise OSError("a thread of this process has a filter of its own")
+
+
+def program(machine: str) -> bytes:
+    """The BPF program for an architecture, eight bytes an instruction."""
+    return b"".join(_instructions(machine))
+
+
+def _instructions(machine: str) -> Iterator[bytes]:
+    refused = _error(errno.EPERM)
+    yield _step(_LOAD, _ARCHITECTURE_AT)
+    yield _step(_EQUAL, _ARCHITECTURE[machine], 1, 0)
+    yield refused  # calls of another ABI, such as 32-bit ones, have other numbers
+    yield _step(_LOAD, _NUMBER_AT)
+    if machine == "x86_64":
+        yield _step(_AT_LEAST, _X32, 0, 1)
+        yield refused
+    for call in REFUSED:
+        number = getattr(call, machine)
+        if number is not None:
+            yield _step(_EQUAL, number, 0, 1)
+            yield refused
+    # clone3's flags lie behind a pointer: told that it is missing, the C library takes clone
+    yield _step(_EQUAL, getattr(_CLONE3, machine), 0, 1)
+    yield _error(errno.ENOSYS)
+    yield _step(_EQUAL, getattr(_CLONE, machine), 0, 3)
+    yield _step(_LOAD, _FIRST_ARGUMENT_AT)
+    yield _step(_ANY_BIT, _THREAD, 1, 0)
+    yield refused
+    yield _step(_RETURN, _ALLOW)
+
+
+def _error(code: int) -> bytes:
+    return _step(_RETURN, _ERROR | code)
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)
