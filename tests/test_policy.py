@@ -22,6 +22,8 @@ WRONG: dict[str, list[Any]] = {
     "display_bytes": [-1, 1.0, None],
     "display_count": [-1, 1.0, None],
     "open_files": [0, 15, 65_537, None],
+    "workspace_bytes": [-1, 1.0, None, True],
+    "workspace_files": [-1, 1.0, None, True],
 }
 
 
@@ -52,6 +54,9 @@ def test_a_wrong_value_is_refused_with_its_field(field: str, value: Any) -> None
         ("display_count", 0),
         ("open_files", 16),
         ("open_files", 65_536),
+        ("workspace_bytes", 0),
+        ("workspace_bytes", 2**50),
+        ("workspace_files", 0),
     ],
 )
 def test_the_bounds_themselves_are_allowed(field: str, value: Any) -> None:

@@ -78,6 +78,11 @@ class ExecutionPolicy:
         display_bytes: Bytes of rich output (displays, results, errors) a cell may send.
         display_count: How many rich outputs a cell may send.
         open_files: Files the guest may have open at once.
+        workspace_bytes: The most that the files in `/app` and `/tmp` together may hold, in bytes.
+            A sparse file counts with its full length, one with several names counts once, the
+            memory history and mounts do not count. Beyond it the guest's own calls fail with "No
+            space left on device".
+        workspace_files: How many files, folders and links may lie in `/app` and `/tmp` together.
         history_cells: How many cells can be undone; older ones are folded together.
         history_bytes: The most the history may take on disk, in bytes; above, fewer cells can be
             undone. The newest state is always kept.
@@ -95,6 +100,8 @@ class ExecutionPolicy:
     display_bytes: int = 256 * MIB
     display_count: int = 20_000
     open_files: int = 256
+    workspace_bytes: int = 2048 * MIB
+    workspace_files: int = 16_000
     history_cells: int = 20
     history_bytes: int = 4096 * MIB
     mounts: tuple[Mount, ...] = ()
@@ -105,6 +112,8 @@ class ExecutionPolicy:
             self._whole(name, 0, None)
         self._whole("memory_bytes", MEMORY_MIN, WASM_MEMORY_MAX)
         self._whole("open_files", 16, 65_536)
+        self._whole("workspace_bytes", 0, None)
+        self._whole("workspace_files", 0, None)
         self._whole("history_cells", 1, 10_000)
         self._whole("history_bytes", 64 * MIB, None)
         if self.fuel_budget is not None:
