@@ -17,8 +17,70 @@ def complete(code: str) -> dict[str, Any]:
 def test_names_and_attributes_of_live_objects_complete(serve: Serve) -> None:
     _, names, attributes = serve("rainbow = 'abc'", complete("rainb"), complete("rainbow.upp"))
     assert names.reply["matches"] == ["rainbow"]
-    assert [match.lstrip(".") for match in attributes.reply["matches"]] == ["upper"]
-    assert attributes.reply["metadata"]["_jupyter_types_experimental"]
+    assert attributes.reply["matches"] == ["upper"]
+    assert attributes.reply["cursor_start"] == len("rainbow.")
+
+
+_CLASS = """
+import json
+class Car:
+    wheels = 4
+    def drive(self, far, fast=2): "..."
+    @staticmethod
+    def honk(loud): "..."
+    @classmethod
+    def build(cls, plan): "..."
+    @property
+    def speed(self): raise SystemExit
+car = Car()
+"""
+
+
+def kinds(turn: Any) -> dict[str, tuple[str, str]]:
+    rows = turn.reply["metadata"]["_jupyter_types_experimental"]
+    return {row["text"]: (row["type"], row["signature"]) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "kind", "signature"),
+    [
+        ("car.", "wheels", "instance", ""),
+        ("car.", "drive", "function", "(far, fast=2)"),
+        ("Car.", "drive", "function", "(self, far, fast=2)"),
+        ("car.", "honk", "function", "(loud)"),
+        ("car.", "build", "function", "(plan)"),
+        ("car.", "speed", "property", ""),
+        ("json.JSONE", "JSONEncoder", "class", ""),
+        ("json.deco", "decoder", "module", ""),
+        ("json.lo", "loads", "function", None),
+        ("len", "len", "function", "(obj, /)"),
+        ("x = whil", "while", "keyword", ""),
+        ("Ca", "Car", "class", ""),
+        ("import jso", "json", "module", ""),
+        ("from json import load", "loads", "function", None),
+        ("car.drive(fas", "fast=", "param", ""),
+        ("%timei", "%timeit", "magic", ""),
+    ],
+)
+def test_matches_have_their_kind_and_signature(
+    serve: Serve, code: str, name: str, kind: str, signature: str | None
+) -> None:
+    described = kinds(serve(_CLASS, complete(code))[1])[name]
+    assert described[0] == kind
+    assert signature is None or described[1] == signature
+
+
+def test_names_stand_in_alphabetical_order_and_private_ones_last(serve: Serve) -> None:
+    _, turn = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a."))
+    assert turn.reply["matches"][:3] == ["alpha", "beta", "Zeta"]
+    _, private = serve("class A: Zeta = alpha = _x = beta = 1\na = A()", complete("a._"))
+    assert private.reply["matches"][0] == "_x"
+
+
+def test_magics_are_no_arguments(serve: Serve) -> None:
+    inside, begun, first = serve(complete("print("), complete("x = %timei"), complete("timei"))
+    assert not [match for match in inside.reply["matches"] if match.startswith("%")]
+    assert begun.reply["matches"] == first.reply["matches"] == ["%timeit", "%%timeit"]
 
 
 def test_magics_complete(serve: Serve) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from wasm_kernel_agent import immortal, loop, modules, plots, queries, refusals, themes
+from wasm_kernel_agent import completion, immortal, loop, modules, plots, queries, refusals, themes
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.shell import GuestShell, configuration
@@ -94,7 +94,7 @@ def warm(shell: Any) -> None:
         shell.SyntaxTB.structured_traceback(type(error), error, [])
     shell.transform_cell("%time 1\n")
     shell.logger.log_active = False
-    queries.complete(shell, {"code": "pri", "cursor_pos": 3})
+    completion.complete(shell, {"code": "pri", "cursor_pos": 3})
     queries.inspect(shell, {"code": "print", "cursor_pos": 5, "detail_level": 0})
     queries.is_complete(shell, {"code": "for x in y:"})
     shell.display_formatter.format(1)

@@ -4,47 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-_TYPES = "_jupyter_types_experimental"
-_MOST_MATCHES = 5_000
+from wasm_kernel_agent.completion import complete
 
 Reply = dict[str, Any]
-
-
-def _buried(before: str, match: str) -> bool:
-    """Whether a match is a part of a package that was built in: `import nump` means numpy."""
-    words = before.split()
-    return words[:1] in (["import"], ["from"]) and "." in match and "." not in words[-1]
-
-
-def complete(shell: Any, request: Reply) -> Reply:
-    """The reply to `complete`, with the types that JupyterLab shows beside the matches."""
-    code, cursor = request["code"], request["cursor_pos"]
-    if cursor is None:
-        cursor = len(code)
-    with provisionalcompleter(), shell.builtin_trap:
-        raw = shell.Completer.completions(code, cursor)
-        found = list(rectify_completions(code, raw))
-    found = [each for each in found if not _buried(code[:cursor], each.text)][:_MOST_MATCHES]
-    types = [
-        {
-            "start": each.start,
-            "end": each.end,
-            "text": each.text,
-            "type": each.type,
-            "signature": each.signature,
-        }
-        for each in found
-    ]
-    return {
-        "status": "ok",
-        "matches": [each.text for each in found],
-        "cursor_start": found[0].start if found else cursor,
-        "cursor_end": found[0].end if found else cursor,
-        "metadata": {_TYPES: types},
-    }
 
 
 def inspect(shell: Any, request: Reply) -> Reply:

@@ -19,6 +19,7 @@ from traitlets.config import Config
 
 from wasm_kernel_agent import frames, refusals
 from wasm_kernel_agent.commands import Commands
+from wasm_kernel_agent.completion import Subject
 from wasm_kernel_agent.display import FrameHook, FramePublisher
 from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter
@@ -73,6 +74,7 @@ class GuestShell(_Base):  # type: ignore[misc]
         self.displayhook.outbox = outbox
         self.loop_runner = self.awaiter
         self.Completer.use_jedi = False
+        self.subject = Subject(self.Completer)
         self.extension_manager.load_extension("storemagic")
         self.input_transformer_manager.cleanup_transforms.insert(0, in_place)
 
@@ -244,7 +246,6 @@ def configuration() -> Config:
     config.HistoryManager.hist_file = ":memory:"
     config.HistoryAccessor.hist_file = ":memory:"
     config.InteractiveShell.colors = "neutral"
-    config.InteractiveShell.enable_html_pager = True
     config.Completer.use_jedi = False
     config.ScriptMagics.script_magics = []
     config.AliasManager.default_aliases = []
