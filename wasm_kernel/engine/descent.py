@@ -1,0 +1,90 @@
+"""A place in a tree of folders, reached step by step: no link is followed, no path grows too long.
+
+Only the deepest few folders are kept open, so that a tree may be deeper than this process may have
+files open; on the way back the others are opened again, and must be the same folders still.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+_KEPT = 16
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Descent:
+    """Where a walk through a folder stands; close it. One thread's own."""
+
+    def __init__(self, root: Path) -> None:
+        self._open = [os.open(root, _FOLDER)]
+        self._marks = [_mark(self._open[0])]
+        self._names: list[str] = []
+
+    @property
+    def fd(self) -> int:
+        """The folder that the walk stands in."""
+        return self._open[-1]
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """The names that led here from the root."""
+        return tuple(self._names)
+
+    def names(self) -> list[str]:
+        """What is in the folder that the walk stands in."""
+        with os.scandir(self.fd) as entries:
+            return [entry.name for entry in entries]
+
+    def enter(self, name: str) -> None:
+        """Go down into a folder.
+
+        Raises:
+            OSError: it is none, or can't be opened; the walk stands where it stood.
+        """
+        fd = os.open(name, _FOLDER, dir_fd=self.fd)
+        self._open.append(fd)
+        self._marks.append(_mark(fd))
+        self._names.append(name)
+        far = len(self._open) - 1 - _KEPT
+        if far >= 0 and self._open[far] >= 0:
+            os.close(self._open[far])
+            self._open[far] = -1
+
+    def leave(self) -> None:
+        """Go back up.
+
+        Raises:
+            OSError: somebody moved the folder meanwhile, so that what is above it is another one.
+        """
+        if self._open[-2] < 0:
+            self._open[-2] = self._parent()
+        os.close(self._open.pop())
+        self._marks.pop()
+        self._names.pop()
+
+    def _parent(self) -> int:
+        fd = os.open("..", _FOLDER, dir_fd=self.fd)
+        if _mark(fd) != self._marks[-2]:
+            os.close(fd)
+            raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+        return fd
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        while self._open:
+            fd = self._open.pop()
+            if fd >= 0:
+                os.close(fd)
+
+    def __enter__(self) -> Descent:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _mark(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
