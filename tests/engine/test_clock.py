@@ -394,3 +394,44 @@ def test_a_request_without_an_interrupt_raises_none(
     clock.begun()
     clock.on_epoch()
     assert signals.raised == 0
+
+
+def test_a_wait_for_an_errand_ends_by_itself(clock: Clock, signals: Signals) -> None:
+    clock.arm(signals, 60.0, 1.0)
+    assert not clock.wait_outside(0.01)
+    assert not clock.over()
+
+
+def test_a_wait_for_an_errand_ends_at_the_deadline(clock: Clock, signals: Signals) -> None:
+    clock.arm(signals, 0.05, 1.0)
+    assert clock.wait_outside(30.0)
+    assert clock.reason == Reason("deadline", 0.05)
+
+
+def test_a_wait_for_an_errand_ends_by_an_interrupt_that_is_still_to_be_delivered(
+    clock: Clock, signals: Signals
+) -> None:
+    clock.arm(signals, None, 1.0)
+    threading.Timer(0.05, clock.interrupt).start()
+    assert clock.wait_outside(30.0)
+    assert clock.over()
+    assert not signals.raised
+    clock.take_interrupt()
+    assert not clock.over()
+
+
+def test_a_wait_for_an_errand_ends_when_the_sandbox_is_closed(
+    clock: Clock, signals: Signals
+) -> None:
+    clock.arm(signals, None, 1.0)
+    threading.Timer(0.05, clock.close).start()
+    assert clock.wait_outside(30.0)
+
+
+def test_an_errand_sees_the_deadline_without_waiting(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 5.0, 1.0)
+    before = clock.over()
+    at.now += 6.0
+    assert (before, clock.over()) == (False, True)

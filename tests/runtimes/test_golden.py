@@ -7,11 +7,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from IPython.core.error import StdinNotImplementedError
 from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.errands import send_out
 from wasm_kernel_agent.limits import parse
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.signals import Signals
@@ -35,6 +37,11 @@ def ask(door: Door) -> None:
     stdin.allowed = True
     with pytest.raises(StdinNotImplementedError):
         stdin.input("name? ")
+
+
+def errand(door: Door) -> None:
+    shell = SimpleNamespace(agent=SimpleNamespace(door=door))
+    assert send_out(shell, "prune_sessions", "--older-than 24h") is None
 
 
 REPLY = {
@@ -63,6 +70,7 @@ WRITES: dict[str, Callable[[Door], Any]] = {
     "frame_input": ask,
     "frame_limit": lambda door: door.send({"op": "limit", **parse("seconds=0.5 fuel=1e9")}),
     "frame_terminate": clean_exit,
+    "frame_errand": errand,
     "frame_done": lambda door: door.send({"op": "done", "reply": REPLY}),
 }
 

@@ -44,6 +44,8 @@ GOOD: list[tuple[dict[str, Any], frames.Frame]] = [
     ({"op": "input", "prompt": "> ", "password": True}, frames.Input("> ", True)),
     ({"op": "limit", "fuel": 10, "seconds": 2}, frames.Limit(10, 2.0)),
     ({"op": "limit", "fuel": None}, frames.Limit(None, None)),
+    ({"op": "errand", "name": "pip", "line": "x"}, frames.Errand("pip", "x")),
+    ({"op": "errand", "name": "a", "line": "", "cell": "b"}, frames.Errand("a", "", "b")),
 ]
 
 
@@ -217,7 +219,7 @@ json_values = st.recursive(
 )
 OPS = sorted({message["op"] for message, _ in GOOD})
 FIELDS = [*("data", "metadata", "transient", "wait", "execution_count", "ename", "evalue")]
-FIELDS += ["traceback", "prompt", "password", "fuel", "seconds", "reply"]
+FIELDS += ["traceback", "prompt", "password", "fuel", "seconds", "reply", "name", "line", "cell"]
 
 
 def golden() -> dict[str, bytes]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.errors import TravelError
+from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted, Errands, switched_off
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused
+from wasm_kernel.sandbox.standing import Order
 from wasm_kernel.sandbox.turn import Host, Turn
 
 REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
@@ -45,6 +47,8 @@ class Sandbox:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.errands = Errands()
+        self.over = False
 
     def host(self) -> Host:
         return Host(
@@ -54,6 +58,9 @@ class Sandbox:
             taken=lambda: self.calls.append("taken"),
             travel=self._travel,
             begun=lambda: self.calls.append("begun"),
+            errands=self.errands,
+            wait=lambda seconds: self.over,
+            over=lambda: self.over,
         )
 
     def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
@@ -231,3 +238,110 @@ def test_a_journey_after_the_end_is_refused() -> None:
     driven = Driven()
     driven.send({"op": "done", "reply": {}})
     assert "refused" in driven.send({"op": "travel", "how": "undo", "cells": 1})
+
+
+KNOCK = {"op": "errand", "name": "knock", "line": "twice"}
+
+
+def asking(code: str = "%knock twice", **limits: Any) -> Driven:
+    """A turn of this cell in a sandbox that can be sent to knock."""
+    driven = Driven({"op": "execute", "code": code}, **limits)
+    driven.sandbox.errands.offer("knock", lambda order, caller: [order.name, order.line])
+    return driven
+
+
+def test_an_errand_that_stands_in_the_cell_is_done_and_answered() -> None:
+    assert asking().send(KNOCK) == {"value": ["knock", "twice"]}
+
+
+def test_an_errand_is_done_as_often_as_it_stands_there() -> None:
+    driven = asking("%knock twice\nx = %knock twice")
+    answers = [driven.send(KNOCK) for _ in range(3)]
+    assert ["value" in answer for answer in answers] == [True, True, False]
+    assert "done already" in answers[2]["refused"]
+
+
+@pytest.mark.parametrize(
+    "code", ["", "%knock once", "def f():\n    %knock twice", "'%knock twice'"]
+)
+def test_an_errand_that_does_not_stand_there_is_refused_in_words(code: str) -> None:
+    assert "at top level" in asking(code).send(KNOCK)["refused"]
+
+
+def test_an_errand_in_a_query_is_refused() -> None:
+    driven = Driven({"op": "complete", "code": "%knock twice", "cursor_pos": 3})
+    driven.sandbox.errands.offer("knock", lambda order, caller: 1)
+    assert "refused" in driven.send(KNOCK)
+
+
+def test_an_errand_after_the_end_is_refused() -> None:
+    driven = asking()
+    driven.send({"op": "done", "reply": {}})
+    assert "refused" in driven.send(KNOCK)
+
+
+def test_an_errand_that_nobody_does_is_refused() -> None:
+    driven = Driven({"op": "execute", "code": "%knock twice"})
+    assert "refused" in driven.send(KNOCK)
+
+
+def test_an_errand_that_is_off_says_how_to_turn_it_on() -> None:
+    driven = asking()
+    driven.sandbox.errands.offer("knock", switched_off("%knock is off. Set allow_knock."))
+    assert driven.send(KNOCK) == {"refused": "%knock is off. Set allow_knock."}
+
+
+def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
+    driven = asking(stdout_bytes=10)
+
+    def talk(order: Order, caller: Caller) -> bool:
+        for _ in range(3):
+            caller.say("12345")
+        caller.say("x", "stderr")
+        return caller.wait(0.1)
+
+    driven.sandbox.errands.offer("knock", talk)
+    assert driven.send(KNOCK) == {"value": False}
+    assert driven.turn.text["stdout"] == ["12345", "12345"]
+
+
+def test_an_interrupted_errand_takes_the_interrupt() -> None:
+    driven = asking()
+
+    def patient(order: Order, caller: Caller) -> None:
+        if caller.gone:
+            raise ErrandInterrupted
+
+    driven.sandbox.errands.offer("knock", patient)
+    driven.sandbox.over = True
+    assert driven.send(KNOCK) == {"interrupted": True}
+    assert driven.sandbox.calls[-1] == "taken"
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (WasmKernelError("The door is locked."), "The door is locked."),
+        (OSError(2, "No such file", "/home/someone/secret"), "FileNotFoundError"),
+        (RecursionError("deep"), "RecursionError"),
+    ],
+)
+def test_an_errand_that_fails_is_told_without_the_hosts_paths(
+    failure: Exception, told: str
+) -> None:
+    driven = asking()
+
+    def fail(order: Order, caller: Caller) -> None:
+        raise failure
+
+    driven.sandbox.errands.offer("knock", fail)
+    answer = driven.send(KNOCK)["refused"]
+    assert told in answer
+    assert "/home" not in answer
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
+def test_an_errand_whose_value_is_no_json_is_refused(value: object) -> None:
+    driven = asking()
+    driven.sandbox.errands.offer("knock", lambda order, caller: value)
+    assert "refused" in driven.send(KNOCK)

@@ -186,6 +186,29 @@ class Clock:
                 self._deadline += time.monotonic() - self._paused_at
             self._paused_at = None
 
+    def over(self) -> bool:
+        """Whether a wait in the host must end: an interrupt is asked for, or the deadline passed.
+
+        While the guest waits for the host no epoch fires, so the deadline is looked at here.
+        """
+        with self._changed:
+            return self._over()
+
+    def wait_outside(self, seconds: float) -> bool:
+        """Wait in the host, for the guest: so many seconds, or until `over`, which is told."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not self._over() and (left := until - time.monotonic()) > 0:
+                ends = left if self._deadline is None else self._deadline - time.monotonic()
+                self._changed.wait(max(0.0, min(left, ends)))
+            return self._over()
+
+    def _over(self) -> bool:
+        passed = self._deadline is not None and time.monotonic() >= self._deadline
+        if passed and self._paused_at is None and self.reason is None:
+            self._at_deadline()
+        return self.interrupted
+
     def on_epoch(self) -> bool:
         """One tick, on the guest's thread: True where the call must end."""
         with self._changed:

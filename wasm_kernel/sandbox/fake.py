@@ -23,6 +23,7 @@ from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener, Silence
 
 Gate = Callable[[Callable[[str], None]], None]
@@ -50,6 +51,7 @@ class FakeSandbox:
         self.policy = policy or ExecutionPolicy()
         self.session_id = session_id
         self.interrupted = False
+        self.errands = Errands()
         self.queries: list[Mapping[str, Any]] = []
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")

@@ -99,6 +99,15 @@ class Travel:
 
 
 @dataclass(frozen=True)
+class Errand:
+    """A magic asks the host to do what reaches beyond the guest (`errands.py`)."""
+
+    name: str
+    line: str
+    cell: str | None = None
+
+
+@dataclass(frozen=True)
 class Terminate:
     """The cell asks that its kernel end after this turn."""
 
@@ -118,7 +127,7 @@ class Done:
 
 
 Output = Stream | Display | ClearOutput | Result | Error
-Said = Input | Limit | Travel | Terminate | Immortal | Done
+Said = Input | Limit | Travel | Errand | Terminate | Immortal | Done
 Frame = Next | Display | ClearOutput | Result | Error | Said
 
 
@@ -183,6 +192,11 @@ def _travel(message: Message) -> Travel:
     return Travel(how, cells, fields.text(message, "name") if "name" in message else "")
 
 
+def _errand(message: Message) -> Errand:
+    cell = fields.text(message, "cell") if message.get("cell") is not None else None
+    return Errand(fields.text(message, "name"), fields.text(message, "line"), cell)
+
+
 def _immortal(message: Message) -> Immortal:
     try:
         data = base64.b64decode(fields.text(message, "addresses"), validate=True)
@@ -204,6 +218,7 @@ _BUILDERS: dict[str, Callable[[Message], Frame]] = {
     "limit": _limit,
     "immortal": _immortal,
     "travel": _travel,
+    "errand": _errand,
     "terminate": lambda message: Terminate(),
     "done": lambda message: Done(fields.mapping(message, "reply")),
 }

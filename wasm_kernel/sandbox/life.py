@@ -25,6 +25,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.timeline import Timeline
 from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
@@ -51,7 +52,12 @@ class Life:
     """The living instance of one sandbox, and what outlives it."""
 
     def __init__(
-        self, driver: Driver, workspace: Path, policy: ExecutionPolicy, resume: Resume
+        self,
+        driver: Driver,
+        workspace: Path,
+        policy: ExecutionPolicy,
+        resume: Resume,
+        errands: Errands,
     ) -> None:
         self.clock = Clock()
         self.changes = Changes()
@@ -64,6 +70,9 @@ class Life:
             taken=self.clock.take_interrupt,
             travel=self._travel,
             begun=self.clock.begun,
+            errands=errands,
+            wait=self.clock.wait_outside,
+            over=self.clock.over,
         )
         self._driver = driver
         self._workspace = workspace

@@ -24,6 +24,7 @@ from wasm_kernel.sandbox import frames, outcome
 from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.keeper import Keeper
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
@@ -41,6 +42,7 @@ class BaseSandbox(Travelling):
         workspace: The host folder that the guest sees as `/app`.
         policy: The limits.
         session_id: The session's id, or None outside of sessions.
+        errands: What the host does for magics that stand in a cell's own text.
     """
 
     def __init__(
@@ -60,7 +62,8 @@ class BaseSandbox(Travelling):
         self._logger = logger
         self._driver = driver
         self._keeper = keeper
-        self._life = Life(driver, workspace, policy, resume)
+        self.errands = Errands()
+        self._life = Life(driver, workspace, policy, resume, self.errands)
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None

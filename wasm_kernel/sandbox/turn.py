@@ -14,7 +14,9 @@ from wasm_kernel import result
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.errands import Errands, Standing, as_answer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
+from wasm_kernel.sandbox.standing import Order
 
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
 
@@ -25,7 +27,8 @@ class Host:
 
     `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
     user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
-    `begun` that the agent has its request.
+    `begun` that the agent has its request; `errands` are done by the host for the cell's text, and
+    `wait` and `over` tell one whether the cell still waits for it.
     """
 
     flush: Callable[[], None]
@@ -34,6 +37,9 @@ class Host:
     taken: Callable[[], None]
     travel: Callable[[frames.Travel], Mapping[str, Any]]
     begun: Callable[[], None]
+    errands: Errands
+    wait: Callable[[float], bool]
+    over: Callable[[], bool]
 
 
 class Turn:
@@ -54,6 +60,9 @@ class Turn:
         self._frames = 0
         self._display_bytes = 0
         self._told_cap = False
+        text = str(request.get("code", "")) if request.get("op") == "execute" else ""
+        self._standing = Standing(text, lambda: host.errands.names)
+        self._said_bytes = 0
         self.reply: Mapping[str, Any] | None = None
         self.error: frames.Error | None = None
         self.outputs: list[result.Output] = []
@@ -91,6 +100,8 @@ class Turn:
             self._host.lower(frame)
         elif isinstance(frame, frames.Travel):
             return self._travel(frame)
+        elif isinstance(frame, frames.Errand):
+            return self._send_out(Order(frame.name, frame.line, frame.cell))
         elif isinstance(frame, frames.Immortal):
             raise FrameError("only the base image may say so")
         elif isinstance(frame, frames.Terminate):
@@ -106,6 +117,29 @@ class Turn:
             return self._host.travel(frame)
         except TravelError as problem:
             return {"refused": str(problem)}
+
+    def _send_out(self, asked: Order) -> Mapping[str, Any]:
+        if self.reply is not None:
+            raise FrameError("the turn is over")
+        answer = as_answer(lambda: self._host.errands.done(self._standing.take(asked), self))
+        if answer.get("interrupted"):
+            self._host.taken()
+        return answer
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        """An errand prints for the cell."""
+        self._said_bytes += len(text)
+        if self._said_bytes <= self._policy.stdout_bytes:
+            self.hear(stream, text)
+
+    def wait(self, seconds: float) -> bool:
+        """An errand waits."""
+        return self._host.wait(seconds)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for a running errand any more."""
+        return self._host.over()
 
     def _next(self) -> Mapping[str, Any]:
         request, self._request = self._request, None

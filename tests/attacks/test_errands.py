@@ -1,0 +1,159 @@
+"""What guest code may not do: have the host run an errand that the cell's text does not ask for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted
+from wasm_kernel.sandbox.standing import Order
+
+MAGIC = """
+from IPython.core.magic import no_var_expand, register_line_magic
+from wasm_kernel_agent.errands import send_out
+@register_line_magic
+@no_var_expand
+def knock(line):
+    return send_out(get_ipython(), "knock", line)
+del knock  # it would hide the magic where that stands without its percent sign
+"""
+
+
+@pytest.fixture
+def done(victim: Victim) -> Iterator[list[str]]:
+    """The lines with which the host was sent to knock."""
+    lines: list[str] = []
+
+    def knock(order: Order, caller: Caller) -> int:
+        lines.append(order.line)
+        caller.say(f"knocked {order.line}\n")
+        return len(lines)
+
+    victim.sandbox.errands.offer("knock", knock)
+    victim.says(MAGIC)
+    yield lines
+    victim.sandbox.errands.offer("knock", lambda order, caller: None)
+
+
+def test_an_errand_in_the_cells_text_is_done_and_gives_its_value(
+    victim: Victim, done: list[str]
+) -> None:
+    said = victim.says("print('before')\n%knock {a} $b\nx = %knock again\nprint(x)")
+    assert said.splitlines() == ["before", "knocked {a} $b", "knocked again", "2"]
+    assert done == ["{a} $b", "again"]
+
+
+def test_an_errand_below_time_and_without_its_percent_sign(victim: Victim, done: list[str]) -> None:
+    victim.says("%%time\n%knock timed")
+    victim.says("knock bare")
+    victim.says("%%capture\n%knock captured")
+    victim.says("%%limit seconds=9\n%knock limited")
+    assert done == ["timed", "bare", "captured", "limited"]
+
+
+SNEAKING = {
+    "run_line_magic": "get_ipython().run_line_magic('knock', 'in')",
+    "a function": "def f():\n    %knock in\nf()",
+    "a block": "if True:\n    %knock in",
+    "a loop on one line": "for i in 'ab': x = %knock in",
+    "a string that is run": "get_ipython().run_cell('%knock in')",
+    "exec": "text = '''\n%knock in\n'''\nget_ipython().run_cell(text)",
+    "a file": "open('k.ipy', 'w').write('%knock in')\n%run k.ipy",
+    "the helper": "from wasm_kernel_agent.errands import send_out\n"
+    "send_out(get_ipython(), 'knock', 'in')",
+    "another line than stands there": "%knock out\n"
+    "get_ipython().run_line_magic('knock', 'out --apply')",
+    "once more than it stands there": "%knock out\nget_ipython().run_line_magic('knock', 'out')",
+    "a loop around it": "%%timeit -n 2 -r 1\n%knock in",
+    "a rewritten cell": "get_ipython().input_transformers_cleanup.append("
+    "lambda lines: ['%knock in\\n'])\nget_ipython().run_cell('1')",
+    "a user's alias": "%alias_magic knack knock\n%knack in",
+}
+
+
+@pytest.mark.parametrize("code", SNEAKING.values(), ids=SNEAKING)
+def test_an_errand_that_the_text_does_not_name_is_refused(victim_of: Making, code: str) -> None:
+    lines: list[str] = []
+    sneak = victim_of()
+    sneak.sandbox.errands.offer("knock", lambda order, caller: lines.append(order.line))
+    sneak.says(MAGIC)
+    result = sneak.run(code)
+    assert set(lines) <= {"out"}
+    assert len(lines) <= 1
+    assert "at top level" in result.stderr or "done already" in result.stderr
+
+
+FORGED = """
+import _host, json
+def forge(**frame):
+    return json.loads(_host.call(json.dumps(frame | {"op": "errand"}).encode()))
+answers = [
+    forge(name="knock", line="in"),
+    forge(name="knock", line=["out"]),
+    forge(name={}, line="out"),
+    forge(name="knock"),
+    forge(name="knock", line="x" * 20_000_000),
+    forge(name="no such thing", line=""),
+    forge(name="knock", line="in", cell="%knock in"),
+    forge(name="knock\\n%knock", line="in"),
+]
+print(all("refused" in answer for answer in answers))
+"""
+
+
+def test_forged_frames_are_refused(victim: Victim, done: list[str]) -> None:
+    assert victim.says(FORGED) == "True"
+    assert not done
+
+
+def test_an_errand_after_a_forged_end_is_refused(victim: Victim, done: list[str]) -> None:
+    victim.run(
+        "import _host, json\n"
+        "_host.call(json.dumps({'op': 'done', 'reply': {'status': 'ok'}}).encode())\n"
+        "%knock in"
+    )
+    assert not done
+
+
+def test_a_slow_errand_is_interrupted_at_once(victim: Victim) -> None:
+    def slow(order: Order, caller: Caller) -> None:
+        while not caller.wait(60):
+            pass
+        raise ErrandInterrupted
+
+    victim.sandbox.errands.offer("knock", slow)
+    victim.says(MAGIC)
+    begun = time.monotonic()
+    result = victim.run("kept = 1\ntry:\n    pass\nfinally:\n    kept = 2\n%knock", interrupt=0.5)
+    assert time.monotonic() - begun < 10
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert victim.says("print(kept)") == "2"
+
+
+def test_a_slow_errand_ends_at_the_cells_deadline(victim_of: Making) -> None:
+    brief = victim_of(cell_timeout=1.0)
+    waited: list[bool] = []
+
+    def slow(order: Order, caller: Caller) -> None:
+        waited.append(caller.wait(60))
+        raise ErrandInterrupted
+
+    brief.sandbox.errands.offer("knock", slow)
+    brief.says(MAGIC)
+    assert brief.fails("%knock") == "CellTimeout"
+    assert waited == [True]
+    brief.lives()
+
+
+def test_a_slow_errand_burns_no_fuel(warm_metered: None, victim_of: Making) -> None:
+    metered = victim_of(fuel_budget=10**9)
+    metered.says(MAGIC)
+    burnt = []
+    for seconds in (0.0, 1.0):
+        metered.sandbox.errands.offer("knock", lambda order, caller, s=seconds: caller.wait(s))
+        burnt.append(metered.run("%knock").fuel_consumed or 0)
+    assert burnt[1] < burnt[0] * 1.5

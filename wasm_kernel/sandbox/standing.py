@@ -1,0 +1,216 @@
+"""Which magics stand at top level in a cell's text, and with which words. Pure.
+
+The text is read by Python's own rules (strings, f-strings as of 3.12, comments, brackets, joined
+lines) and by IPython's for its magics, so that a `%name` inside a string, a bracket, a nested block
+or a function is none. A text that both would refuse is read on as far as it makes sense.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from textwrap import dedent
+
+_ONE_CELL = frozenset({"capture", "limit", "prun", "time"})
+"""Cell magics that run what stands below them once, as a cell; `%time` does so with its line."""
+
+_NESTING_MOST = 8
+_BLOCKS = {"async", "case", "class", "def", "elif", "else", "except", "finally", "for", "if"}
+_BLOCKS |= {"match", "try", "while", "with"}
+_ESCAPES = "%!?,;/"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A magic as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
+
+    Nothing in `line` was expanded: `$x` and `{x}` stand for themselves.
+    """
+
+    name: str
+    line: str
+    cell: str | None = None
+
+
+def orders(code: str, names: Collection[str]) -> list[Order]:
+    """The magics among `names` that stand at top level in `code`, in their order.
+
+    A line `%name words` counts, and so do `value = %name words`, `!name words`, a cell magic in the
+    first line, `name words` alone in a cell, and what stands below `%%time` and its like.
+    """
+    found: list[Order] = []
+    waiting = [(code, 0)]
+    while waiting:
+        text, depth = waiting.pop(0)
+        for order in _in_cell(text, names):
+            inner = order.line if order.cell is None else order.cell
+            if order.name in _ONE_CELL and depth < _NESTING_MOST:
+                waiting.append((inner, depth + 1))
+            if order.name in names:
+                found.append(order)
+    return found
+
+
+def _in_cell(code: str, names: Collection[str]) -> Iterator[Order]:
+    """The orders of one cell: IPython takes empty lines and a common indent away first."""
+    text = dedent(re.sub(r"\A(?:[ \t\f]*\n)+", "", re.sub(r"\r\n?", "\n", code)))
+    if text.startswith("%%") and not re.match(r"%%\w+\?", text):
+        first, _, body = text.partition("\n")
+        name, _, line = first[2:].rstrip().partition(" ")
+        yield Order(name, line.strip(), body.rstrip("\n"))
+        return
+    bare = re.fullmatch(r"(\w+)(?:[ \t]+([^\s!=()<>,+*/%^&|].*))?\n*", text)
+    if bare is not None and bare[1] in names:
+        yield Order(bare[1], (bare[2] or "").strip())
+        return
+    yield from _Reader(text).orders()
+
+
+_TOKEN = re.compile(
+    r"""
+      (?P<comment>\#[^\n]*)
+    | (?P<quote>(?P<prefix>[bBfFrRtTuU]{0,2})(?P<mark>\"{3}|'{3}|\"|'))
+    | (?P<word>\w+)
+    | (?P<open>[(\[{])
+    | (?P<close>[)\]}])
+    | (?P<joined>\\\n)
+    | (?P<newline>\n)
+    | (?P<operator>(?:\*\*|//|<<|>>|[!<>=:+\-*/%&|^@])=)
+    | (?P<assign>=)
+    | (?P<colon>:)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PLAIN = {
+    '"': re.compile(r'(?:[^"\\\n]++|\\(?s:.))*+(?P<end>")?'),
+    "'": re.compile(r"(?:[^'\\\n]++|\\(?s:.))*+(?P<end>')?"),
+    '"""': re.compile(r'(?:[^"\\]++|\\(?s:.)|"(?!""))*+(?P<end>""")?'),
+    "'''": re.compile(r"(?:[^'\\]++|\\(?s:.)|'(?!''))*+(?P<end>''')?"),
+}
+_LITERAL = re.compile(r"[^\\{}'\"\n]++|\\(?:N\{[^}\n]*\}|[^{}])|\{\{|\}\}|(?s:.)")
+_LITERAL_RAW = re.compile(r"[^\\{}'\"\n]++|\\[^{}]|\{\{|\}\}|(?s:.)")
+_START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")
+_BRACKET, _FIELD, _FORMAT = "bracket", "field", "format"
+
+
+@dataclass(frozen=True)
+class _Formatted:
+    """An f-string that the reader is inside of."""
+
+    mark: str
+    raw: bool
+
+
+class _Reader:
+    """Reads a text once, from its start to its end. What is open is a stack, innermost last."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._open: list[str | _Formatted] = []
+
+    def orders(self) -> Iterator[Order]:
+        """The magics at top level."""
+        while self._at < len(self._text):
+            start = _START.match(self._text, self._at)
+            assert start is not None
+            indent, escape, word = start.groups()
+            if escape:
+                self._at = start.start(2)
+                found = _order(re.sub("^!!", "!", self._rest_of_line()))
+            else:
+                found = self._statement(word)
+            if found is not None and not indent:
+                yield found
+
+    def _statement(self, first: str) -> Order | None:
+        """Read one logical line; the magic whose value it assigns, if it does."""
+        assigned, block = False, False
+        while self._at < len(self._text):
+            if self._open and self._open[-1] is not _BRACKET and self._open[-1] is not _FIELD:
+                self._in_formatted()
+                continue
+            token = _TOKEN.match(self._text, self._at)
+            assert token is not None
+            self._at = token.end()
+            kind = token.lastgroup
+            if kind == "mark" or token["quote"]:
+                self._string(token["prefix"].lower(), token["mark"])
+            elif kind == "newline" and not self._open:
+                return None
+            elif kind in ("open", "close") or (kind == "colon" and self._open):
+                self._nest(token[0])
+            elif kind == "colon":
+                block = first in _BLOCKS
+            elif kind == "assign" and not self._open and not assigned:
+                assigned = True
+                magic = re.compile(r"[ \t]*(?=[%!])").match(self._text, self._at)
+                if magic is not None:
+                    self._at = magic.end()
+                    found = _order(self._rest_of_line())
+                    return None if block else found
+        return None
+
+    def _rest_of_line(self) -> str:
+        """Read on to the end of the line, and of those that a backslash joins to it."""
+        pieces: list[str] = []
+        while True:
+            end = self._text.find("\n", self._at)
+            end = len(self._text) if end < 0 else end
+            piece = self._text[self._at : end]
+            self._at = end + 1
+            if not piece.endswith("\\") or self._at >= len(self._text):
+                return " ".join([*pieces, piece.rstrip()])
+            pieces.append(piece[:-1])
+
+    def _string(self, prefix: str, mark: str) -> None:
+        if "f" in prefix or "t" in prefix:
+            self._open.append(_Formatted(mark, "r" in prefix))
+            return
+        string = _PLAIN[mark].match(self._text, self._at)
+        assert string is not None
+        self._at = string.end()
+
+    def _nest(self, sign: str) -> None:
+        inner = self._open[-1] if self._open else None
+        if sign in "([{":
+            self._open.append(_BRACKET)
+        elif sign == ":":
+            if inner is _FIELD:
+                self._open.append(_FORMAT)
+        elif inner is _BRACKET or (inner is _FIELD and sign == "}"):
+            self._open.pop()
+
+    def _in_formatted(self) -> None:
+        """Read a piece of the text of an f-string, or of the format behind a field's colon."""
+        at = next(
+            i for i in reversed(range(len(self._open))) if isinstance(self._open[i], _Formatted)
+        )
+        string, in_format = self._open[at], self._open[-1] is _FORMAT
+        assert isinstance(string, _Formatted)
+        if self._text.startswith(string.mark, self._at):
+            self._at += len(string.mark)
+            del self._open[at:]
+            return
+        piece = (_LITERAL_RAW if string.raw else _LITERAL).match(self._text, self._at)
+        assert piece is not None
+        if piece[0] == "\n" and len(string.mark) == 1:
+            del self._open[at:]  # it never ends; the newline is read again, outside of it
+            return
+        self._at = piece.end()
+        if in_format and piece[0] in ("}}", "{{"):
+            self._at -= 1
+        if in_format and piece[0] in ("}", "}}"):
+            del self._open[-2:]
+        elif piece[0] == "{" or (in_format and piece[0] == "{{"):
+            self._open.append(_FIELD)
+
+
+def _order(line: str) -> Order | None:
+    """The order that a line `%name words` or `!name words` gives; None where it asks for help."""
+    if line.endswith("?") or line.startswith(("!!", "%%")):
+        return None
+    name, _, words = line[1:].lstrip(" " if line[0] == "!" else "").partition(" ")
+    return Order(name, words.strip())
