@@ -17,6 +17,8 @@ from wasm_kernel import errors
 
 NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
+    *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
+    *("SessionIdError", "SessionInUse", "WorkspaceError"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
     *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
     *(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         OutOfFuel,
         PolicyError,
         SandboxClosed,
+        SessionInUse,
         StackExhausted,
         TravelError,
         WasmKernelError,
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.claim import Resume
     from wasm_kernel.sandbox.creation import create_sandbox
     from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.sessions.ids import SessionIdError
+    from wasm_kernel.sessions.lifecycle import (
+        create_session_sandbox,
+        delete_session_workspace,
+        get_session_sandbox,
+    )
+    from wasm_kernel.sessions.session import WorkspaceError
 
 __version__ = "0.1.0"
 
@@ -63,10 +71,16 @@ __all__ = [
     "SandboxClosed",
     "SandboxLogger",
     "SandboxResult",
+    "SessionIdError",
+    "SessionInUse",
     "StackExhausted",
     "TravelError",
     "WasmKernelError",
+    "WorkspaceError",
     "create_sandbox",
+    "create_session_sandbox",
+    "delete_session_workspace",
+    "get_session_sandbox",
 ]
 
 _HOMES = {
@@ -79,7 +93,12 @@ _HOMES = {
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
+    "SessionIdError": "wasm_kernel.sessions.ids",
+    "WorkspaceError": "wasm_kernel.sessions.session",
     "create_sandbox": "wasm_kernel.sandbox.creation",
+    "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
+    "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
+    "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
 }
 
 

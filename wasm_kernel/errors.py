@@ -41,6 +41,10 @@ class SandboxClosed(WasmKernelError):
     """A sandbox was used after `close()`."""
 
 
+class SessionInUse(WasmKernelError):
+    """A session is open elsewhere, and what was asked would pull it away from there."""
+
+
 class BundleError(WasmKernelError):
     """The guest's files could not be found or laid out."""
 

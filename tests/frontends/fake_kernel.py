@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from wasm_kernel.errors import CompileError
@@ -16,6 +15,7 @@ from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.fake import FakeSandbox
+from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -30,9 +30,9 @@ def gate(progress: Callable[[str], None]) -> None:
     time.sleep(float(START))
 
 
-def fake(workspace: Path, policy: ExecutionPolicy, session_id: str, resume: Resume) -> BaseSandbox:
-    made = FakeSandbox(workspace, policy, session_id, gate=gate)
-    made.namespace.update(workspace=workspace, policy=policy, session_id=session_id)
+def fake(session: Session, policy: ExecutionPolicy, resume: Resume) -> BaseSandbox:
+    made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
+    made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     return cast("BaseSandbox", made)
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from wasm_kernel.engine.locks import FileLock
 
-_LOCK, _ALIVE = "lock", "alive"
+LOCK = "lock"
+"""The file in the private folder that the claim's holder has locked."""
+
+_ALIVE = "alive"
+_WAIT_SECONDS = 0.1  # who looks whether a session is alive has the lock for an instant
 
 
 class Resume(str, Enum):
@@ -23,7 +27,7 @@ class Claim:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = FileLock(folder / _LOCK)
+        self._lock = FileLock(folder / LOCK)
         self._alive = folder / _ALIVE
         self.held = False
         self.crashed = False
@@ -34,7 +38,7 @@ class Claim:
         Afterwards `crashed` tells whether the last holder ended without giving it back.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.held = self._lock.acquire()
+        self.held = self._lock.acquire(_WAIT_SECONDS)
         if self.held:
             self.crashed = self._alive.exists()
             self._alive.touch(mode=0o600)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.result import SandboxResult
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,13 @@ class Home:
 
 
 class Keeper(Protocol):
-    """The session of a sandbox, as the sandbox sees it. Called on the sandbox's own thread."""
+    """The session of a sandbox, as the sandbox sees it.
+
+    `executed`, `new_home` and `keeper_of` are called on the sandbox's own thread, the rest on any.
+    """
+
+    def opened(self, sandbox: BaseSandbox) -> None:
+        """This sandbox lives in the session from now on."""
 
     def executed(self, result: SandboxResult) -> None:
         """A cell has ended with this result. Never raises: a cell does not fail over it."""
@@ -32,6 +41,12 @@ class Keeper(Protocol):
 
     def keeper_of(self, home: Home) -> Keeper:
         """The keeper of a sandbox that is to live in such a place."""
+
+    def entered(self) -> None:
+        """A `with` block of the sandbox begins."""
+
+    def left(self) -> bool:
+        """A `with` block of the sandbox ends; whether the sandbox is to be closed now."""
 
     def closed(self) -> None:
         """The sandbox has been closed; idempotent."""

@@ -69,6 +69,8 @@ class BaseSandbox(Travelling):
         self._started: Future[None] | None = None
         self._waiting: set[Future[SandboxResult]] = set()
         self._closed = False
+        if keeper is not None:
+            keeper.opened(self)
 
     def start(self, progress: Progress | None = None) -> Future[None]:
         """Get the guest ready, on its own thread: compile, build the image, where that is missing.
@@ -199,6 +201,11 @@ class BaseSandbox(Travelling):
         """Whether a wait of the running cell in the host should end now."""
         return self._life.clock.interrupted
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Stop what runs and give everything back; idempotent, from any thread."""
         with self._guard:
@@ -215,6 +222,8 @@ class BaseSandbox(Travelling):
             self._keeper.closed()
 
     def __enter__(self) -> BaseSandbox:
+        if self._keeper is not None:
+            self._keeper.entered()
         return self
 
     def __exit__(
@@ -223,7 +232,8 @@ class BaseSandbox(Travelling):
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if self._keeper is None or self._keeper.left():
+            self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_thread", None) is not None and not self._closed:

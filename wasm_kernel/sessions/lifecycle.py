@@ -1,52 +1,154 @@
-"""The folder a session lives in: made at first use, found again afterwards."""
+"""Sessions as an application uses them: create one, get it again, delete it.
+
+A session is a folder, `workspace_root/<session_id>/`, and nothing else: whoever knows the id gets
+its files and variables back, in this process or in a later one. Inside one process a session has
+one sandbox (`sessions/live.py` says who closes it).
+"""
 
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
-from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.sessions import ids
+from wasm_kernel import events
+from wasm_kernel.errors import SessionInUse
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.creation import create_sandbox
+from wasm_kernel.sandbox.sandbox import BaseSandbox
+from wasm_kernel.sessions import ids, removal, tree
+from wasm_kernel.sessions.live import LIVE
+from wasm_kernel.sessions.session import Session, WorkspaceError
 
-PRIVATE = ".wasm_kernel"
-_OWNER_ONLY = 0o700
+WORKSPACE_ROOT = Path("workspace")
 
 
-class WorkspaceError(WasmKernelError):
-    """A session's folder could not be made or opened."""
+def create_session_sandbox(
+    runtime: RuntimeType = RuntimeType.PYTHON,
+    policy: ExecutionPolicy | None = None,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    logger: SandboxLogger | None = None,
+) -> tuple[str, BaseSandbox]:
+    """A new session, and its sandbox.
 
+    Args:
+        runtime: The guest's language.
+        policy: The limits; the defaults fit a notebook.
+        workspace_root: The folder that holds the sessions' folders, made if it is not there.
+        logger: Hears events, each with the session's id; silent by default.
 
-def open_workspace(root: Path, session_id: str) -> Path:
-    """The session's workspace, the folder that the guest sees as `/app`.
-
-    It and its private part are made where they are missing, for their owner alone.
+    Returns:
+        The session's id, a random UUID, and the sandbox. Nothing is started yet: the first cell
+        does it, or `start`.
 
     Raises:
-        SessionIdError: `session_id` is none.
-        WorkspaceError: the folder can't be made, or something else is in its place.
+        WorkspaceError: the session's folder can't be made.
+    """
+    session = Session(Path(workspace_root), ids.new(), logger)
+    return session.id, _sandbox_in(session, runtime, policy, logger)
+
+
+def get_session_sandbox(
+    session_id: str,
+    runtime: RuntimeType = RuntimeType.PYTHON,
+    policy: ExecutionPolicy | None = None,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    logger: SandboxLogger | None = None,
+) -> BaseSandbox:
+    """The sandbox of a session, with the files and the variables that the session has.
+
+    Where the session is open in this process, that is the very sandbox that is open; `logger` then
+    hears of this call, and the sandbox goes on to tell the one it was opened with. A session that
+    does not exist begins, empty.
+
+    Args:
+        session_id: Letters, digits and hyphens.
+        runtime: The guest's language.
+        policy: The limits; by default those of the open sandbox, or such as fit a notebook.
+        workspace_root: The folder that holds the sessions' folders.
+        logger: Hears events, each with the session's id; silent by default.
+
+    Raises:
+        SessionIdError: `session_id` is none; it is a `ValueError`, too.
+        SessionInUse: the session is open in this process under another policy.
+        WorkspaceError: the session's folder can't be made or opened.
+    """
+    root = Path(workspace_root)
+
+    def make() -> BaseSandbox:
+        return _sandbox_in(Session(root, session_id, logger), runtime, policy, logger)
+
+    workspace = root.resolve() / ids.checked(session_id)
+    sandbox = LIVE.get(workspace, make, suits=lambda found: _check_policy(found, policy))
+    told = logger or SandboxLogger()
+    told.log_event(events.SESSION_RETRIEVED, session_id=session_id, workspace_path=workspace)
+    return sandbox
+
+
+def _sandbox_in(
+    session: Session,
+    runtime: RuntimeType,
+    policy: ExecutionPolicy | None,
+    logger: SandboxLogger | None,
+) -> BaseSandbox:
+    try:
+        return create_sandbox(
+            runtime,
+            session.workspace,
+            policy,
+            logger,
+            session_id=session.id,
+            resume=Resume.ALWAYS,
+            keeper=session,
+        )
+    except BaseException:
+        session.closed()
+        raise
+
+
+def _check_policy(found: BaseSandbox, policy: ExecutionPolicy | None) -> None:
+    if policy is not None and policy != found.policy:
+        raise SessionInUse(
+            "This session is open in this process under another policy. Nothing was changed. "
+            "Leave the policy out to share the open sandbox, or close that one first: variables "
+            "and files are kept."
+        )
+
+
+def delete_session_workspace(
+    session_id: str,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    logger: SandboxLogger | None = None,
+) -> None:
+    """Delete a session: its files, its variables, its folder. There may be none.
+
+    A sandbox of this process that is open in the session is closed first. Links are deleted, and
+    what they lead to is not touched.
+
+    Args:
+        session_id: Letters, digits and hyphens.
+        workspace_root: The folder that holds the sessions' folders.
+        logger: Hears of it; silent by default.
+
+    Raises:
+        SessionIdError: `session_id` is none; it is a `ValueError`, too.
+        SessionInUse: another process uses the session; nothing was deleted.
+        WorkspaceError: something that is no session's folder has its name, or something in the
+            folder can't be deleted.
     """
     name = ids.checked(session_id)
+    folder = Path(workspace_root)
+    LIVE.close(folder.resolve() / name)
     try:
-        root.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
-        workspace = root.resolve() / name
-        for folder in (workspace, workspace / PRIVATE):
-            _own_folder(folder)
+        with tree.opened(folder.resolve()) as root:
+            removal.finish(root, name)
+            removal.remove(root, name)
+    except FileNotFoundError:
+        return
     except OSError as problem:
         raise WorkspaceError(
-            f"The folder of session {name} can't be opened ({os.strerror(problem.errno or 0)}). "
-            "Nothing was changed. Set workspace_root to a folder that you can write to."
+            f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). What was "
+            "deleted before is gone. Look at the permissions of its folder, and try again."
         ) from problem
-    return workspace
-
-
-def _own_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=_OWNER_ONLY)
-    except FileExistsError:
-        # lstat, as a link planted here would lead the guest out of its root
-        if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise WorkspaceError(
-                f"The session's folder holds something else named {folder.name}. "
-                "Nothing was changed. Move it away, or choose another session id."
-            ) from None
+    (logger or SandboxLogger()).log_event(events.SESSION_DELETED, session_id=name)

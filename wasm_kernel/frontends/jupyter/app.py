@@ -29,7 +29,7 @@ from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
-from wasm_kernel.sessions.lifecycle import open_workspace
+from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.connection import Connection
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.starting import Starting
     from wasm_kernel.sandbox.sandbox import BaseSandbox
 
-SandboxFactory = Callable[[Path, ExecutionPolicy, str, Resume], "BaseSandbox"]
+SandboxFactory = Callable[[Session, ExecutionPolicy, Resume], "BaseSandbox"]
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
@@ -52,13 +52,17 @@ _IPYTHON = {
 }
 
 
-def create(
-    workspace: Path, policy: ExecutionPolicy, session_id: str, resume: Resume
-) -> BaseSandbox:
+def create(session: Session, policy: ExecutionPolicy, resume: Resume) -> BaseSandbox:
     """The sandbox of a real kernel."""
     from wasm_kernel.sandbox.creation import create_sandbox
 
-    return create_sandbox(workspace=workspace, policy=policy, session_id=session_id, resume=resume)
+    return create_sandbox(
+        workspace=session.workspace,
+        policy=policy,
+        session_id=session.id,
+        resume=resume,
+        keeper=session,
+    )
 
 
 class WasmKernelApp(JupyterApp):
@@ -104,12 +108,15 @@ class WasmKernelApp(JupyterApp):
         path = place_of(self.connection_file)
         session_id = self.settings.session_id or session_of(path)
         policy = self.settings.policy()
-        workspace = open_workspace(self.settings.root, session_id)
-        sandbox = factory(workspace, policy, session_id, Resume(self.settings.resume))
+        session = Session(self.settings.root, session_id)
         try:
-            self._serve(sandbox, path)
+            sandbox = factory(session, policy, Resume(self.settings.resume))
+            try:
+                self._serve(sandbox, path)
+            finally:
+                sandbox.close()
         finally:
-            sandbox.close()
+            session.closed()
 
     def _serve(self, sandbox: BaseSandbox, path: Path) -> None:
         from wasm_kernel.frontends.jupyter.starting import Starting
@@ -213,7 +220,7 @@ def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) ->
 
     Args:
         argv: The command line, `sys.argv` by default.
-        factory: Makes the sandbox from a workspace, a policy, a session id and when to resume.
+        factory: Makes the sandbox from a session, a policy and when to resume.
     """
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

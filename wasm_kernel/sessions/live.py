@@ -1,0 +1,141 @@
+"""The sessions that are open in this process: one sandbox each, found again and not started twice.
+
+A session has at most one sandbox in a process, and the process keeps it: whoever asks for the
+session is handed that one. Who closes it?
+
+- `sandbox.close()` ends it for everybody at once. Nothing is lost: the next one that is asked for
+  goes on with the same variables and files.
+- A `with` block closes it at its end, unless somebody else was handed it and has not left his own.
+- What is still open when the process ends is closed then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+
+class Holders:
+    """Who has been handed a sandbox, and who has left it. Guarded by the registry's lock.
+
+    A `with` block takes up one handing over; a block inside another one takes up none.
+    """
+
+    def __init__(self) -> None:
+        self._handed = 1
+        self._inside = 0
+
+    def handed(self) -> None:
+        """Somebody else has been given the sandbox."""
+        self._handed += 1
+
+    def entered(self) -> None:
+        """A `with` block begins."""
+        self._handed = max(0, self._handed - 1)
+        self._inside += 1
+
+    def left(self) -> bool:
+        """A `with` block ends; whether it was the last that anybody has to do with the sandbox."""
+        self._inside -= 1
+        return not (self._handed or self._inside)
+
+
+class _Open:
+    """A sandbox of the registry, its holders, and whether it is being closed."""
+
+    def __init__(self, sandbox: BaseSandbox) -> None:
+        self.sandbox = sandbox
+        self.holders = Holders()
+        self.leaving = False
+        self.gone = threading.Event()
+
+    @property
+    def closing(self) -> bool:
+        return self.leaving or self.sandbox.closed
+
+
+class Live:
+    """The open sandboxes of this process by the real paths of their workspaces. Any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.RLock()
+        self._open: dict[Path, _Open] = {}
+
+    def add(self, workspace: Path, sandbox: BaseSandbox) -> None:
+        """A sandbox has been made."""
+        with self._guard:
+            self._open[workspace] = _Open(sandbox)
+
+    def get(
+        self,
+        workspace: Path,
+        make: Callable[[], BaseSandbox],
+        *,
+        suits: Callable[[BaseSandbox], None],
+    ) -> BaseSandbox:
+        """The sandbox that is open on a workspace, or a new one.
+
+        One that is being closed is waited for, so that the next finds what it saved.
+
+        Args:
+            workspace: The workspace's real path.
+            make: Makes a sandbox that adds itself here.
+            suits: Raises where the open sandbox is not what is asked for.
+        """
+        while True:
+            with self._guard:
+                found = self._open.get(workspace)
+                if found is None:
+                    return make()
+                if not found.closing:
+                    suits(found.sandbox)
+                    found.holders.handed()
+                    return found.sandbox
+            found.gone.wait()
+
+    def entered(self, workspace: Path) -> None:
+        """A `with` block of a sandbox begins."""
+        with self._guard:
+            if (found := self._open.get(workspace)) is not None:
+                found.holders.entered()
+
+    def left(self, workspace: Path) -> bool:
+        """A `with` block ends; whether the sandbox is to be closed now."""
+        with self._guard:
+            found = self._open.get(workspace)
+            if found is None:
+                return True
+            found.leaving = found.holders.left() or found.leaving
+            return found.leaving
+
+    def remove(self, workspace: Path) -> None:
+        """A sandbox has been closed."""
+        with self._guard:
+            found = self._open.pop(workspace, None)
+        if found is not None:
+            found.gone.set()
+
+    def close(self, workspace: Path) -> None:
+        """Close the sandbox that is open on a workspace, if there is one."""
+        with self._guard:
+            found = self._open.get(workspace)
+        if found is not None:
+            found.sandbox.close()
+            found.gone.wait()
+
+    def close_all(self) -> None:
+        """Close every sandbox; the process ends."""
+        with self._guard:
+            left = [found.sandbox for found in self._open.values()]
+        for sandbox in left:
+            sandbox.close()
+
+
+LIVE = Live()
+atexit.register(LIVE.close_all)

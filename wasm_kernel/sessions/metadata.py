@@ -1,0 +1,204 @@
+"""`.metadata.json`: when a session was made, and when it last did something.
+
+The file lies in the session's folder and does not exist for the guest. It is replaced as a whole,
+by a rename inside the folder. What is no metadata file of this session is left as it is: a link, a
+FIFO, broken JSON, another session's or a later version's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.engine.locks import wait_lock
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.sandbox.life import PRIVATE
+from wasm_kernel.sessions import tree
+
+NAME = ".metadata.json"
+VERSION = 1
+_MOST_BYTES = 1024 * 1024
+_NEW = "metadata.new"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block it
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAIT_SECONDS = 0.1  # for another process that writes the file
+_TICK = timedelta(microseconds=1)
+
+
+class MetadataCorrupted(WasmKernelError):
+    """What stands in the metadata file's place is none; it was left as it is."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What the file says.
+
+    Attributes:
+        session_id: The session's id, which is its folder's name.
+        created_at: When the session was made.
+        updated_at: When a cell last succeeded in it.
+        fields: Every field of the file, also those that mean nothing here.
+    """
+
+    session_id: str
+    created_at: datetime
+    updated_at: datetime
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def new(cls, session_id: str, now: datetime) -> Metadata:
+        """The metadata of a session that begins."""
+        fields = {"session_id": session_id, "created_at": "", "updated_at": "", "version": VERSION}
+        return cls(session_id, now, now, fields)
+
+    @classmethod
+    def parse(cls, data: bytes, session_id: str) -> Metadata:
+        """The metadata that a file holds. Times without a zone are taken as UTC.
+
+        Raises:
+            MetadataCorrupted: it holds none, or that of another session.
+        """
+        try:
+            fields = json.loads(data, parse_constant=_refused)
+        except (ValueError, RecursionError) as problem:
+            raise MetadataCorrupted(f"it is no JSON ({problem})") from None
+        if not isinstance(fields, dict):
+            raise MetadataCorrupted("it is no JSON object")
+        if type(fields.get("version")) is not int or fields["version"] != VERSION:
+            raise MetadataCorrupted(f"its version is not {VERSION}")
+        if fields.get("session_id") != session_id:
+            raise MetadataCorrupted("it does not name this session")
+        return cls(session_id, _time(fields, "created_at"), _time(fields, "updated_at"), fields)
+
+    def touched(self, now: datetime) -> Metadata:
+        """The metadata after a cell; time goes forward in it, also where the clock does not."""
+        try:
+            return replace(self, updated_at=max(now, self.updated_at + _TICK))
+        except OverflowError:
+            raise MetadataCorrupted("its updated_at is the end of time") from None
+
+    def render(self) -> bytes:
+        """The file's content; times are ISO 8601 in UTC with microseconds."""
+        times = {"created_at": _text(self.created_at), "updated_at": _text(self.updated_at)}
+        try:
+            return json.dumps({**self.fields, **times}, indent=2, allow_nan=False).encode() + b"\n"
+        except (ValueError, RecursionError) as problem:
+            raise MetadataCorrupted(f"it can't be written again ({problem})") from None
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _time(fields: Mapping[str, Any], name: str) -> datetime:
+    text = fields.get(name)
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+        aware = found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
+        if aware is not None:
+            return aware.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise MetadataCorrupted(f"its {name} is no ISO 8601 time")
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="microseconds")
+
+
+def now() -> datetime:
+    """The present, in UTC."""
+    return datetime.now(UTC)
+
+
+def create(workspace: Path, session_id: str) -> None:
+    """Write the metadata of a session that begins.
+
+    Raises:
+        OSError: it can't be written, or there is something already.
+    """
+    with tree.opened(workspace) as folder, _locked(folder):
+        with suppress(FileNotFoundError):
+            os.stat(NAME, dir_fd=folder, follow_symlinks=False)
+            raise FileExistsError("there is a metadata file already")
+        _write(folder, Metadata.new(session_id, now()).render())
+
+
+def touch(workspace: Path, session_id: str) -> bool:
+    """Note that a cell succeeded; False where the session has no metadata.
+
+    Raises:
+        MetadataCorrupted: what is there is no metadata of this session; it was left as it is.
+        OSError: it can't be read or written.
+    """
+    with tree.opened(workspace) as folder, _locked(folder):
+        found = read(folder, session_id)
+        if found is None:
+            return False
+        _write(folder, found.touched(now()).render())
+        return True
+
+
+def read(folder: int, session_id: str) -> Metadata | None:
+    """The metadata in a session's folder, None where there is none.
+
+    Args:
+        folder: The folder's descriptor.
+        session_id: The session that it is to be of.
+
+    Raises:
+        MetadataCorrupted: what is there is no metadata of this session.
+        OSError: it can't be read.
+    """
+    try:
+        status = os.stat(NAME, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise MetadataCorrupted("it is no regular file")
+        descriptor = os.open(NAME, _READ, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # swapped since
+            raise MetadataCorrupted("it is no regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(_MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > _MOST_BYTES:
+        raise MetadataCorrupted(f"it is larger than {_MOST_BYTES:,} bytes")
+    return Metadata.parse(data, session_id)
+
+
+@contextmanager
+def _locked(folder: int) -> Iterator[None]:
+    """One process at a time changes the file, so that no change is lost and time goes forward."""
+    try:
+        held = wait_lock(folder, _WAIT_SECONDS)
+    except OSError:
+        held = True  # a file system without locks: the rename still is all or nothing
+    if not held:
+        raise TimeoutError("another process holds the session's folder")
+    yield
+
+
+def _write(folder: int, data: bytes) -> None:
+    # made in the private folder, as the guest would see it here
+    with tree.opened(PRIVATE, folder) as private:
+        with suppress(FileNotFoundError):
+            os.unlink(_NEW, dir_fd=private)
+        descriptor = os.open(_NEW, _WRITE, 0o600, dir_fd=private)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.rename(_NEW, NAME, src_dir_fd=private, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(_NEW, dir_fd=private)
+            raise
