@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import wasmtime
 
-from wasm_kernel.engine import abi, door, seams, shadow
+from wasm_kernel.engine import abi, dice, door, seams, shadow
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import TICKER, Clock
 from wasm_kernel.engine.compiler import Compiled
@@ -70,6 +70,7 @@ class Instance:
         self._metered = compiled.metered
         self._closed = False
         self._scratch = 0
+        self._dice: tuple[int, ...] = ()
         self.words = Words({}, _NOWHERE)
         self._store = self._make_store(around)
         self._kept: list[object] = [seams.watch_epochs(self._store, self._on_epoch)]
@@ -151,6 +152,14 @@ class Instance:
         self._files.dot = at
         self._scratch = at
         self.descriptors.use_scratch(at)
+
+    def use_dice(self, places: Sequence[int]) -> None:
+        """SQLite's dice lie at these addresses."""
+        self._dice = tuple(places)
+
+    def throw_dice(self) -> None:
+        """SQLite's random numbers are others than in any other instance from now on."""
+        dice.throw(self.reach, self._dice)
 
     def clock(self) -> int:
         """What the guest's monotonic clock shows, in nanoseconds; needs `use_scratch`."""

@@ -10,7 +10,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.keeper import Keeper
-from wasm_kernel.sandbox.life import SCRATCH
+from wasm_kernel.sandbox.private import SCRATCH
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 

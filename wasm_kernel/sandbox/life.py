@@ -27,16 +27,12 @@ from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import Listener, Silence
+from wasm_kernel.sandbox.private import PRIVATE, SCRATCH
 from wasm_kernel.sandbox.timeline import Timeline
 from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
 from wasm_kernel.sandbox.turn import Host, Turn
 
 _START_SECONDS = 30.0
-PRIVATE = ".wasm_kernel"
-"""The host's own folder in a workspace; it does not exist for the guest."""
-
-SCRATCH = f"{PRIVATE}/tmp"  # noqa: S108 - not the host's
-"""The guest's /tmp, below the workspace."""
 
 _KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
@@ -278,6 +274,8 @@ class Life:
             "fresh": fresh,
             "memory_bytes": self._policy.memory_bytes,
         }
+        if fresh:
+            instance.throw_dice()
         turn = Turn(start, Silence(), self._policy, self.host)
         self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)
         self._drive(instance, turn, None)

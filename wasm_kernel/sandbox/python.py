@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from wasm_kernel.engine import interrupt
+from wasm_kernel.engine import dice, interrupt
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import Clock
@@ -145,6 +145,7 @@ class PythonDriver:
         self.cache.sweep()
         with tempfile.TemporaryDirectory() as nowhere:
             words = self._calibrate(metered, Path(nowhere))
+            places = self._find_dice(metered, Path(nowhere))
             handler = _Booting()
             instance = self._raw(metered, Path(nowhere), handler)
             try:
@@ -155,7 +156,7 @@ class PythonDriver:
                     raise ImageError(f"the sandbox could not be prepared: {handler.said[-2000:]}")
                 make_immortal(instance.reach, handler.immortal)
                 files = instance.descriptors.save()
-                facts = image.Facts(instance.reach.size, words, scratch, files)
+                facts = image.Facts(instance.reach.size, words, scratch, files, places)
                 self.cache.write(self.image_name, lambda path: image.save(instance, path))
             except GuestStopped as stopped:
                 raise ImageError(
@@ -188,6 +189,21 @@ class PythonDriver:
         if not words:
             raise ImageError("this Python guest can't be interrupted: no signal words were found")
         return words
+
+    def _find_dice(self, metered: bool, nowhere: Path) -> tuple[int, ...]:
+        """Where SQLite's generator lies; nowhere where this artifact has none of that layout."""
+        seen: dict[bytes, bytes] = {}
+
+        def look(request: bytes) -> bytes:
+            seen[request] = instance.reach.read(0, instance.reach.size)
+            return b""
+
+        instance = self._raw(metered, nowhere, look)
+        try:
+            instance.turn(dice.CALIBRATION.encode())
+        finally:
+            instance.close()
+        return tuple(dice.places(seen.get(b"before", b""), seen.get(b"after", b"")))
 
     def _raw(self, metered: bool, nowhere: Path, handler: Callable[[bytes], bytes]) -> Instance:
         """A guest without an image: memory as the artifact has it."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.sandbox.life import PRIVATE
+from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions import tree
 
 NAME = ".metadata.json"

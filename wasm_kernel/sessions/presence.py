@@ -14,7 +14,7 @@ from pathlib import Path
 from wasm_kernel.engine.locks import try_lock, unlock, wait_lock
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.sandbox.claim import LOCK
-from wasm_kernel.sandbox.life import PRIVATE
+from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions import tree
 
 _NAME = "present"

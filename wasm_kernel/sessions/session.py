@@ -13,7 +13,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.life import PRIVATE
+from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted

@@ -90,6 +90,8 @@ class Agent:
             seeds.refresh()
             if self._in_guest:
                 os.chdir(_WORKSPACE)
+        elif request.get("reseed", False):
+            seeds.refresh(everything=True)
         return {"status": "ok"}
 
     def _query(self, op: str, request: Reply) -> Reply:

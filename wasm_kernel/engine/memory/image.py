@@ -24,7 +24,7 @@ from wasm_kernel.engine.memory import mapping
 from wasm_kernel.errors import ImageError
 
 _BLOCK = 65_536
-FORMAT = "3"
+FORMAT = "4"
 """Changes with what is saved and how; a part of every image's name."""
 
 
@@ -33,20 +33,22 @@ class Facts:
     """What is known of an image besides its bytes.
 
     `words` are the interrupt words (`interrupt.py`), `scratch` the address of the guest memory that
-    belongs to the host, `files` what was open (`descriptors.py`).
+    belongs to the host, `files` what was open (`descriptors.py`), `dice` where SQLite's lie
+    (`dice.py`).
     """
 
     size: int
     words: Mapping[int, int]
     scratch: int
     files: tuple[OpenFile, ...] = ()
+    dice: tuple[int, ...] = ()
 
     def dump(self) -> str:
         """As JSON."""
         words = {str(at): bits for at, bits in self.words.items()}
         files = [file.as_json() for file in self.files]
         facts = {"size": self.size, "words": words, "scratch": self.scratch, "files": files}
-        return json.dumps(facts)
+        return json.dumps({**facts, "dice": self.dice})
 
     @classmethod
     def load(cls, text: str) -> Facts:
@@ -59,7 +61,8 @@ class Facts:
             raw = json.loads(text)
             words = {int(at): int(bits) for at, bits in raw["words"].items()}
             files = tuple(OpenFile(**file) for file in raw["files"])
-            return cls(int(raw["size"]), words, int(raw["scratch"]), files)
+            dice = tuple(int(at) for at in raw["dice"])
+            return cls(int(raw["size"]), words, int(raw["scratch"]), files, dice)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ImageError("the base image's description is damaged") from problem
 
@@ -92,6 +95,7 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
         _read(instance, path)
     instance.arm_interrupts(facts.words)
     instance.use_scratch(facts.scratch)
+    instance.use_dice(facts.dice)
 
 
 def _map(address: int, path: Path, size: int) -> None:
