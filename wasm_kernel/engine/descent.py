@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import sys
 from pathlib import Path
 
 _KEPT = 16
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OWNER = stat.S_IRWXU
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Descent:
     """Where a walk through a folder stands; close it. One thread's own."""
 
-    def __init__(self, root: Path) -> None:
-        self._open = [os.open(root, _FOLDER)]
+    def __init__(self, root: Path | int) -> None:
+        """Begin in a folder, named by its path or by a descriptor that stays the caller's."""
+        place, parent = (".", root) if isinstance(root, int) else (root, None)
+        self._open = [os.open(place, FOLDER, dir_fd=parent)]
         self._marks = [_mark(self._open[0])]
         self._names: list[str] = []
 
@@ -37,13 +42,17 @@ class Descent:
         with os.scandir(self.fd) as entries:
             return [entry.name for entry in entries]
 
-    def enter(self, name: str) -> None:
+    def enter(self, name: str, *, force: bool = False) -> None:
         """Go down into a folder.
+
+        Args:
+            name: The folder's name.
+            force: Whether one that its owner closed to himself is opened for him.
 
         Raises:
             OSError: it is none, or can't be opened; the walk stands where it stood.
         """
-        fd = os.open(name, _FOLDER, dir_fd=self.fd)
+        fd = self._opened(name) if force else os.open(name, FOLDER, dir_fd=self.fd)
         self._open.append(fd)
         self._marks.append(_mark(fd))
         self._names.append(name)
@@ -51,6 +60,16 @@ class Descent:
         if far >= 0 and self._open[far] >= 0:
             os.close(self._open[far])
             self._open[far] = -1
+
+    def _opened(self, name: str) -> int:
+        try:
+            fd = os.open(name, FOLDER, dir_fd=self.fd)
+        except PermissionError:
+            _permit(self.fd, name)
+            fd = os.open(name, FOLDER, dir_fd=self.fd)
+        if os.fstat(fd).st_mode & _OWNER != _OWNER:
+            os.fchmod(fd, _OWNER)
+        return fd
 
     def leave(self) -> None:
         """Go back up.
@@ -65,7 +84,7 @@ class Descent:
         self._names.pop()
 
     def _parent(self) -> int:
-        fd = os.open("..", _FOLDER, dir_fd=self.fd)
+        fd = os.open("..", FOLDER, dir_fd=self.fd)
         if _mark(fd) != self._marks[-2]:
             os.close(fd)
             raise OSError(errno.ESTALE, "a folder was moved meanwhile")
@@ -83,6 +102,19 @@ class Descent:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _permit(parent: int, name: str) -> None:
+    """Let the owner into a folder; a link in its place is not followed."""
+    if sys.platform != "linux":
+        os.chmod(name, _OWNER, dir_fd=parent, follow_symlinks=False)
+        return
+    # Linux changes modes through links only; a descriptor that only names the folder is none
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
+    finally:
+        os.close(fd)
 
 
 def _mark(fd: int) -> tuple[int, int]:

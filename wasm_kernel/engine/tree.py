@@ -7,13 +7,13 @@ keeps links (also hard ones between the files copied), holes, permissions and ti
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from wasm_kernel.engine import walk
 from wasm_kernel.engine.content import Content
 from wasm_kernel.engine.descent import Descent
 
@@ -59,10 +59,8 @@ def remove(folder: Path) -> None:
         OSError: something can't be removed; a part may be gone.
     """
     with contextlib.suppress(FileNotFoundError):
-        with Descent(folder) as here:
-            removing = _Removing(here)
-            os.fchmod(here.fd, _OWNER)
-            _walk(here.names(), here, removing.visit, removing.leave)
+        with walk.opened(folder) as here:
+            walk.empty(here)
         folder.rmdir()
 
 
@@ -79,34 +77,6 @@ def _walk(
                 leave()
         elif visit(name):
             ways.append(iter(here.names()))
-
-
-class _Removing:
-    def __init__(self, here: Descent) -> None:
-        self._here = here
-
-    def visit(self, name: str) -> bool:
-        try:
-            os.unlink(name, dir_fd=self._here.fd)
-        except OSError as problem:
-            if problem.errno not in (errno.EISDIR, errno.EPERM):
-                raise
-            self._enter(name)
-            return True
-        return False
-
-    def _enter(self, name: str) -> None:
-        try:
-            self._here.enter(name)
-        except PermissionError:
-            os.chmod(name, _OWNER, dir_fd=self._here.fd)
-            self._here.enter(name)
-        os.fchmod(self._here.fd, _OWNER)
-
-    def leave(self) -> None:
-        name = self._here.way[-1]
-        self._here.leave()
-        os.rmdir(name, dir_fd=self._here.fd)
 
 
 class _Copying:

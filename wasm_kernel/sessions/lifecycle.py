@@ -11,13 +11,14 @@ import os
 from pathlib import Path
 
 from wasm_kernel import events
+from wasm_kernel.engine import walk
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.creation import create_sandbox
 from wasm_kernel.sandbox.sandbox import BaseSandbox
-from wasm_kernel.sessions import ids, removal, tree
+from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
@@ -141,7 +142,7 @@ def delete_session_workspace(
     folder = Path(workspace_root)
     LIVE.close(folder.resolve() / name)
     try:
-        with tree.opened(folder.resolve()) as root:
+        with walk.opened(folder.resolve()) as root:
             removal.finish(root, name)
             removal.remove(root, name)
     except FileNotFoundError:

@@ -17,10 +17,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from wasm_kernel.engine import walk
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.sandbox.private import PRIVATE
-from wasm_kernel.sessions import tree
 
 NAME = ".metadata.json"
 VERSION = 1
@@ -124,7 +124,7 @@ def create(workspace: Path, session_id: str) -> None:
     Raises:
         OSError: it can't be written, or there is something already.
     """
-    with tree.opened(workspace) as folder, _locked(folder):
+    with walk.opened(workspace) as folder, _locked(folder):
         with suppress(FileNotFoundError):
             os.stat(NAME, dir_fd=folder, follow_symlinks=False)
             raise FileExistsError("there is a metadata file already")
@@ -138,7 +138,7 @@ def touch(workspace: Path, session_id: str) -> bool:
         MetadataCorrupted: what is there is no metadata of this session; it was left as it is.
         OSError: it can't be read or written.
     """
-    with tree.opened(workspace) as folder, _locked(folder):
+    with walk.opened(workspace) as folder, _locked(folder):
         found = read(folder, session_id)
         if found is None:
             return False
@@ -190,7 +190,7 @@ def _locked(folder: int) -> Iterator[None]:
 
 def _write(folder: int, data: bytes) -> None:
     # made in the private folder, as the guest would see it here
-    with tree.opened(PRIVATE, folder) as private:
+    with walk.opened(PRIVATE, folder) as private:
         with suppress(FileNotFoundError):
             os.unlink(_NEW, dir_fd=private)
         descriptor = os.open(_NEW, _WRITE, 0o600, dir_fd=private)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from wasm_kernel.engine import walk
 from wasm_kernel.engine.locks import try_lock, unlock, wait_lock
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.sandbox.claim import LOCK
 from wasm_kernel.sandbox.private import PRIVATE
-from wasm_kernel.sessions import tree
 
 _NAME = "present"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -95,7 +95,7 @@ def alone(workspace: int) -> Iterator[None]:
     with ExitStack() as held:
         with suppress(FileExistsError):
             os.mkdir(PRIVATE, 0o700, dir_fd=workspace)
-        private = held.enter_context(tree.opened(PRIVATE, workspace))
+        private = held.enter_context(walk.opened(PRIVATE, workspace))
         for name in (_NAME, LOCK):
             descriptor = os.open(name, _FLAGS, 0o600, dir_fd=private)
             held.callback(os.close, descriptor)
@@ -116,7 +116,7 @@ def is_used(workspace: int) -> bool:
     """
     with ExitStack() as held:
         try:
-            private = held.enter_context(tree.opened(PRIVATE, workspace))
+            private = held.enter_context(walk.opened(PRIVATE, workspace))
         except FileNotFoundError:
             return False
         for name in (_NAME, LOCK):

@@ -12,8 +12,8 @@ import os
 import secrets
 from contextlib import suppress
 
+from wasm_kernel.engine import walk
 from wasm_kernel.engine.locks import try_lock
-from wasm_kernel.sessions import tree
 from wasm_kernel.sessions.presence import alone
 
 _ASIDE = ".removed-"
@@ -31,7 +31,7 @@ def remove(root: int, name: str) -> None:
         SessionInUse: somebody uses the session; nothing was deleted.
         OSError: it is no folder, or something in it can't be deleted.
     """
-    with tree.opened(name, root) as workspace:
+    with walk.opened(name, root) as workspace:
         with alone(workspace):
             aside = f"{_ASIDE}{name}-{secrets.token_hex(4)}"
             try:
@@ -53,13 +53,13 @@ def finish(root: int, name: str = "") -> None:
     with os.scandir(root) as listing:
         left = [entry.name for entry in listing if entry.name.startswith(f"{_ASIDE}{name}")]
     for aside in left:
-        with suppress(OSError), tree.opened(aside, root) as folder:
+        with suppress(OSError), walk.opened(aside, root) as folder:
             _delete(root, aside, folder)
 
 
 def _delete(root: int, name: str, folder: int) -> None:
     if not try_lock(folder):
         return  # somebody deletes it just now
-    tree.empty(folder)
+    walk.empty(folder)
     with suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=root)

@@ -1,0 +1,85 @@
+"""What the scenarios share: the default workspace root in a folder of the test's own, and what the
+application's log hears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from wasm_kernel import BaseSandbox, SandboxLogger, create_session_sandbox, get_session_sandbox
+from wasm_kernel.engine import tree
+
+ID = "abc-123"
+Getting = Callable[..., BaseSandbox]
+Creating = Callable[..., tuple[str, BaseSandbox]]
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The default workspace root, `workspace/` in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "workspace"
+    tree.remove(tmp_path / "workspace")
+
+
+@pytest.fixture
+def get(warm: None) -> Iterator[Getting]:
+    """`get_session_sandbox`; what it opens is closed after the test."""
+    with ExitStack() as opened:
+
+        def one(session_id: str = ID, **options: Any) -> BaseSandbox:
+            sandbox = get_session_sandbox(session_id, **options)
+            opened.callback(sandbox.close)
+            return sandbox
+
+        yield one
+
+
+@pytest.fixture
+def create(warm: None) -> Iterator[Creating]:
+    """`create_session_sandbox`; what it opens is closed after the test."""
+    with ExitStack() as opened:
+
+        def one(**options: Any) -> tuple[str, BaseSandbox]:
+            session_id, sandbox = create_session_sandbox(**options)
+            opened.callback(sandbox.close)
+            return session_id, sandbox
+
+        yield one
+
+
+class Heard:
+    """A logger, and the events that it heard."""
+
+    def __init__(self) -> None:
+        self._capturing = CapturingLogger()
+        self.logger = SandboxLogger(self._capturing)
+
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """Each event's name and fields, in order; `level` is one of the fields."""
+        return [
+            (call.args[0], {**call.kwargs, "level": call.method_name})
+            for call in self._capturing.calls
+        ]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """The fields of all events of a name."""
+        return [fields for event, fields in self.events if event == name]
+
+    def one(self, name: str) -> dict[str, Any]:
+        """The fields of an event that must have been heard just once."""
+        (fields,) = self.of(name)
+        return fields
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """Pass `heard.logger`; ask `heard.one(event)`."""
+    return Heard()

@@ -1,0 +1,46 @@
+"""No scenario of the specification is without a test of its name."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.specification import scenarios
+
+HERE = Path(__file__).parent
+DOCUMENTS = sorted(scenarios.SCENARIOS)
+
+
+def names_in(document: str) -> list[str]:
+    """The names of a document's tests, in the order of its file."""
+    file = HERE / f"test_{document.replace('-', '_')}.py"
+    if not file.exists():
+        pytest.skip(f"{document} has no tests yet")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [name for name in names if name.startswith("test_")]
+
+
+@pytest.mark.parametrize(
+    ("document", "title"),
+    [(document, title) for document in DOCUMENTS for title in scenarios.SCENARIOS[document]],
+)
+def test_the_scenario_has_a_test(document: str, title: str) -> None:
+    assert scenarios.name_of(title) in names_in(document)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_tests_stand_in_the_documents_order(document: str) -> None:
+    expected = [scenarios.name_of(title) for title in scenarios.SCENARIOS[document]]
+    found = [name for name in names_in(document) if name in expected]
+    assert found == [name for name in expected if name in found]
+    assert len(set(expected)) == len(expected)
+
+
+def test_the_documents_are_as_long_as_they_are() -> None:
+    counts = {document: len(titles) for document, titles in scenarios.SCENARIOS.items()}
+    assert counts["session-management"] == 25
+    assert counts["workspace-operations"] == 35
+    assert counts["metadata-and-pruning"] == 20
