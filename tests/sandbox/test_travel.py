@@ -161,3 +161,30 @@ def test_every_journey_leads_to_a_commit_that_is_there(steps: list[str]) -> None
             continue
         assert journey.to in past.commits
         past = Past(past.commits, journey.to, past.names, journey.undone)
+
+
+def with_widgets() -> Past:
+    """In[1], In[2], two callbacks of a widget, In[3], and one more callback."""
+    cells = [(1, 0), (1, 1), (1, 2), (0, 2), (0, 2), (1, 3), (0, 3)]
+    commits = {
+        one: commit(one, one - 1, cell=cell, cells=cells)
+        for one, (cells, cell) in enumerate(cells, start=1)
+    }
+    return Past(commits, 7, {})
+
+
+def test_what_widgets_did_is_undone_with_the_cell_before() -> None:
+    journey = travel.undo(with_widgets(), 1)
+    assert (journey.to, labels(journey)) == (5, ["cell 3"])
+    assert travel.undo(with_widgets(), 2).to == 2
+
+
+def test_redo_brings_back_what_widgets_did_too() -> None:
+    past = with_widgets()
+    undone = travel.undo(past, 2)
+    journey = travel.redo(Past(past.commits, undone.to, {}, undone.undone))
+    assert (journey.to, labels(journey)) == (7, ["cell 2", "cell 3"])
+
+
+def test_a_cells_number_leads_to_right_after_it_without_what_widgets_did() -> None:
+    assert travel.restore(with_widgets(), "3").to == 6

@@ -40,6 +40,7 @@ _UNREADABLE = (
     "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
     "as they were before that cell.\n"
 )
+_SINCE = "(and what widgets did since)"
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 
 
@@ -153,9 +154,18 @@ class Timeline:
         """What the cell did to memory becomes a commit; False where there was no room for it."""
         self._undone = ()
         self.hold(None)
-        label = code.strip().split("\n", 1)[0][:_LABEL]
+        return self._commit(instance, cell, count, code.strip().split("\n", 1)[0][:_LABEL], 1)
+
+    def commit_between(self, instance: Instance) -> bool:
+        """As `commit`, of what ran since the last cell; it is taken back together with that."""
+        head = self.head
+        if head is None:
+            return False
+        return self._commit(instance, head.cell, head.count, head.label, 0)
+
+    def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:
-            self._live().commit(instance, cell=cell, count=count, label=label)
+            self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
             after = f"In[{cell}] ({label})"
             self.troubles.append(_UNTAKEN.format(after=after, why=_why(problem)))
@@ -217,12 +227,13 @@ class Timeline:
             {
                 "name": name,
                 "cell": commit.cell,
-                "label": commit.label,
+                "label": commit.label if commit.cells else f"{commit.label} {_SINCE}",
                 "time": commit.time,
                 "bytes": commit.page_bytes,
                 "here": commit.id == past.head,
             }
             for commit in sorted(past.commits.values(), key=lambda c: c.id)
+            if commit.cells or commit.id == past.head or commit.id in names
             for name in names.get(commit.id, [""])
         ]
 

@@ -36,7 +36,10 @@ class Past:
 
 @dataclass(frozen=True)
 class Journey:
-    """Where memory is to stand, and the cells whose effects come or go with it, oldest first."""
+    """Where memory is to stand, and the cells whose effects come or go with it, oldest first.
+
+    What ran between two cells, such as a widget's callback, comes and goes with the first of them.
+    """
 
     to: int
     cells: tuple[Commit, ...]
@@ -71,7 +74,8 @@ def undo(past: Past, cells: int) -> Journey:
         commit = past.commits[at]
         if commit.parent == 0 or commit.cells > 1:
             break  # the beginning, or what older cells were folded into
-        left.append(commit)
+        if commit.cells:
+            left.append(commit)
         at = commit.parent
     if len(left) < cells:
         raise TravelError(f"Only {len(left)} cells can be undone here; nothing was changed.")
@@ -88,7 +92,7 @@ def redo(past: Past) -> Journey:
         raise TravelError("There is nothing to redo: %redo works until the next cell after %undo.")
     to = past.undone[-1]
     before = lineage(past.commits, past.head)
-    back = [commit for commit in lineage(past.commits, to) if commit not in before]
+    back = [one for one in lineage(past.commits, to) if one not in before and one.cells]
     return Journey(to, tuple(reversed(back)), past.undone[:-1])
 
 
@@ -102,9 +106,10 @@ def restore(past: Past, where: str) -> Journey:
         return Journey(past.names[where], (), (*past.undone, past.head))
     number = _CELL.fullmatch(where.strip())
     if number is not None:
-        found = [c.id for c in past.commits.values() if c.cell == int(number[1]) and c.cell]
+        found = [c for c in past.commits.values() if c.cell == int(number[1]) and c.cell]
         if found:
-            return Journey(max(found), (), (*past.undone, past.head))
+            latest = max(found, key=lambda c: (c.cells > 0, c.id))
+            return Journey(latest.id, (), (*past.undone, past.head))
     known = ", ".join(sorted(past.names)) or "none"
     raise TravelError(
         f"There is no checkpoint and no kept cell {where[:80]!r}. Named checkpoints: {known}."

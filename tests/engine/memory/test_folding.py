@@ -134,3 +134,11 @@ def test_a_larger_child_keeps_its_size() -> None:
     merged, content = merge([(child, b"b" * PAGE), (parent, b"a" * PAGE)])
     assert (merged.size, merged.runs) == (5 * PAGE, ((4, 1), (1, 1)))
     assert content == b"b" * PAGE + b"a" * PAGE
+
+
+def test_of_a_row_of_commits_between_cells_only_the_last_stays() -> None:
+    cells = {3: 1, 4: 0, 5: 0, 6: 0, 7: 1, 8: 0, 9: 0}
+    tree = {one: commit(one, one - 1, cells=cells.get(one, 1)) for one in range(1, 10)}
+    left = folded(tree, plan(tree, 9, (), 5))
+    assert left.keys() == {1, 2, 3, 6, 7, 9}
+    assert folded(tree, plan(tree, 9, (), 1)).keys() == {6, 7, 9}

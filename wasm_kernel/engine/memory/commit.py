@@ -57,7 +57,8 @@ class Commit:
         label: The cell's first line, for people.
         time: Seconds since 1970.
         size: The size of the memory in bytes.
-        cells: How many cells' effects it holds; more than one where others were folded into it.
+        cells: How many cells' effects it holds: more than one where others were folded into it,
+            none where something else ran, such as a widget's callback.
         clock: The guest's monotonic clock, in nanoseconds: it must not go back.
         runs: Pages with content.
         zeros: Pages of zeros.

@@ -28,14 +28,9 @@ def plan(
         keep: How many cells before the head stay.
 
     A commit without a child that nobody keeps is dropped: its pair has None. One with several
-    children stays.
+    children stays. Of a row of commits that are no cells' (`cells` is 0) only the last one counts.
     """
-    stay = set(kept) | {head}
-    at, left = head, keep
-    while at and left > 0:
-        at = commits[at].parent
-        stay.add(at)
-        left -= 1
+    stay = set(kept) | {head} | _last_states(commits, head, keep)
     children: dict[int, list[int]] = {}
     for commit in commits.values():
         children.setdefault(commit.parent, []).append(commit.id)
@@ -49,6 +44,18 @@ def plan(
         elif one < head:
             steps.append((one, None))
     return steps
+
+
+def _last_states(commits: Mapping[int, Commit], head: int, keep: int) -> set[int]:
+    """The states that so many cells before the head can be undone to."""
+    states: set[int] = set()
+    at, left = head, keep
+    while at and left > 0:
+        one = commits[at]
+        at, left = one.parent, left - min(one.cells, 1)
+        if one.cells or (at and commits[at].cells):
+            states.add(at)
+    return states
 
 
 def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int]]:

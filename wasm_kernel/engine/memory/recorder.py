@@ -54,7 +54,9 @@ class Recorder:
             self._tracker.close()
             self._tracker = None
 
-    def commit(self, instance: Instance, *, cell: int, count: int, label: str) -> Commit:
+    def commit(
+        self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
+    ) -> Commit:
         """Take a commit of the instance that is watched.
 
         Raises:
@@ -75,6 +77,7 @@ class Recorder:
             label=label,
             time=time.time(),
             size=size,
+            cells=cells,
             clock=instance.clock(),
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=instance.descriptors.save(),
@@ -112,7 +115,8 @@ class Recorder:
         keep, paused = self._keep, self._jobs.empty()
         unwritten = () if paused or self._troubled else self.history.waiting
         most = (2 if paused else 6) * keep + len(self.history.names) + len(unwritten)
-        if len(self.history.commits) > most:
+        between = sum(not commit.cells for commit in list(self.history.commits.values()))
+        if len(self.history.commits) - min(between, keep) > most:
             self.history.fold(keep, unwritten)
         if not paused:
             return
