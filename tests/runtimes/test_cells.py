@@ -48,6 +48,19 @@ def test_a_traceback_names_the_cell_and_no_agent_frame(serve: Serve) -> None:
     assert "wasm_kernel_agent" not in text
 
 
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("open('sales.csv')", "[wasm-kernel]"),
+        ("raise ExceptionGroup('several', [ValueError(1)])", "several (1"),
+    ],
+)
+def test_tb_shows_an_error_again_as_it_was(serve: Serve, code: str, part: str) -> None:
+    [first, again] = [turn.sent("error")[0]["traceback"] for turn in serve(code, "%tb")]
+    assert first == again
+    assert "\n".join(again).count(part) == 1
+
+
 def test_a_syntax_error_does_not_end_the_session(serve: Serve) -> None:
     [broken, after] = serve("for x in", "1 + 1")
     assert broken.reply["ename"] in ("SyntaxError", "_IncompleteInputError")

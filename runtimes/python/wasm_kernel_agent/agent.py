@@ -89,10 +89,15 @@ class Agent:
             os.environ.update(request.get("env") or {})
             seeds.refresh()
             if self._in_guest:
-                os.chdir(_WORKSPACE)
+                self._go_home()
         elif request.get("reseed", False):
             seeds.refresh(everything=True)
         return {"status": "ok"}
+
+    def _go_home(self) -> None:
+        os.chdir(_WORKSPACE)
+        if self.shell is not None:
+            self.shell.user_ns["_dh"] = [_WORKSPACE]  # the folders that `%cd -` goes back to
 
     def _query(self, op: str, request: Reply) -> Reply:
         answer = queries.ANSWERS[op]

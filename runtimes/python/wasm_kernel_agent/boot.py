@@ -8,7 +8,19 @@ import os
 import sys
 from typing import Any
 
-from wasm_kernel_agent import completion, immortal, loop, modules, plots, queries, refusals, themes
+from wasm_kernel_agent import (
+    completion,
+    executors,
+    folders,
+    immortal,
+    loop,
+    modules,
+    plots,
+    queries,
+    refusals,
+    sources,
+    themes,
+)
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.shell import GuestShell, configuration
@@ -33,6 +45,9 @@ def make_shell(door: Door) -> GuestShell:
 def prepare_guest(shell: GuestShell) -> None:
     """Import what notebooks use, and freeze it, so that each session finds it in memory."""
     refusals.install()
+    executors.install()
+    folders.install()
+    sources.install()
     _path()
     import numpy  # noqa: F401
     import pandas  # noqa: F401

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wasm_kernel_agent import bundles
-from wasm_kernel_agent.outbox import flush
+from wasm_kernel_agent.integers import IntegerNotice
+from wasm_kernel_agent.outbox import flush, note
 from wasm_kernel_agent.shell import text_of
 from wasm_kernel_agent.signals import Signals
 from wasm_kernel_agent.stdin import Stdin
@@ -23,6 +24,7 @@ class Cells:
         self._shell = shell
         self._signals = signals
         self._stdin = stdin
+        self._integers = IntegerNotice()
 
     def execute(self, request: Reply) -> Reply:
         """Run a cell as `request` says; the reply as Jupyter's `execute_reply` has it."""
@@ -32,6 +34,7 @@ class Cells:
         shell.payload_manager.clear_payload()
         try:
             error = self._run(request)
+            self._after(request)
         finally:
             flush()
             self._settle()
@@ -72,6 +75,15 @@ class Cells:
             error = shell.ended
         # a value that could not be shown fails its cell, as under ipykernel
         return error if error is not None else shell.display_error
+
+    def _after(self, request: Reply) -> None:
+        """What a cell has begun goes on as far as it can now; what it should know is said."""
+        try:
+            self._signals.interruptible(self._shell.awaiter.go_on)
+        except KeyboardInterrupt:
+            note("the tasks that this cell left were interrupted; they go on with the next cell")
+        if not request.get("silent"):
+            self._integers.look(self._shell.user_ns, request["code"])
 
     def _settle(self) -> None:
         """End what a cell left half done, such as a debugger that was interrupted."""

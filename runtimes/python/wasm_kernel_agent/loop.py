@@ -7,12 +7,20 @@ ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from asyncio import base_events
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from wasm_kernel_agent.outbox import note
+
 _SLICE = 0.05
+_PASSES = 100  # of the loop after a cell: a task that never waits must not hold up the reply
+_WAITING = (
+    "a task is still waiting. Nothing runs between cells here: it goes on while a cell awaits "
+    "something, such as the task itself. (This is said once.)"
+)
 
 
 class NothingToWaitFor(RuntimeError):
@@ -58,6 +66,19 @@ class GuestLoop(base_events.BaseEventLoop):
         """Whether a callback waits to be run."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
+    def run_ready(self, passes: int) -> None:
+        """Let tasks and callbacks go on as long as they need no waiting, `passes` times at most."""
+        while self.something_due and passes > 0:
+            self.call_soon(self.stop)
+            self.run_forever()
+            passes -= 1
+
+    @property
+    def something_due(self) -> bool:
+        """Whether a callback or a timer can run without waiting."""
+        timers = self._scheduled  # type: ignore[attr-defined]
+        return self.something_ready or bool(timers and timers[0]._when <= self.time())
+
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none: `_Sleeper.select` returns an empty list."""
 
@@ -86,6 +107,28 @@ def install() -> None:
     asyncio.set_event_loop(GuestLoop())
 
 
+def allow_tasks(awaiter: Awaiter) -> None:
+    """Let `asyncio.create_task` work in a cell without `await`, as under ipykernel.
+
+    There, a loop runs beneath every cell. Here, the task waits for the end of the cell.
+    """
+    create = asyncio.create_task
+
+    @functools.wraps(create)
+    def create_task(coro: Any, **options: Any) -> asyncio.Task[Any]:
+        __tracebackhide__ = True
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = awaiter.loop
+        task: asyncio.Task[Any] = loop.create_task(coro, **options)
+        return task
+
+    places: tuple[Any, ...] = (asyncio, asyncio.tasks)
+    for place in places:
+        place.create_task = create_task
+
+
 class Awaiter:
     """Runs cells with a top-level `await`, all on one loop.
 
@@ -93,29 +136,48 @@ class Awaiter:
     """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: GuestLoop | None = None
+        self._told = False
         self.cause: BaseException | None = None
 
     def __str__(self) -> str:
         return "asyncio"
 
-    def make_current(self) -> None:
-        """Give the coming cell a loop for `asyncio.get_event_loop()`."""
+    @property
+    def loop(self) -> GuestLoop:
+        """The loop of all cells."""
         if self._loop is None or self._loop.is_closed():
             self._loop = GuestLoop()
-        asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def make_current(self) -> None:
+        """Give the coming cell a loop for `asyncio.get_event_loop()`."""
+        asyncio.set_event_loop(self.loop)
+
+    def go_on(self) -> None:
+        """Let the tasks that cells left behind run as far as they can without waiting.
+
+        Between cells nothing runs; where a task needs that, it is said once.
+        """
+        if self._loop is None or self._loop.is_closed():
+            return
+        self._loop.run_ready(_PASSES)
+        waiting = len(asyncio.all_tasks(self._loop))
+        if waiting and not self._told:
+            self._told = True
+            note(_WAITING)
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The value of `coroutine`, run to its end."""
         self.make_current()
-        assert self._loop is not None
-        task = self._loop.create_task(coroutine)
+        loop = self.loop
+        task = loop.create_task(coroutine)
         try:
-            return self._loop.run_until_complete(task)
+            return loop.run_until_complete(task)
         except (KeyboardInterrupt, NothingToWaitFor) as cause:
             if task.done():
                 raise
-            return self._end(self._loop, task, cause)
+            return self._end(loop, task, cause)
 
     def _end(
         self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], cause: BaseException

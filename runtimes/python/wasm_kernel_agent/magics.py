@@ -10,6 +10,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.utils import openpy
 
+from wasm_kernel_agent import notebooks
+
 
 @magics_class
 class KernelMagics(Magics):
@@ -36,6 +38,19 @@ class KernelMagics(Magics):
             page.page(self.shell.pycolorize(source))
         else:
             page.page(path.read_text(errors="replace"))
+
+    @line_magic
+    def notebook(self, line: str) -> None:
+        """Write this session's inputs, results and errors to a notebook: `%notebook FILE.ipynb`.
+
+        What was printed or displayed is not kept in the kernel; save the notebook in the front end
+        to have it.
+        """
+        name = line.strip()
+        if not name:
+            raise UsageError("%notebook takes a file's name, such as: %notebook session.ipynb")
+        notebooks.write(notebooks.of_history(self.shell.history_manager), Path(name).expanduser())
+        print(f"Written: {name}")
 
     @line_magic
     def autosave(self, line: str) -> None:

@@ -21,7 +21,8 @@ NO_PROCESSES = (
 )
 NO_THREADS = (
     "can't start new thread: the sandbox has no threads. "
-    "Call the function directly, or use asyncio for things that wait."
+    "Call the function directly, use asyncio for things that wait, or "
+    "concurrent.futures.ThreadPoolExecutor, which makes its calls one after another here."
 )
 NO_NETWORK = (
     "the sandbox has no network, so {what} can't work. "
@@ -42,6 +43,8 @@ _ONLY_HERE = {
     "man": "there are no manual pages in the sandbox: use help() or ?",
     "killbgscripts": "there are no background scripts in the sandbox",
     "qtconsole": "no second console can connect from inside the sandbox",
+    "pastebin": "the sandbox has no network: copy the cells, or write them to a file with %save",
+    "subshell": "this kernel has no subshells: one cell runs at a time",
     "connect_info": "the connection is made outside the sandbox and is not visible inside",
 }
 

@@ -6,25 +6,26 @@ import asyncio
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from traitlets import CBool, Instance, Type, default
 from traitlets.config import Config
 
-from wasm_kernel_agent import frames, refusals
+from wasm_kernel_agent import frames, groups, hints, notebooks, refusals
 from wasm_kernel_agent.commands import Commands
 from wasm_kernel_agent.completion import Subject
 from wasm_kernel_agent.display import FrameHook, FramePublisher
 from wasm_kernel_agent.limits import LimitMagic, in_place
-from wasm_kernel_agent.loop import Awaiter
+from wasm_kernel_agent.loop import Awaiter, allow_tasks
 from wasm_kernel_agent.magics import KernelMagics
 from wasm_kernel_agent.outbox import Outbox, flush
+from wasm_kernel_agent.shelf import Shelf
 from wasm_kernel_agent.travel import TravelMagics
 
 NEXT_INPUT_CHARACTERS = 1_000_000
@@ -36,15 +37,6 @@ _ENVIRONMENT = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
 }
-
-
-class Shelf(dict[str, Any]):
-    """What `%store`, `%bookmark` and `%cd` remember; it lives as long as the session."""
-
-    def keys(self, pattern: str | None = None) -> Any:
-        """The keys, or those that match a shell pattern."""
-        names = super().keys()
-        return names if pattern is None else [name for name in names if fnmatch(name, pattern)]
 
 
 _Base: Any = InteractiveShell
@@ -69,10 +61,11 @@ class GuestShell(_Base):  # type: ignore[misc]
         self.awaiter = Awaiter()
         self.commands = Commands()
         super().__init__(**kwargs)
-        self._db = Shelf()
+        self._db = Shelf(_home(self.profile_dir) / "db")
         self.display_pub.outbox = outbox
         self.displayhook.outbox = outbox
         self.loop_runner = self.awaiter
+        allow_tasks(self.awaiter)
         self.Completer.use_jedi = False
         self.subject = Subject(self.Completer)
         self.extension_manager.load_extension("storemagic")
@@ -171,6 +164,19 @@ class GuestShell(_Base):  # type: ignore[misc]
         """
         return self.commands.output(self.var_expand(cmd, depth=depth + 1), split=split)
 
+    def safe_execfile_ipy(
+        self, fname: Any, shell_futures: bool = False, raise_exceptions: bool = False
+    ) -> None:
+        """`%run FILE` for a notebook, or for Python with magics in it (`.ipy`)."""
+        path = Path(fname).expanduser()
+        is_notebook = path.suffix == ".ipynb"
+        for cell in notebooks.code_cells(path) if is_notebook else [path.read_text("utf-8")]:
+            result = self.run_cell(cell, silent=True, shell_futures=shell_futures)
+            if raise_exceptions:
+                result.raise_error()
+            elif not result.success:
+                break
+
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, with no traceback or interrupt left over from an earlier one."""
         self.last_traceback = None
@@ -194,6 +200,7 @@ class GuestShell(_Base):  # type: ignore[misc]
             value.add_note(f"[wasm-kernel] {cut:,} frames of the traceback are not shown")
         if isinstance(value, MemoryError) and not value.args:
             value.args = (self._memory_full(),)
+        hints.add_hint(value)
         return kind, value, traceback
 
     def _memory_full(self) -> str:
@@ -202,6 +209,27 @@ class GuestShell(_Base):  # type: ignore[misc]
             f"this needs more than the sandbox's memory{size}. The variables are kept. "
             "Delete what you no longer need, or raise memory_bytes."
         )
+
+    def showtraceback(
+        self,
+        exc_tuple: Any = None,
+        filename: str | None = None,
+        tb_offset: int | None = None,
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
+        """Show an error; a group of them as Python lays it out, and as an error all the same."""
+        caught = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or _last_error()
+        plain = exception_only or isinstance(caught, SyntaxError | UsageError)
+        if plain or not groups.holds_group(caught):
+            super().showtraceback(
+                exc_tuple, filename, tb_offset, exception_only, running_compiled_code
+            )
+            return
+        kind, value, trace = self._get_exc_info(exc_tuple)
+        self._showtraceback(kind, value, groups.lines(value, trace, self.compile))
+        if self.call_pdb:
+            self.debugger(force=True)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         """Send the error, and remember its lines for the reply."""
@@ -240,6 +268,16 @@ def text_of(error: BaseException | None) -> str:
         return f"<{type(error).__name__}, whose text raised {type(problem).__name__}>"
 
 
+def _last_error() -> BaseException | None:
+    """What `%tb` shows."""
+    return getattr(sys, "last_value", None)
+
+
+def _home(profile: Any) -> Path:
+    """Where what outlives the session lies: a hidden folder of the workspace."""
+    return Path("/app/.ipython") if sys.platform == "wasi" else Path(profile.location)
+
+
 def configuration() -> Config:
     """IPython's settings in the guest: history in memory, no thread, no banner."""
     config = Config()
@@ -252,4 +290,4 @@ def configuration() -> Config:
     return config
 
 
-__all__ = ["GuestShell", "Shelf", "configuration", "text_of"]
+__all__ = ["GuestShell", "configuration", "text_of"]

@@ -1,0 +1,103 @@
+"""What a guest's error says of the sandbox, and what `inspect` finds out about cells."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from wasm_kernel import BaseSandbox
+from wasm_kernel.result import SandboxResult
+
+
+def shown(result: SandboxResult) -> str:
+    assert result.error is not None
+    return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(result.error.traceback))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('sales.csv')",
+        "open('data/sales.csv')",
+        "open('/home/jo/sales.csv')",
+        "import pandas; pandas.read_csv('sales.csv')",
+        "import os; os.listdir('data')",
+        "from pathlib import Path; Path('sales.csv').read_text()",
+    ],
+)
+def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox, code: str) -> None:
+    text = shown(module_sandbox.execute(code))
+    assert "No such file" in text
+    assert "wasm-kernel sessions write" in text
+    assert text.count("[wasm-kernel]") == 1
+
+
+def test_the_hint_knows_nothing_of_the_host(module_sandbox: BaseSandbox) -> None:
+    there, missing = ("/etc/passwd", "/etc/no-such-thing")
+    texts = [shown(module_sandbox.execute(f"open({name!r})")) for name in (there, missing)]
+    hints = {text.partition("[wasm-kernel]")[2] for text in texts}
+    assert len(hints) == 1
+
+
+def test_a_missing_scratch_file_needs_no_hint(module_sandbox: BaseSandbox) -> None:
+    assert "[wasm-kernel]" not in shown(module_sandbox.execute("open('/tmp/nope')"))
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("requests", "%pip install requests"),
+        ("dotenv", "%pip install python-dotenv"),
+        ("resource", "belongs to an operating system"),
+    ],
+)
+def test_a_missing_module_says_what_can_be_done(
+    module_sandbox: BaseSandbox, module: str, sentence: str
+) -> None:
+    assert sentence in shown(module_sandbox.execute(f"import {module}"))
+
+
+def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: BaseSandbox) -> None:
+    assert "%pip" not in shown(module_sandbox.execute("import numpy.nonesuch"))
+
+
+GROUP = """
+def fail():
+    raise ExceptionGroup("several", [ValueError(1), ExceptionGroup("more", [KeyError(2)])])
+fail()
+"""
+
+
+def test_a_group_of_exceptions_is_an_error_with_its_parts(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute(GROUP)
+    text = shown(result)
+    assert result.error is not None
+    assert result.error.ename == "ExceptionGroup"
+    for part in ("ValueError", "KeyError", "in fail", "Cell In["):
+        assert part in text
+    assert "interactiveshell" not in text
+
+
+def test_a_group_among_the_causes_is_laid_out_too(module_sandbox: BaseSandbox) -> None:
+    code = "try:\n    fail()\nexcept Exception as group:\n    raise RuntimeError('so') from group"
+    module_sandbox.execute(GROUP)
+    text = shown(module_sandbox.execute(code))
+    assert "KeyError" in text
+    assert text.rstrip().endswith("so")
+
+
+@pytest.mark.parametrize("body", ["    size = 1", "    def area(self): return 1"])
+def test_a_class_of_a_cell_shows_its_source(module_sandbox: BaseSandbox, body: str) -> None:
+    module_sandbox.execute(f"class Shape:\n{body}")
+    [page] = module_sandbox.execute("Shape??").reply["payload"]
+    assert "Source:" in page["data"]["text/plain"]
+    printed = module_sandbox.execute("import inspect; print(inspect.getsource(Shape))").stdout
+    assert printed.rstrip() == f"class Shape:\n{body}"
+
+
+def test_the_latest_class_of_a_name_is_shown(module_sandbox: BaseSandbox) -> None:
+    for size in (1, 2):
+        module_sandbox.execute(f"class Box:\n    size = {size}")
+    printed = module_sandbox.execute("import inspect; print(inspect.getsource(Box))").stdout
+    assert "size = 2" in printed

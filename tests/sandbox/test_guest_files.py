@@ -1,0 +1,82 @@
+"""The working folder, `%store` and notebooks as files, in a real guest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, create_sandbox
+
+
+@pytest.mark.parametrize("there", ["a/..", "a/../a/./..", "../app"])
+def test_the_working_folder_is_one_plain_path(module_sandbox: BaseSandbox, there: str) -> None:
+    code = f"import os; os.makedirs('/app/a', exist_ok=True); os.chdir('/app'); os.chdir({there!r})"
+    assert module_sandbox.execute(code).success
+    assert module_sandbox.execute("print(os.getcwd(), end='')").stdout == "/app"
+
+
+def test_cd_goes_back_and_forth(sandbox: BaseSandbox) -> None:
+    sandbox.execute("%mkdir a")
+    assert sandbox.execute("%cd a").stdout == "/app/a\n"
+    assert sandbox.execute("%cd ..").stdout == "/app\n"
+    assert sandbox.execute("%cd -").stdout == "/app/a\n"
+    history = sandbox.execute("%dhist").stdout.splitlines()
+    assert history[1:] == ["0: /app", "1: /app/a", "2: /app", "3: /app/a"]
+
+
+def test_what_is_stored_outlives_the_kernel(warm: None, tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path) as first:
+        stored = first.execute("import numpy as np\nkept = {'a': np.ones(3)}\n%store kept")
+        assert stored.stdout == "Stored 'kept' (dict)\n"
+        first.execute("%alias greet echo hello\n%store greet\n%bookmark here")
+    with create_sandbox(workspace=tmp_path) as second:
+        assert "kept" in second.execute("%store").stdout
+        second.execute("%store -r kept greet")
+        assert second.execute("kept['a'].sum()").outputs[0].data["text/plain"] == "np.float64(3.0)"
+        assert second.execute("%greet").stdout == "hello\n"
+        assert "here" in second.execute("%bookmark -l").stdout
+        second.execute("%store -d kept")
+        assert "no stored variable" in second.execute("%store -r kept").stdout
+
+
+def test_what_cannot_be_stored_leaves_nothing_behind(sandbox: BaseSandbox) -> None:
+    assert not sandbox.execute("hard = (n for n in ())\n%store hard").success
+    assert "hard" not in sandbox.execute("%store").stdout
+
+
+def test_a_notebook_runs_in_the_namespace_that_asks(sandbox: BaseSandbox) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "x = 0"},
+        {"cell_type": "code", "source": ["x = 20\n", "%time y = 2"]},
+        {"cell_type": "code", "source": "z = x + y"},
+    ]
+    (sandbox.workspace / "other.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    assert sandbox.execute("%run other.ipynb").success
+    assert sandbox.execute("z").outputs[0].data["text/plain"] == "22"
+
+
+def test_a_notebook_that_fails_says_where(sandbox: BaseSandbox) -> None:
+    cells = [{"cell_type": "code", "source": source} for source in ("1/0", "after = 1")]
+    (sandbox.workspace / "bad.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    result = sandbox.execute("%run bad.ipynb")
+    assert result.error is not None
+    assert result.error.ename == "ZeroDivisionError"
+    assert not sandbox.execute("after").success
+
+
+def test_what_is_no_notebook_is_refused_in_a_sentence(sandbox: BaseSandbox) -> None:
+    (sandbox.workspace / "no.ipynb").write_text("[]")
+    assert "no.ipynb is no notebook" in sandbox.execute("%run no.ipynb").stderr
+
+
+def test_history_becomes_a_valid_notebook(sandbox: BaseSandbox) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    for code in ("x = 41", "x + 1", "1/0", "%notebook out.ipynb"):
+        sandbox.execute(code)
+    book = nbformat.read(sandbox.workspace / "out.ipynb", as_version=4)
+    nbformat.validate(book)
+    assert [cell.source for cell in book.cells] == ["x = 41", "x + 1", "1/0"]
+    assert book.cells[1].outputs[0].data["text/plain"] == "42"
+    assert book.cells[2].outputs[0].ename == "ZeroDivisionError"
