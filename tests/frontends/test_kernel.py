@@ -248,6 +248,12 @@ def test_settings_of_other_kernels_are_accepted_in_silence(start: Start) -> None
     assert kernel.log.read_bytes() == b""
 
 
+def test_settings_of_this_kernel_are_accepted_in_silence(start: Start) -> None:
+    kernel = start("--WasmKernel.resume=always", "--WasmKernel.cell_timeout=60")
+    kernel.run("pass")
+    assert kernel.log.read_bytes() == b""
+
+
 @pytest.mark.parametrize(
     ("argument", "named"),
     [

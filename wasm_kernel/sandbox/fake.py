@@ -124,7 +124,7 @@ class FakeSandbox:
             cell.set_result(self.result(CellError("KeyboardInterrupt", "")))
         return running is not None or bool(waiting)
 
-    def close(self) -> None:
+    def close(self, *, anew: bool = False) -> None:
         """As `BaseSandbox.close`."""
         self._closed = True
         self.interrupt()

@@ -206,11 +206,18 @@ class BaseSandbox(Travelling):
         """Whether `close` was called."""
         return self._closed
 
-    def close(self) -> None:
-        """Stop what runs and give everything back; idempotent, from any thread."""
+    def close(self, *, anew: bool = False) -> None:
+        """Stop what runs and give everything back; idempotent, from any thread.
+
+        Args:
+            anew: Whether the variables end here: who opens the session next begins without them,
+                also where it would go on.
+        """
         with self._guard:
             thread, self._closed = self._thread, True
             waiting = list(self._waiting)
+        if anew:
+            self._life.timeline.forsake()
         for cell in waiting:
             cell.cancel()
         self._life.clock.close()

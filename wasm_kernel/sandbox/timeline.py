@@ -27,6 +27,11 @@ _RESUMED = (
     "[wasm-kernel] The session goes on after a break: the variables are as they were after "
     "{after}. What ran later is lost; the files in /app are as they were left.\n"
 )
+_CONTINUED = "[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
+_FORKED = (
+    "[wasm-kernel] This session was forked off another one: variables and files are as they were "
+    "there after {after}.\n"
+)
 _LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
 _UNSAVED = (
     "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
@@ -84,7 +89,12 @@ class Timeline:
             self._go_on(history)
         else:
             history.clear()
+        self._claim.settled()
         return history
+
+    def forsake(self) -> None:
+        """Who opens the session next begins without these variables. Any thread."""
+        self._claim.forsake()
 
     def _go_on(self, history: History) -> None:
         try:
@@ -97,9 +107,14 @@ class Timeline:
         if head is None:
             history.clear()
             return
-        self.troubles.append(_RESUMED.format(after=_place(head)))
+        self.troubles.append(self._words().format(after=_place(head)))
         if damaged:
             self.troubles.append(_DAMAGED.format(count=len(damaged)))
+
+    def _words(self) -> str:
+        if self._claim.forked:
+            return _FORKED
+        return _RESUMED if self._claim.crashed else _CONTINUED
 
     def _trouble(self, problem: Exception) -> None:
         self.troubles.append(_UNSAVED.format(why=_why(problem)))

@@ -26,6 +26,7 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
+from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
@@ -106,9 +107,8 @@ class WasmKernelApp(JupyterApp):
     def run(self, factory: SandboxFactory) -> None:
         """Be a kernel until somebody shuts it down."""
         path = place_of(self.connection_file)
-        session_id = self.settings.session_id or session_of(path)
         policy = self.settings.policy()
-        session = Session(self.settings.root, session_id)
+        session = Session(self.settings.root, self._session_id(path))
         try:
             sandbox = factory(session, policy, Resume(self.settings.resume))
             try:
@@ -117,6 +117,13 @@ class WasmKernelApp(JupyterApp):
                 sandbox.close()
         finally:
             session.closed()
+
+    def _session_id(self, path: Path) -> str:
+        """The session that is named, or the notebook's own, or the connection file's."""
+        of_notebook = None
+        if self.settings.resume == Resume.ALWAYS.value:
+            of_notebook = session_of_notebook(os.environ)
+        return self.settings.session_id or of_notebook or session_of(path)
 
     def _serve(self, sandbox: BaseSandbox, path: Path) -> None:
         from wasm_kernel.frontends.jupyter.starting import Starting

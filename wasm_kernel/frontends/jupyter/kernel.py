@@ -19,6 +19,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import about, messages
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
+from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
 from wasm_kernel.sandbox.frames import Error, Stream, plain
@@ -51,6 +52,14 @@ class WasmKernel(PlainKernel):
         self._tasks: set[asyncio.Task[None]] = set()
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         self._stdin = StdinChannel(self.stdin_socket, self._session)
+
+    @classmethod
+    def section_names(cls) -> list[str]:
+        """The sections of the configuration that are meant for this class.
+
+        That of its own name is `KernelSettings`'s, which has been read by now.
+        """
+        return [name for name in super().section_names() if name != SECTION]
 
     @property
     def kernel_info(self) -> Content:
@@ -237,8 +246,12 @@ class WasmKernel(PlainKernel):
         self.io_loop.add_callback(self.io_loop.stop)
 
     async def do_shutdown(self, restart: bool) -> Content:
-        """Close the sandbox, also under a cell that computes. On the control thread."""
-        closing = threading.Thread(target=self.sandbox.close, name="closing", daemon=True)
+        """Close the sandbox, also under a cell that computes. On the control thread.
+
+        A restart begins anew: "Restart and run all" is to show what the cells do by themselves.
+        """
+        close = partial(self.sandbox.close, anew=restart)
+        closing = threading.Thread(target=close, name="closing", daemon=True)
         closing.start()
         for _ in range(int(CLOSE_SECONDS / CLOSE_POLL)):
             if not closing.is_alive():

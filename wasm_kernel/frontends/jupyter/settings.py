@@ -40,7 +40,8 @@ class _Session(Configurable):
         "",
         config=True,
         help="The session to open. By default it comes from the connection file's name, so that a "
-        "restarted kernel finds its files again.",
+        "restarted kernel finds its files again; with resume=always from the notebook's path, "
+        "where Jupyter's server tells it.",
     )
     workspace_root = Unicode(
         config=True,
@@ -52,8 +53,8 @@ class _Session(Configurable):
         Resume.CRASH.value,
         config=True,
         help="When to go on with the variables that an earlier kernel left in the session: never, "
-        "after a crash of its process, or always. A restart that you ask for begins anew unless "
-        "it is always.",
+        "after a crash of its process, or always, also tomorrow in the same notebook. A restart "
+        "that you ask for begins anew.",
     )
     allow_unsigned = Bool(
         False,

@@ -1,0 +1,80 @@
+"""A kernel process as Jupyter's server starts one for a notebook, and a client of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import KernelManager
+
+SECONDS = 60
+
+
+class RealKernel:
+    """A running kernel.
+
+    Args:
+        sessions: The folder of the sessions' folders.
+        notebook: The notebook that it belongs to, as the server tells it.
+        traits: What the command line sets on `WasmKernel`.
+    """
+
+    def __init__(self, sessions: Path, notebook: Path | None = None, **traits: str) -> None:
+        env = {**os.environ, "WASM_KERNEL_WORKSPACE_ROOT": str(sessions)}
+        if notebook is not None:
+            env["JPY_SESSION_NAME"] = str(notebook)
+        self.manager = KernelManager(kernel_name="wasm-python")
+        self.manager.start_kernel(
+            env=env,
+            extra_arguments=[f"--WasmKernel.{name}={value}" for name, value in traits.items()],
+        )
+        self._connect()
+
+    def _connect(self) -> None:
+        self.client: Any = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=SECONDS)
+
+    def run(self, code: str) -> dict[str, str]:
+        """What a cell wrote, by stream; `value` is its result, `error` the name of its error."""
+        said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": ""}
+
+        def hear(message: Any) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                said[content["name"]] += content["text"]
+            elif message["msg_type"] == "execute_result":
+                said["value"] = content["data"]["text/plain"]
+            elif message["msg_type"] == "error":
+                said["error"] = content["ename"]
+
+        self.client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
+        return said
+
+    def send(self, code: str) -> None:
+        """Send a cell and do not wait for it."""
+        self.client.execute(code)
+
+    def kill(self) -> None:
+        """The process is gone from one moment to the next."""
+        self.manager.signal_kernel(signal.SIGKILL)
+
+    def autorestart(self) -> None:
+        """What Jupyter's server does where a kernel is gone."""
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=True)
+        self._connect()
+
+    def restart(self) -> None:
+        """What "Restart kernel" does."""
+        self.client.stop_channels()
+        self.manager.restart_kernel()
+        self._connect()
+
+    def shut_down(self) -> None:
+        """What "Shut down kernel" does; idempotent."""
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel()
