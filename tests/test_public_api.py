@@ -18,6 +18,7 @@ from wasm_kernel import errors
 NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
+    *("prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
     *("SessionIdError", "SessionInUse", "WorkspaceError"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
     *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),

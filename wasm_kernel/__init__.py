@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from wasm_kernel.events import SandboxLogger
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
-    from wasm_kernel.result import CellError, SandboxResult
+    from wasm_kernel.result import CellError, PruneResult, SandboxResult
     from wasm_kernel.sandbox.checkpoints import Checkpoint
     from wasm_kernel.sandbox.claim import Resume
     from wasm_kernel.sandbox.creation import create_sandbox
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         delete_session_workspace,
         get_session_sandbox,
     )
+    from wasm_kernel.sessions.pruning import NoWorkspaceRoot, PruneError, prune_sessions
     from wasm_kernel.sessions.session import WorkspaceError
 
 __version__ = "0.1.0"
@@ -64,8 +65,11 @@ __all__ = [
     "ImageError",
     "Interrupted",
     "Mount",
+    "NoWorkspaceRoot",
     "OutOfFuel",
     "PolicyError",
+    "PruneError",
+    "PruneResult",
     "Resume",
     "RuntimeType",
     "SandboxClosed",
@@ -81,6 +85,7 @@ __all__ = [
     "create_session_sandbox",
     "delete_session_workspace",
     "get_session_sandbox",
+    "prune_sessions",
 ]
 
 _HOMES = {
@@ -89,6 +94,9 @@ _HOMES = {
     "Checkpoint": "wasm_kernel.sandbox.checkpoints",
     "ExecutionPolicy": "wasm_kernel.policy",
     "Mount": "wasm_kernel.policy",
+    "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
+    "PruneError": "wasm_kernel.sessions.pruning",
+    "PruneResult": "wasm_kernel.result",
     "Resume": "wasm_kernel.sandbox.claim",
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
@@ -99,6 +107,7 @@ _HOMES = {
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
     "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
+    "prune_sessions": "wasm_kernel.sessions.pruning",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a cell came to: `SandboxResult`, and the pieces it is made of."""
+"""What came of something: of a cell `SandboxResult` and its pieces, of pruning `PruneResult`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+_STEP = 1024
+_UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,54 @@ class SandboxResult:
     outputs: tuple[Output, ...] = ()
     reply: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PruneResult:
+    """What `prune_sessions` came to.
+
+    Attributes:
+        deleted_sessions: The ids of the sessions that were deleted, the oldest first; in a dry
+            run, of those that would be.
+        skipped_sessions: The ids of sessions that were left alone although they may be old: those
+            without readable metadata, and those that are open in some process.
+        reclaimed_bytes: The size of all files of the deleted sessions; a file with two names
+            counts once.
+        errors: Why a session could not be deleted, by its id.
+        dry_run: Whether nothing was really deleted.
+        skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata` or
+            `alive`.
+    """
+
+    deleted_sessions: list[str] = field(default_factory=list)
+    skipped_sessions: list[str] = field(default_factory=list)
+    reclaimed_bytes: int = 0
+    errors: dict[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    skip_reasons: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """A summary for people: counts, bytes, and each reason and error."""
+        mode, would = ("Dry run: ", "would be ") if self.dry_run else ("", "")
+        summary = (
+            f"{mode}{_counted(len(self.deleted_sessions))} {would}deleted, "
+            f"{len(self.skipped_sessions)} skipped, "
+            f"{readable(self.reclaimed_bytes)} {would}reclaimed."
+        )
+        skipped = [f"  skipped {name}: {why}" for name, why in self.skip_reasons.items()]
+        failed = [f"  failed {name}: {why}" for name, why in self.errors.items()]
+        return "\n".join([summary, *skipped, *failed])
+
+
+def _counted(sessions: int) -> str:
+    return f"{sessions} session" if sessions == 1 else f"{sessions} sessions"
+
+
+def readable(size: int) -> str:
+    """A number of bytes as people read it, such as `1.5 MB`; a kilobyte has 1024."""
+    if size < _STEP:
+        return f"{size} bytes" if size != 1 else "1 byte"
+    power = 1
+    while power < len(_UNITS) and round(size / _STEP**power, 1) >= _STEP:
+        power += 1
+    return f"{size / _STEP**power:.1f} {_UNITS[power - 1]}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _KEPT = 16
 _OWNER = stat.S_IRWXU
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Descent:
@@ -23,7 +23,7 @@ class Descent:
     def __init__(self, root: Path | int) -> None:
         """Begin in a folder, named by its path or by a descriptor that stays the caller's."""
         place, parent = (".", root) if isinstance(root, int) else (root, None)
-        self._open = [os.open(place, FOLDER, dir_fd=parent)]
+        self._open = [open_folder(place, parent)]
         self._marks = [_mark(self._open[0])]
         self._names: list[str] = []
 
@@ -52,7 +52,7 @@ class Descent:
         Raises:
             OSError: it is none, or can't be opened; the walk stands where it stood.
         """
-        fd = self._opened(name) if force else os.open(name, FOLDER, dir_fd=self.fd)
+        fd = open_folder(name, self.fd, force=force)
         self._open.append(fd)
         self._marks.append(_mark(fd))
         self._names.append(name)
@@ -60,16 +60,6 @@ class Descent:
         if far >= 0 and self._open[far] >= 0:
             os.close(self._open[far])
             self._open[far] = -1
-
-    def _opened(self, name: str) -> int:
-        try:
-            fd = os.open(name, FOLDER, dir_fd=self.fd)
-        except PermissionError:
-            _permit(self.fd, name)
-            fd = os.open(name, FOLDER, dir_fd=self.fd)
-        if os.fstat(fd).st_mode & _OWNER != _OWNER:
-            os.fchmod(fd, _OWNER)
-        return fd
 
     def leave(self) -> None:
         """Go back up.
@@ -84,7 +74,7 @@ class Descent:
         self._names.pop()
 
     def _parent(self) -> int:
-        fd = os.open("..", FOLDER, dir_fd=self.fd)
+        fd = os.open("..", _FOLDER, dir_fd=self.fd)
         if _mark(fd) != self._marks[-2]:
             os.close(fd)
             raise OSError(errno.ESTALE, "a folder was moved meanwhile")
@@ -104,7 +94,32 @@ class Descent:
         self.close()
 
 
-def _permit(parent: int, name: str) -> None:
+def open_folder(
+    name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
+) -> int:
+    """A descriptor of a folder, which is no link; close it.
+
+    Args:
+        name: The folder's path, or its name in `parent`.
+        parent: The descriptor of the folder that it is in.
+        force: Whether one that its owner closed to himself is opened for him, for good.
+
+    Raises:
+        OSError: it is none, or can't be opened.
+    """
+    try:
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    except PermissionError:
+        if not force:
+            raise
+        _permit(name, parent)
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    if force and os.fstat(fd).st_mode & _OWNER != _OWNER:
+        os.fchmod(fd, _OWNER)
+    return fd
+
+
+def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
     """Let the owner into a folder; a link in its place is not followed."""
     if sys.platform != "linux":
         os.chmod(name, _OWNER, dir_fd=parent, follow_symlinks=False)

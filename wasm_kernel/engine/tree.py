@@ -59,7 +59,7 @@ def remove(folder: Path) -> None:
         OSError: something can't be removed; a part may be gone.
     """
     with contextlib.suppress(FileNotFoundError):
-        with walk.opened(folder) as here:
+        with walk.opened(folder, force=True) as here:
             walk.empty(here)
         folder.rmdir()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from wasm_kernel.engine.descent import FOLDER, Descent
+from wasm_kernel.engine.descent import Descent, open_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,15 @@ class Entry:
 
 
 @contextmanager
-def opened(folder: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder.
-
-    Args:
-        folder: Its path, or its name in `parent`.
-        parent: The descriptor of the folder that it is in.
+def opened(
+    folder: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
+) -> Iterator[int]:
+    """A descriptor of a folder, for as long as the block lasts; as `descent.open_folder`.
 
     Raises:
         OSError: it can't be opened, or is a link or no folder.
     """
-    descriptor = os.open(folder, FOLDER, dir_fd=parent)
+    descriptor = open_folder(folder, parent, force=force)
     try:
         yield descriptor
     finally:
@@ -133,15 +131,13 @@ def size_of(folder: int, *, force: bool = False) -> int:
 
 
 def empty(folder: int) -> None:
-    """Delete everything below a folder, also below folders that their owner closed to himself.
+    """Delete everything below a folder, also in folders that their owner closed to himself.
 
     Links themselves are deleted, never what they lead to.
 
     Raises:
         OSError: something can't be deleted; what comes before it is gone.
     """
-    if os.fstat(folder).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-        os.fchmod(folder, stat.S_IRWXU)
     for entry in entries(folder, force=True):
         remove = os.rmdir if entry.is_folder else os.unlink
         try:

@@ -143,7 +143,7 @@ def delete_session_workspace(
     LIVE.close(folder.resolve() / name)
     try:
         with walk.opened(folder.resolve()) as root:
-            removal.finish(root, name)
+            removal.finish(root)
             removal.remove(root, name)
     except FileNotFoundError:
         return

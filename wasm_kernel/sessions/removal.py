@@ -9,30 +9,38 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 
 from wasm_kernel.engine import walk
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.sessions.presence import alone
 
-_ASIDE = ".removed-"
+_ASIDE = ".wasm_kernel-removed-"
+_LEFT = re.compile(rf"{re.escape(_ASIDE)}[A-Za-z0-9-]+-[0-9a-f]{{8}}")
 
 
-def remove(root: int, name: str) -> None:
+def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> None:
     """Delete a session's folder that nobody uses.
 
     Args:
         root: A descriptor of the sessions' folder.
         name: The session's id.
+        agree: Called with the folder's descriptor when nobody can use the session any more and
+            nothing has been deleted yet; what it raises keeps the session. Where it is left out, a
+            folder that its owner closed to himself is opened.
 
     Raises:
         FileNotFoundError: there is no such folder.
         SessionInUse: somebody uses the session; nothing was deleted.
         OSError: it is no folder, or something in it can't be deleted.
     """
-    with walk.opened(name, root) as workspace:
+    with walk.opened(name, root, force=agree is None) as workspace:
         with alone(workspace):
+            if agree is not None:
+                agree(workspace)
             aside = f"{_ASIDE}{name}-{secrets.token_hex(4)}"
             try:
                 os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
@@ -45,15 +53,15 @@ def remove(root: int, name: str) -> None:
         _delete(root, aside, workspace)
 
 
-def finish(root: int, name: str = "") -> None:
-    """Delete what earlier removals, of one session or of all, left behind when they were cut short.
+def finish(root: int) -> None:
+    """Delete what earlier removals left behind when they were cut short.
 
     What can't be deleted now stays for the next time.
     """
     with os.scandir(root) as listing:
-        left = [entry.name for entry in listing if entry.name.startswith(f"{_ASIDE}{name}")]
+        left = [entry.name for entry in listing if _LEFT.fullmatch(entry.name)]
     for aside in left:
-        with suppress(OSError), walk.opened(aside, root) as folder:
+        with suppress(OSError), walk.opened(aside, root, force=True) as folder:
             _delete(root, aside, folder)
 
 

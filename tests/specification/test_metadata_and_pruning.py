@@ -1,0 +1,337 @@
+"""Capability: metadata and pruning. A test for each scenario, in the specification's order."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.specification.conftest import ID, Creating, Getting, Heard
+from wasm_kernel import PruneResult, prune_sessions
+from wasm_kernel.engine import walk
+from wasm_kernel.sessions import ids
+
+FIELDS = {"session_id", "created_at", "updated_at", "version"}
+NOBODY = 65534
+
+
+def metadata_of(workspace: Path) -> dict[str, Any]:
+    found = json.loads((workspace / ".metadata.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def time_of(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    assert time.utcoffset() == timedelta(0)
+    return time
+
+
+def a_session(root: Path, hours: float | None, content: bytes = b"") -> str:
+    """A session's folder that was last used so many hours ago; without metadata for None."""
+    session_id = ids.new()
+    workspace = root / session_id
+    workspace.mkdir(parents=True)
+    if hours is not None:
+        text = (datetime.now(UTC) - timedelta(hours=hours)).isoformat()
+        fields = {"session_id": session_id, "created_at": text, "updated_at": text, "version": 1}
+        (workspace / ".metadata.json").write_text(json.dumps(fields))
+    if content:
+        (workspace / "data.bin").write_bytes(content)
+    return session_id
+
+
+# Session workspace creation
+
+
+def test_create_session_with_metadata(create: Creating) -> None:
+    before = datetime.now(UTC)
+    session_id, sandbox = create()
+    found = metadata_of(sandbox.workspace)
+    assert set(found) == FIELDS
+    assert found["session_id"] == session_id
+    assert found["created_at"] == found["updated_at"]
+    assert before <= time_of(found["created_at"]) <= before + timedelta(seconds=1)
+    assert len(found["created_at"].partition(".")[2]) == len("123456+00:00")
+
+
+def test_session_creation_fails_gracefully_if_metadata_write_fails(
+    create: Creating, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    session_id, sandbox = create(logger=heard.logger)
+    monkeypatch.undo()
+    warning = heard.one("session.metadata.failed")
+    assert warning["level"] == "warning"
+    assert warning["session_id"] == session_id
+    assert "No space left" in warning["error"]
+    assert not (sandbox.workspace / ".metadata.json").exists()
+    assert sandbox.execute("print('usable')").stdout == "usable\n"
+
+
+# Session metadata updates
+
+
+def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> None:
+    sandbox = get()
+    file = sandbox.workspace / ".metadata.json"
+    file.write_text(json.dumps({**metadata_of(sandbox.workspace), "tags": ["a", {"b": 1.5}]}))
+    before = [metadata_of(sandbox.workspace)]
+    for code in ("1 + 1", "x = 2"):
+        assert sandbox.execute(code).success
+        before.append(metadata_of(sandbox.workspace))
+    times = [time_of(found["updated_at"]) for found in before]
+    assert times == sorted(set(times))
+    assert abs(datetime.now(UTC) - times[-1]) < timedelta(seconds=5)
+    for found in before:
+        assert {**found, "updated_at": ""} == {**before[0], "updated_at": ""}
+    assert not sandbox.execute("1 / 0").success
+    assert metadata_of(sandbox.workspace) == before[-1]
+
+
+def test_skip_timestamp_update_for_sessions_without_metadata(
+    get: Getting, root: Path, heard: Heard
+) -> None:
+    (root / ID).mkdir(parents=True)
+    sandbox = get(logger=heard.logger)
+    assert sandbox.execute("print('runs')").stdout == "runs\n"
+    assert not (root / ID / ".metadata.json").exists()
+    assert [fields for _, fields in heard.events if fields["level"] == "warning"] == []
+
+
+def test_handle_corrupted_metadata_gracefully(get: Getting, root: Path, heard: Heard) -> None:
+    (root / ID).mkdir(parents=True)
+    (root / ID / ".metadata.json").write_text('{"session_id": ')
+    sandbox = get(logger=heard.logger)
+    for _ in range(3):
+        assert sandbox.execute("print('runs')").stdout == "runs\n"
+    warning = heard.one("session.metadata.corrupted")
+    assert warning["level"] == "warning"
+    assert warning["session_id"] == ID
+    assert "JSON" in warning["error"]
+    assert (root / ID / ".metadata.json").read_text() == '{"session_id": '
+
+
+# Session metadata model
+
+
+def test_metadata_schema_validation(create: Creating) -> None:
+    session_id, sandbox = create()
+    sandbox.execute("1 + 1")
+    found = metadata_of(sandbox.workspace)
+    assert found["session_id"] == session_id == sandbox.workspace.name
+    assert time_of(found["created_at"]) < time_of(found["updated_at"])
+    assert type(found["version"]) is int
+    assert found["version"] == 1
+
+
+def test_metadata_is_hidden_from_guest_code(create: Creating) -> None:
+    _, sandbox = create()
+    before = metadata_of(sandbox.workspace)
+    assert sandbox.execute("import os; print(os.listdir('/app'))").stdout == "[]\n"
+    after = metadata_of(sandbox.workspace)
+    for path in ("/app/.metadata.json", ".metadata.json", "/app/x/../.metadata.json"):
+        refused = sandbox.execute(f"open({path!r})")
+        assert refused.error is not None
+        assert refused.error.ename == "FileNotFoundError"
+    sandbox.execute("open('/app/.metadata.json', 'w').write('{}')")
+    sandbox.execute("os.remove('/app/.metadata.json')")
+    assert metadata_of(sandbox.workspace) == after
+    assert after["created_at"] == before["created_at"]
+
+
+# Workspace pruning API
+
+
+def test_prune_sessions_older_than_threshold(root: Path) -> None:
+    old, recent, legacy = a_session(root, 25), a_session(root, 23), a_session(root, None)
+    result = prune_sessions(older_than_hours=24)
+    assert isinstance(result, PruneResult)
+    assert result.deleted_sessions == [old]
+    assert result.skipped_sessions == [legacy]
+    assert {path.name for path in root.iterdir()} == {recent, legacy}
+
+
+def test_dry_run_mode_lists_candidates_without_deleting(root: Path) -> None:
+    sessions = [a_session(root, hours) for hours in (25, 23, 100)]
+    before = sorted(root.rglob("*"))
+    preview = prune_sessions(older_than_hours=24, dry_run=True)
+    assert preview.dry_run is True
+    assert set(preview.deleted_sessions) == {sessions[0], sessions[2]}
+    assert sorted(root.rglob("*")) == before
+    assert prune_sessions(older_than_hours=24).deleted_sessions == preview.deleted_sessions
+
+
+def test_calculate_disk_space_reclaimed(root: Path) -> None:
+    old = a_session(root, 48, b"x" * 12_345)
+    (root / old / "deep" / "er").mkdir(parents=True)
+    (root / old / "deep" / "er" / "file").write_bytes(b"y" * 55)
+    a_session(root, 1, b"z" * 999)
+    expected = sum(path.stat().st_size for path in (root / old).rglob("*") if path.is_file())
+    preview = prune_sessions(older_than_hours=24, dry_run=True)
+    assert preview.reclaimed_bytes == expected > 12_400
+    assert prune_sessions(older_than_hours=24).reclaimed_bytes == expected
+
+
+@pytest.fixture
+def unprivileged(root: Path) -> Iterator[None]:
+    """Root may delete everything, so that the test is nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    folder = root.parent
+    modes = []
+    for parent in (folder, *folder.parents):
+        modes.append((parent, parent.stat().st_mode))
+        if parent != Path(parent.anchor):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    for path in (root, *root.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    yield
+    os.seteuid(0)
+    for parent, mode in modes:
+        parent.chmod(mode & 0o7777)
+
+
+def test_handle_permission_errors_gracefully(
+    root: Path, heard: Heard, request: pytest.FixtureRequest
+) -> None:
+    first, closed, last = (a_session(root, hours) for hours in (90, 60, 30))
+    (root / closed).chmod(0o500)
+    request.getfixturevalue("unprivileged")
+    result = prune_sessions(older_than_hours=24, logger=heard.logger)
+    assert result.deleted_sessions == [first, last]
+    assert list(result.errors) == [closed]
+    assert "Permission denied" in result.errors[closed]
+    assert heard.one("session.prune.failed")["session_id"] == closed
+    assert (root / closed / ".metadata.json").exists()
+
+
+def test_custom_workspace_root(root: Path, tmp_path: Path) -> None:
+    custom = tmp_path / "custom"
+    there, here = a_session(custom, 48), a_session(root, 48)
+    assert prune_sessions(24, workspace_root=custom).deleted_sessions == [there]
+    assert (root / here).exists()
+    with pytest.raises(FileNotFoundError, match="workspace_root"):
+        prune_sessions(24, workspace_root=tmp_path / "nowhere")
+
+
+# Pruning result model
+
+
+def test_pruneresult_contains_operation_details(root: Path) -> None:
+    old, legacy = a_session(root, 48), a_session(root, None)
+    result = prune_sessions(24)
+    assert result.deleted_sessions == [old]
+    assert result.skipped_sessions == [legacy]
+    assert type(result.reclaimed_bytes) is int
+    assert result.reclaimed_bytes > 0
+    assert result.errors == {}
+    assert result.dry_run is False
+    assert result.skip_reasons == {legacy: "no_metadata"}
+
+
+def test_pruneresult_supports_string_representation() -> None:
+    result = PruneResult(["a", "b"], ["c"], 1_572_864, {"d": "Permission denied"}, False)
+    assert "2 sessions deleted, 1 skipped, 1.5 MB reclaimed." in str(result)
+    assert "d: Permission denied" in str(result)
+    assert "Dry run" not in str(result)
+    dry = str(PruneResult(["a"], [], 10, {}, True))
+    assert dry == "Dry run: 1 session would be deleted, 0 skipped, 10 bytes would be reclaimed."
+
+
+# Structured logging for pruning
+
+
+def test_log_pruning_lifecycle_events(root: Path, heard: Heard) -> None:
+    old = a_session(root, 48, b"x" * 100)
+    prune_sessions(older_than_hours=24, logger=heard.logger)
+    assert [name for name, _ in heard.events] == [
+        f"session.prune.{stage}" for stage in ("started", "candidate", "deleted", "completed")
+    ]
+    started, candidate, deleted, completed = (fields for _, fields in heard.events)
+    assert started["threshold"] == 24
+    assert started["workspace_root"] == "workspace"
+    assert started["dry_run"] is False
+    assert candidate["session_id"] == deleted["session_id"] == old
+    assert candidate["age_hours"] == pytest.approx(48, abs=0.01)
+    assert candidate["size_bytes"] == completed["reclaimed_bytes"] > 100
+    assert (completed["deleted_count"], completed["skipped_count"]) == (1, 0)
+    assert completed["duration"] >= 0
+    assert {fields["level"] for _, fields in heard.events} == {"info"}
+
+
+def test_log_warnings_for_skipped_sessions(root: Path, heard: Heard) -> None:
+    legacy, corrupted = a_session(root, None), a_session(root, 48)
+    (root / corrupted / ".metadata.json").write_text("[]")
+    prune_sessions(older_than_hours=24, logger=heard.logger)
+    skipped = heard.of("session.prune.skipped")
+    assert {(fields["session_id"], fields["reason"]) for fields in skipped} == {
+        (legacy, "no_metadata"),
+        (corrupted, "corrupted_metadata"),
+    }
+    assert len(skipped) == 2
+    assert {fields["level"] for fields in skipped} == {"warning"}
+
+
+# Path safety for pruning
+
+
+def test_validate_workspace_root_before_pruning(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="workspace_root"):
+        prune_sessions(24)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match="workspace_root"):
+        prune_sessions(24, workspace_root=tmp_path / "file")
+    outside = a_session(tmp_path / "elsewhere", 48)
+    inside = a_session(root, 48)
+    (root / ids.new()).symlink_to(tmp_path / "elsewhere" / outside)
+    (root / inside / "way out").symlink_to(tmp_path / "elsewhere")
+    assert prune_sessions(24).deleted_sessions == [inside]
+    assert (tmp_path / "elsewhere" / outside / ".metadata.json").exists()
+
+
+def test_prevent_deletion_of_non_session_directories(root: Path, heard: Heard) -> None:
+    old = a_session(root, 48)
+    for name in ("notes", "abc-123", old[:-1], old + "-copy", f"{{{old}}}", old.replace("-", "")):
+        (root / name).mkdir()
+        (root / name / ".metadata.json").write_bytes((root / old / ".metadata.json").read_bytes())
+    result = prune_sessions(0, logger=heard.logger)
+    assert result.deleted_sessions == [old]
+    assert result.skipped_sessions == []
+    assert result.errors == {}
+    assert len(list(root.iterdir())) == 6
+    assert {fields["level"] for _, fields in heard.events} == {"info"}
+
+
+# Backwards compatibility for metadata
+
+
+def test_execute_legacy_session_without_metadata(get: Getting, root: Path, heard: Heard) -> None:
+    (root / ID).mkdir(parents=True)
+    (root / ID / "old.txt").write_text("from before")
+    sandbox = get(logger=heard.logger)
+    assert sandbox.execute("print(open('old.txt').read())").stdout == "from before\n"
+    sandbox.close()
+    assert not (root / ID / ".metadata.json").exists()
+    assert {fields["level"] for _, fields in heard.events} == {"info"}
+
+
+def test_prune_skips_legacy_sessions(root: Path) -> None:
+    kept = {a_session(root, None) for _ in range(3)}
+    gone = {a_session(root, hours) for hours in (0.001, 5, 500)}
+    result = prune_sessions(older_than_hours=0)
+    assert set(result.deleted_sessions) == gone
+    assert set(result.skipped_sessions) == kept
+    assert {path.name for path in root.iterdir()} == kept
+    with walk.opened(root) as folder:
+        assert walk.size_of(folder) == 0

@@ -1,0 +1,270 @@
+"""Deleting the sessions that nobody has used for long: looked over, decided, then carried out.
+
+What decides is `updated_at` in a session's metadata. A session without metadata is never deleted,
+nor is one that is open in any process. Only folders named by a UUID, directly in the sessions'
+folder, are looked at; a link is none, wherever it leads.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from wasm_kernel import events
+from wasm_kernel.engine import walk
+from wasm_kernel.engine.descent import open_folder
+from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.result import PruneResult
+from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
+from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.presence import is_used
+
+_NO_METADATA, _CORRUPTED, _ALIVE = "no_metadata", "corrupted_metadata", "alive"
+
+
+class PruneError(WasmKernelError, ValueError):
+    """Pruning was asked for in a way that makes no sense; nothing was deleted."""
+
+
+class NoWorkspaceRoot(WasmKernelError, FileNotFoundError):
+    """The sessions' folder is not there."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A session's folder, as it was found.
+
+    Attributes:
+        session_id: The session's id.
+        age: How long ago it last did something; None where its metadata does not say.
+        reason: Why not, in one word.
+        problem: What kept its metadata from being read at all.
+    """
+
+    session_id: str
+    age: timedelta | None = None
+    reason: str = ""
+    problem: OSError | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be deleted, the oldest first, and what can't be judged."""
+
+    candidates: tuple[Found, ...]
+    skipped: tuple[Found, ...]
+    failed: tuple[Found, ...]
+
+
+def planned(found: Sequence[Found], limit: timedelta) -> Plan:
+    """What follows from what was found: everything older than `limit` is to go. Pure."""
+    old = [one for one in found if one.age is not None and one.age > limit]
+    return Plan(
+        tuple(sorted(old, key=lambda one: one.age or limit, reverse=True)),
+        tuple(one for one in found if one.reason),
+        tuple(one for one in found if one.problem is not None),
+    )
+
+
+def prune_sessions(
+    older_than_hours: float,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    dry_run: bool = False,
+    logger: SandboxLogger | None = None,
+) -> PruneResult:
+    """Delete the sessions in which no cell has succeeded for long.
+
+    Sessions without metadata, with corrupted metadata, or open in any process are skipped. A
+    session that can't be deleted does not keep the others. Where the clock went back, a session
+    that seems to come from the future is not old.
+
+    Args:
+        older_than_hours: Sessions that were last used longer ago than this go; 0 means all.
+        workspace_root: The folder that holds the sessions' folders.
+        dry_run: Only say what would be deleted; nothing is changed.
+        logger: Hears `session.prune.*`; silent by default.
+
+    Returns:
+        What was deleted and skipped, what failed, and how many bytes it freed.
+
+    Raises:
+        PruneError: `older_than_hours` is no number of hours.
+        NoWorkspaceRoot: there is no such folder.
+    """
+    limit, begun = _hours(older_than_hours), time.monotonic()
+    told = logger or SandboxLogger()
+    with _opened(Path(workspace_root)) as root:
+        told.log_event(
+            events.PRUNE_STARTED,
+            threshold=older_than_hours,
+            workspace_root=str(workspace_root),
+            dry_run=dry_run,
+        )
+        result = _Pruning(limit, dry_run, told).run(root)
+    told.log_event(
+        events.PRUNE_COMPLETED,
+        deleted_count=len(result.deleted_sessions),
+        skipped_count=len(result.skipped_sessions),
+        reclaimed_bytes=result.reclaimed_bytes,
+        duration=time.monotonic() - begun,
+    )
+    return result
+
+
+@contextmanager
+def _opened(root: Path) -> Iterator[int]:
+    try:
+        descriptor = open_folder(root.resolve())
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoWorkspaceRoot(
+            "workspace_root is no folder that exists. Nothing was deleted. Name the folder that "
+            "holds the sessions' folders."
+        ) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _hours(hours: float) -> timedelta:
+    number = isinstance(hours, int | float) and not isinstance(hours, bool)
+    if not number or not math.isfinite(hours) or hours < 0:
+        raise PruneError(
+            f"older_than_hours must be a finite number of hours, at least 0, not {hours!r}. "
+            "Nothing was deleted."
+        )
+    try:
+        return timedelta(hours=hours)
+    except OverflowError:
+        return timedelta.max
+
+
+def survey(root: int, now: datetime) -> list[Found]:
+    """Every session's folder, and when it was last used.
+
+    Args:
+        root: A descriptor of the sessions' folder.
+        now: The present.
+    """
+    with os.scandir(root) as listing:
+        names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
+    seen = (_seen(root, name, now) for name in sorted(names) if ids.uuid_in(name))
+    return [one for one in seen if one is not None]
+
+
+def _seen(root: int, name: str, now: datetime) -> Found | None:
+    """One session's folder; None where it is gone by now."""
+    try:
+        with walk.opened(name, root) as folder:
+            age = _age(folder, name, now)
+        return Found(name, age) if age is not None else Found(name, reason=_NO_METADATA)
+    except MetadataCorrupted:
+        return Found(name, reason=_CORRUPTED)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        return Found(name, problem=problem)
+
+
+def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
+    known = metadata.read(folder, session_id)
+    return now - known.updated_at if known is not None else None
+
+
+class _Wanted(Exception):
+    """The session was used after it had been found old."""
+
+
+class _Pruning:
+    """A plan on its way, and what has come of it so far."""
+
+    def __init__(self, limit: timedelta, dry_run: bool, logger: SandboxLogger) -> None:
+        self._limit = limit
+        self._dry_run = dry_run
+        self._log = logger.log_event
+        self._deleted: list[str] = []
+        self._skipped: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
+        self._bytes = 0
+
+    def run(self, root: int) -> PruneResult:
+        """Look, decide, act."""
+        if not self._dry_run:
+            removal.finish(root)
+        plan = planned(survey(root, metadata.now()), self._limit)
+        for one in plan.skipped:
+            self._skip(one.session_id, one.reason)
+        for one in plan.failed:
+            self._fail(one.session_id, one.problem or OSError())
+        for one in plan.candidates:
+            self._prune(root, one)
+        return PruneResult(
+            deleted_sessions=self._deleted,
+            skipped_sessions=list(self._skipped),
+            reclaimed_bytes=self._bytes,
+            errors=self._errors,
+            dry_run=self._dry_run,
+            skip_reasons=self._skipped,
+        )
+
+    def _prune(self, root: int, one: Found) -> None:
+        try:
+            size = self._preview(root, one) if self._dry_run else self._remove(root, one)
+        except SessionInUse:
+            self._skip(one.session_id, _ALIVE)
+        except (_Wanted, FileNotFoundError):
+            return  # somebody used it, or deleted it, since it was found
+        except (OSError, MetadataCorrupted) as problem:
+            self._fail(one.session_id, problem)
+        else:
+            self._deleted.append(one.session_id)
+            self._bytes += size
+
+    def _preview(self, root: int, one: Found) -> int:
+        with walk.opened(one.session_id, root) as folder:
+            if is_used(folder):
+                raise SessionInUse
+            return self._candidate(folder, one, force=False)
+
+    def _remove(self, root: int, one: Found) -> int:
+        sizes: list[int] = []
+
+        def agree(folder: int) -> None:
+            """Nobody can use it any more: is it still as old as it was?"""
+            age = _age(folder, one.session_id, metadata.now())
+            if age is None or age <= self._limit:
+                raise _Wanted
+            sizes.append(self._candidate(folder, one, force=True))
+
+        removal.remove(root, one.session_id, agree)
+        self._log(events.PRUNE_DELETED, session_id=one.session_id)
+        return sizes[0]
+
+    def _candidate(self, folder: int, one: Found, *, force: bool) -> int:
+        """The session's size; a folder that its owner made read-only is his wish to keep it."""
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        size = walk.size_of(folder, force=force)
+        hours = (one.age or timedelta()) / timedelta(hours=1)
+        self._log(
+            events.PRUNE_CANDIDATE, session_id=one.session_id, age_hours=hours, size_bytes=size
+        )
+        return size
+
+    def _skip(self, session_id: str, reason: str) -> None:
+        self._skipped[session_id] = reason
+        self._log(events.PRUNE_SKIPPED, session_id=session_id, reason=reason)
+
+    def _fail(self, session_id: str, problem: Exception) -> None:
+        words = problem.strerror if isinstance(problem, OSError) else str(problem)
+        self._errors[session_id] = words or type(problem).__name__
+        self._log(events.PRUNE_FAILED, session_id=session_id, error=self._errors[session_id])
