@@ -28,13 +28,15 @@ class WasmKernelError(Exception):
 class PolicyError(WasmKernelError, ValueError):
     """A policy field that breaks its rule.
 
-    `field` is the field's name, `rule` the rule in words.
+    `field` is the field's name, `rule` the rule in words, `where` the name of the file that it
+    stands in, or empty. Where a whole file is wrong, `field` is its name.
     """
 
-    def __init__(self, field: str, rule: str) -> None:
-        super().__init__(f"{field} {rule}")
+    def __init__(self, field: str, rule: str, *, where: str = "") -> None:
+        super().__init__(f"{where}: {field} {rule}" if where else f"{field} {rule}")
         self.field = field
         self.rule = rule
+        self.where = where
 
 
 class SandboxClosed(WasmKernelError):

@@ -123,14 +123,38 @@ class ExecutionPolicy:
         self._seconds("grace_seconds")
         self._seconds("query_seconds")
         self._check_env()
+        self._check_mounts()
+        object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
+
+    @classmethod
+    def from_toml(cls, path: Path | str) -> ExecutionPolicy:
+        """The policy in a TOML file.
+
+        Each field is a key of its name; what is left out has its default. As TOML has no "none", 0
+        lifts a limit that may be None. `env` is a table; `mounts` is a list of texts
+        (`"HOST:GUEST:rw"`) or of tables with `host`, `guest` and `writable`, and a relative host is
+        seen from the file's own folder.
+
+        Raises:
+            PolicyError: the file can't be read, a key is unknown, or a value breaks its rule; the
+                error names the file and the key.
+        """
+        from wasm_kernel.policy_file import policy_in
+
+        return policy_in(Path(path))
+
+    def _check_mounts(self) -> None:
+        if not isinstance(self.mounts, list | tuple):
+            raise PolicyError("mounts", f"takes a list of mounts, not {self.mounts!r}")
         object.__setattr__(self, "mounts", tuple(self.mounts))
         if len(self.mounts) > MOUNTS_MOST:
             raise PolicyError("mounts", f"takes at most {MOUNTS_MOST} folders")
         for mount in self.mounts:
+            if not isinstance(mount, Mount):
+                raise PolicyError("mounts", f"takes mounts, not {mount!r}")
             _check_mount(mount)
         if len({m.guest for m in self.mounts}) != len(self.mounts):
             raise PolicyError("mounts", "names one guest path twice")
-        object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
 
     def _whole(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)
@@ -148,6 +172,8 @@ class ExecutionPolicy:
             raise PolicyError(name, f"must be a finite number of seconds above 0, not {value!r}")
 
     def _check_env(self) -> None:
+        if not isinstance(self.env, Mapping):
+            raise PolicyError("env", f"takes names with their values, not {self.env!r}")
         for key, value in self.env.items():
             if not (isinstance(key, str) and isinstance(value, str)):
                 raise PolicyError("env", "takes names and values that are text")
@@ -161,3 +187,4 @@ class ExecutionPolicy:
 
 
 POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy))
+OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))

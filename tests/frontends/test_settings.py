@@ -51,6 +51,33 @@ def test_the_workspaces_place_comes_from_the_environment(
     assert settings(workspace_root="~/x").root == Path("~/x").expanduser()
 
 
+def test_limits_come_from_a_file_unless_a_trait_says_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "limits.toml"
+    (tmp_path / "data").mkdir()
+    file.write_text("cell_timeout = 9\nopen_files = 32\nmounts = ['data:/data']\n")
+    default = ExecutionPolicy().open_files
+    found = settings(policy_file=str(file), open_files=default, stdout_bytes=5).policy()
+    assert found.cell_timeout == 9
+    assert found.open_files == default  # said by a trait, if only what is the default
+    assert found.stdout_bytes == 5
+    assert found.mounts[0].host == tmp_path / "data"
+
+
+def test_a_wrong_policy_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text("open_files = 1")
+    with pytest.raises(PolicyError, match=r"^limits\.toml: open_files must be"):
+        settings(policy_file=str(tmp_path / "limits.toml")).policy()
+
+
+def test_a_policy_file_in_the_notebooks_own_folder_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "limits.toml").write_text("cell_timeout = 0")
+    with pytest.raises(PolicyError, match="absolute"):
+        settings(policy_file="limits.toml").policy()
+
+
 def test_help_lists_every_limit() -> None:
     command = [sys.executable, "-m", "wasm_kernel", "--help-all"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -17,7 +17,8 @@ from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, de
 from traitlets.config import Configurable
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+from wasm_kernel.policy_file import policy_of, read
 from wasm_kernel.sandbox.claim import Resume
 
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
@@ -63,6 +64,13 @@ class _Session(Configurable):
         "then run code in its sandbox.",
     )
 
+    policy_file = Unicode(
+        "",
+        config=True,
+        help="A TOML file with limits, as an absolute path; each of them is a key of its name. A "
+        "limit that is a trait of its own on the command line or in a config file goes before.",
+    )
+
     @default("workspace_root")
     def _default_root(self) -> str:
         named = os.environ.get(ROOT_ENVIRONMENT)
@@ -80,13 +88,22 @@ class _Session(Configurable):
             PolicyError: a trait breaks its field's rule; the error names the trait.
         """
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
+        if self.policy_file:
+            values |= self._written()
         try:
-            values["mounts"] = tuple(Mount.parse(text) for text in values["mounts"])
-            # 0 is how a command line says "none"
-            values["cell_timeout"] = values["cell_timeout"] or None
-            return ExecutionPolicy(**values)
+            return policy_of(values)
         except PolicyError as problem:
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
+
+    def _written(self) -> dict[str, Any]:
+        """What the policy's file says and no trait says otherwise."""
+        file = Path(self.policy_file).expanduser()
+        if not file.is_absolute():
+            # a kernel runs in the notebook's folder: whoever wrote the notebook would set limits
+            raise PolicyError(f"{SECTION}.policy_file", "must be an absolute path")
+        limits = ExecutionPolicy.from_toml(file)
+        said = self._find_my_config(self.config)
+        return {name: getattr(limits, name) for name in read(file) if name not in said}
 
 
 def _described() -> dict[str, str]:

@@ -1,0 +1,129 @@
+"""A policy from a TOML file: the same checks as anywhere, and errors that name file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
+from wasm_kernel.policy_file import policy_of
+
+WHOLE = """
+fuel_budget = 500_000_000
+memory_bytes = 1_073_741_824
+cell_timeout = 90
+grace_seconds = 1.5
+query_seconds = 0.5
+stdout_bytes = 1000
+stderr_bytes = 1001
+display_bytes = 1002
+display_count = 7
+open_files = 20
+workspace_bytes = 1003
+workspace_files = 8
+history_cells = 5
+history_bytes = 67_108_864
+mounts = ["data:/data", { host = "data", guest = "/more", writable = true }]
+
+[env]
+LANG = "C"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "limits.toml"
+
+
+def refused(file: Path, text: str) -> PolicyError:
+    file.write_text(text)
+    with pytest.raises(PolicyError) as caught:
+        ExecutionPolicy.from_toml(file)
+    assert str(file.parent) not in str(caught.value)
+    return caught.value
+
+
+def test_every_field_can_be_written(file: Path) -> None:
+    file.write_text(WHOLE)
+    policy = ExecutionPolicy.from_toml(str(file))
+    default = ExecutionPolicy()
+    same = [n for n in POLICY_FIELDS if getattr(policy, n) == getattr(default, n)]
+    assert same == []
+    assert policy.fuel_budget == 500_000_000
+    assert policy.cell_timeout == 90
+    assert dict(policy.env) == {"LANG": "C"}
+    data = file.parent / "data"
+    assert policy.mounts == (Mount(data, "/data"), Mount(data, "/more", True))
+
+
+def test_what_is_left_out_has_its_default(file: Path) -> None:
+    file.write_text("")
+    assert ExecutionPolicy.from_toml(file) == ExecutionPolicy()
+
+
+def test_zero_lifts_a_limit_that_may_be_none(file: Path) -> None:
+    file.write_text("cell_timeout = 0\nfuel_budget = 0\n")
+    policy = ExecutionPolicy.from_toml(file)
+    assert policy.cell_timeout is None
+    assert policy.fuel_budget is None
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "words"),
+    [
+        ("memory_bytes = 1", "memory_bytes", "limits.toml: memory_bytes must be from"),
+        ("cell_timeout = nan", "cell_timeout", "finite"),
+        ("cell_timeout = false", "cell_timeout", "must be a number of seconds"),
+        ("open_files = 1979-05-27", "open_files", "whole number"),
+        ("stdout_bytes = 1.5", "stdout_bytes", "whole number"),
+        ("env = 3", "env", "names with their values"),
+        ("env = { A = 1 }", "env", "text"),
+        ("mounts = '/a:/b'", "mounts", "takes a list"),
+        ("mounts = [3]", "mounts", "HOST:GUEST"),
+        ("mounts = ['nothing']", "mounts", "HOST:GUEST"),
+        ("mounts = ['nowhere:/data']", "mounts", "not there"),
+        ("mounts = [{ host = 'data', gest = '/data' }]", "mounts", "a table of host and guest"),
+        ("mounts = [{ host = 'data', guest = '/d', writeable = true }]", "mounts", "writable?"),
+        ("mounts = [{ host = 'data', guest = 3 }]", "mounts", "has a guest that is 3"),
+        ("fuel_buget = 3", "fuel_buget", "limits.toml: fuel_buget is no limit; did you mean fuel_"),
+        ("colour = 3", "colour", "there are fuel_budget, memory_bytes"),
+        ("[policy]\nfuel_budget = 3", "policy", "is no limit"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key(
+    file: Path, text: str, field: str, words: str
+) -> None:
+    problem = refused(file, text)
+    assert problem.field == field
+    assert problem.where == "limits.toml"
+    assert words in str(problem)
+
+
+@pytest.mark.parametrize("text", ["fuel_budget", "a = 1\na = 2", "a = " + "[" * 5000])
+def test_what_is_no_toml_is_refused_with_its_file(file: Path, text: str) -> None:
+    assert str(refused(file, text)).startswith("limits.toml is no TOML file")
+
+
+def test_what_is_no_text_is_refused(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(PolicyError, match=r"limits\.toml is no TOML"):
+        ExecutionPolicy.from_toml(file)
+
+
+def test_a_file_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=r"^gone\.toml can't be read \(No such file"):
+        ExecutionPolicy.from_toml(tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize("values", [{"env": 3}, {"mounts": "/a:/b"}, {"mounts": [3]}])
+def test_keywords_are_checked_the_same_way(values: dict[str, Any]) -> None:
+    (field,) = values
+    with pytest.raises(PolicyError) as caught:
+        ExecutionPolicy(**values)
+    assert caught.value.field == field
+    with pytest.raises(PolicyError):
+        policy_of(values)
