@@ -192,9 +192,6 @@ class Story:
             return True
         assert result.error is not None
         assert result.error.ename == "UsageError"
-        refused, self.undone[:] = self.undone[:], []
-        self._after_cell(self.node.state)
-        assert method != "redo" or not refused
         return False
 
     def name(self) -> None:
@@ -204,7 +201,6 @@ class Story:
             self.sandbox.checkpoint(name)
         else:
             assert self.run(f"%checkpoint {name}").success
-            self._after_cell(self.node.state)
         self.names[name] = self.node
 
     def reopen(self) -> None:
@@ -212,7 +208,6 @@ class Story:
         self.told.append("reopen")
         self.close()
         self.sandbox = self._open(Resume.ALWAYS)
-        self.undone.clear()
 
     def _mutation(self) -> tuple[str, State]:
         """A cell, and the state after it."""

@@ -27,6 +27,9 @@ class Checkpoint:
         time: When it was taken, in seconds since 1970.
         bytes: What it takes, in bytes.
         here: Whether memory stands at it now.
+        id: Its number in the history.
+        parent: The number of the state that its cell began at, 0 for the beginning. Going back and
+            running other cells makes branches.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Checkpoint:
     time: float
     bytes: int
     here: bool
+    id: int
+    parent: int
 
 
 class Travelling(abc.ABC):

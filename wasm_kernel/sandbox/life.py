@@ -12,12 +12,12 @@ from typing import Any
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import (
     GuestCrashed,
     GuestExited,
     GuestStopped,
-    HistoryError,
     Interrupted,
     StackExhausted,
 )
@@ -28,9 +28,11 @@ from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.private import PRIVATE, SCRATCH
+from wasm_kernel.sandbox.spoken import only_travels
 from wasm_kernel.sandbox.timeline import Timeline
-from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
+from wasm_kernel.sandbox.travel import Journey
 from wasm_kernel.sandbox.turn import Host, Turn
+from wasm_kernel.sandbox.wishes import Wishes
 
 _START_SECONDS = 30.0
 
@@ -59,12 +61,20 @@ class Life:
         self.changes = Changes()
         self.fuel_consumed: int | None = None
         self._streams = Streams()
+        self.timeline = Timeline(
+            driver,
+            workspace / PRIVATE,
+            keep=policy.history_cells,
+            cap=policy.history_bytes,
+            resume=resume,
+        )
+        self._wishes = Wishes(self.timeline)
         self.host = Host(
             flush=self._streams.flush,
             lower=self._lower,
             waiting=self._waiting,
             taken=self.clock.take_interrupt,
-            travel=self._travel,
+            travel=self._wishes.hear,
             begun=self.clock.begun,
             errands=errands,
             wait=self.clock.wait_outside,
@@ -74,17 +84,8 @@ class Life:
         self._workspace = workspace
         self._scratch = workspace / SCRATCH
         self._policy = policy
-        self.timeline = Timeline(
-            driver,
-            workspace / PRIVATE,
-            keep=policy.history_cells,
-            cap=policy.history_bytes,
-            resume=resume,
-        )
         self._instance: Instance | None = None
         self._turn: Turn | None = None
-        self._journey: Journey | None = None
-        self._name = ""
         self.next_count = 1
         self._fuel_cut = 0
 
@@ -136,19 +137,28 @@ class Life:
         self.changes.clear()
         if request.get("op") == "execute" and not request.get("silent"):
             self._tell_troubles(turn)
+        stopped: GuestStopped | None = None
         try:
             self._run(turn, seconds)
-        except GuestStopped as stopped:
-            self._drop()
-            self._journey, self._name = None, ""
-            self.timeline.hold(None)
-            spoilt = seconds is None and self._step_back(turn, stopped)
-            stopped.kept = _SPOILT if spoilt else _KEPT
-            self._revive()
-            return turn, stopped
+        except GuestStopped as problem:
+            stopped = problem
+            self._lose(turn, stopped, seconds)
         if request.get("op") == "execute":
-            self._close_cell(turn, request)
-        return turn, None
+            if not self.clock.closed and self._wishes.go_by_the_text(turn, stopped):
+                turn.succeed(self.next_count)
+                stopped = None
+            if stopped is None:
+                self._close_cell(turn, request)
+        return turn, stopped
+
+    def _lose(self, turn: Turn, stopped: GuestStopped, seconds: float | None) -> None:
+        """The guest is lost; another one stands where memory was before the turn."""
+        self._drop()
+        self._wishes.forget()
+        self.timeline.hold(None)
+        spoilt = seconds is None and self._step_back(turn, stopped)
+        stopped.kept = _SPOILT if spoilt else _KEPT
+        self._revive()
 
     def _tell_troubles(self, turn: Turn) -> None:
         """What happened to the session since the last cell is said once, in the next one."""
@@ -172,16 +182,22 @@ class Life:
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""
-        cell, journey, name = self.next_count, self._journey, self._name
-        self._journey, self._name = None, ""
+        code, wishes = str(request.get("code", "")), self._wishes
+        numbered = bool(request.get("store_history"))
+        cell = self.next_count if numbered else self.next_count - 1
         self._note_count(turn, request)
-        if journey is not None:
-            self.go(journey)
-            return
-        code = str(request.get("code", ""))
-        living, count = self._living(), self.next_count
-        kept = self.timeline.commit(living, cell=cell, count=count, code=code)
-        if kept and name:
+        counted = numbered and not only_travels(code)
+        if (wishes.journey is None or wishes.here) and self.timeline.commit(
+            self._living(), cell=cell, count=self.next_count, code=code, counted=counted
+        ):
+            self._name(wishes.here)
+        if wishes.journey is not None:
+            self.go(wishes.journey)
+            self._name(wishes.there)
+        wishes.forget()
+
+    def _name(self, names: list[str]) -> None:
+        for name in names:
             self.timeline.name(name)
 
     def go(self, journey: Journey) -> None:
@@ -189,19 +205,6 @@ class Life:
         self.timeline.go(journey)
         self._drop()
         self._revive()
-
-    def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
-        """A cell's wish to travel; it is carried out when the turn is over."""
-        past = self.timeline.past
-        if wish.how == "checkpoints":
-            return {"rows": self.timeline.rows()}
-        if wish.how == "checkpoint":
-            self._name = checked_name(wish.name)
-            return {"cells": []}
-        journey = journey_of(past, wish.how, wish.cells, wish.name)
-        self.timeline.hold(journey)
-        self._journey = journey
-        return {"cells": [f"In[{c.cell}] {c.label}" for c in self._journey.cells]}
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
         count = (turn.reply or {}).get("execution_count")
@@ -257,7 +260,7 @@ class Life:
             self._instance = self._driver.instance(self._around(), metered=self._policy.metered)
             try:
                 self.timeline.stand(self._instance)
-            except (HistoryError, OSError) as problem:
+            except Unreadable as problem:
                 self._drop()
                 self.timeline.give_up(problem)
             except BaseException:

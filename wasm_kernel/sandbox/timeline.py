@@ -10,7 +10,7 @@ from typing import Any
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.history import History
+from wasm_kernel.engine.memory.history import History, Unreadable
 from wasm_kernel.engine.memory.recorder import Recorder
 from wasm_kernel.errors import HistoryError, PolicyError, TravelError
 from wasm_kernel.sandbox.claim import Claim, Resume
@@ -43,9 +43,9 @@ _UNTAKEN = (
 )
 _UNREADABLE = (
     "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
-    "as they were before that cell.\n"
+    "as they were before that.\n"
 )
-_SINCE = "(and what widgets did since)"
+_SINCE = " (and what widgets did since)"
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 
 
@@ -64,7 +64,7 @@ class Timeline:
         self._recorder: Recorder | None = None
         self.troubles: list[str] = []
         self.saving = False  # the last commits are being written, the session is over
-        self._undone: tuple[int, ...] = ()
+        self._held: Journey | None = None
 
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
@@ -142,8 +142,8 @@ class Timeline:
             The paths of open files that are gone; using them fails in the guest.
 
         Raises:
-            HistoryError, OSError: the head can't be read. `give_up` leads to before it; take
-                another instance.
+            Unreadable: the head can't be read. `give_up` leads to a state that can; take another
+                instance.
             PolicyError: the policy's memory limit is below what the head needs.
         """
         recorder, head = self._live(), self.head
@@ -156,27 +156,36 @@ class Timeline:
         recorder.watch(instance)
         return [file.path or "" for file in lost]
 
-    def give_up(self, problem: Exception) -> None:
-        """The head can't be read: from now on it is the state before it."""
-        head = self.head
-        if head is None:
-            raise problem
-        self.troubles.append(_UNREADABLE.format(after=_place(head), why=_why(problem)))
-        self.history.forget(head.id)
+    def give_up(self, problem: Unreadable) -> None:
+        """A commit that the head stands on can't be read: the head is the state before it now."""
+        lost = self.history.commits[problem.one]
+        told = _UNREADABLE.format(after=_place(lost), why=problem)
+        self.troubles.append(told if lost.parent else _LOST.format(why=problem))
+        self.history.forget(lost.id)
         self._save_head()
 
-    def commit(self, instance: Instance, *, cell: int, count: int, code: str) -> bool:
-        """What the cell did to memory becomes a commit; False where there was no room for it."""
-        self._undone = ()
-        self.hold(None)
-        return self._commit(instance, cell, count, code.strip().split("\n", 1)[0][:_LABEL], 1)
+    def commit(
+        self, instance: Instance, *, cell: int, count: int, code: str, counted: bool = True
+    ) -> bool:
+        """What the cell did to memory becomes a commit; False where there was no room for it.
+
+        Args:
+            instance: The guest.
+            cell: The cell's execution count.
+            count: That of the next one.
+            code: Its source, whose first line becomes its label.
+            counted: Whether it is a cell that an undo counts.
+        """
+        label = code.strip().split("\n", 1)[0][:_LABEL]
+        return self._commit(instance, cell, count, label, int(counted))
 
     def commit_between(self, instance: Instance) -> bool:
         """As `commit`, of what ran since the last cell; it is taken back together with that."""
         head = self.head
         if head is None:
             return False
-        return self._commit(instance, head.cell, head.count, head.label, 0)
+        label = f"{head.label.removesuffix(_SINCE)}{_SINCE}"
+        return self._commit(instance, head.cell, head.count, label, 0)
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:
@@ -185,6 +194,7 @@ class Timeline:
             after = f"In[{cell}] ({label})"
             self.troubles.append(_UNTAKEN.format(after=after, why=_why(problem)))
             return False
+        self._pin()
         return True
 
     @property
@@ -196,7 +206,7 @@ class Timeline:
     def past(self) -> Past:
         """What is known of the history now."""
         history = self._live().history
-        return Past(dict(history.commits), history.head, dict(history.names), self._undone)
+        return Past(dict(history.commits), history.head, dict(history.names), history.undone)
 
     def hold(self, journey: Journey | None) -> None:
         """Keep from being folded away what a journey leads to, until the next call.
@@ -204,11 +214,16 @@ class Timeline:
         Raises:
             TravelError: it is gone already.
         """
-        goals = set() if journey is None else {journey.to, *journey.undone}
+        before, self._held = self._held, journey
         try:
-            self.history.pin({*goals, *self._undone} & self.history.commits.keys() | goals)
+            self._pin()
         except HistoryError as problem:
+            self._held = before
             raise TravelError(f"{problem}; nothing was changed.") from None
+
+    def _pin(self) -> None:
+        held = set() if self._held is None else {self._held.to, *self._held.undone}
+        self.history.pin({*held, *self.history.undone} & self.history.commits.keys() | held)
 
     def go(self, journey: Journey) -> None:
         """From now on the head is where a journey leads; instances are brought there by `stand`.
@@ -216,8 +231,7 @@ class Timeline:
         Raises:
             HistoryError: it leads nowhere any more; nothing was changed.
         """
-        self.history.move(journey.to)
-        self._undone = journey.undone
+        self.history.move(journey.to, journey.undone)
         self.hold(None)
         self._save_head()
 
@@ -240,9 +254,11 @@ class Timeline:
             names.setdefault(one, []).append(name)
         return [
             {
+                "id": commit.id,
+                "parent": commit.parent,
                 "name": name,
                 "cell": commit.cell,
-                "label": commit.label if commit.cells else f"{commit.label} {_SINCE}",
+                "label": commit.label,
                 "time": commit.time,
                 "bytes": commit.page_bytes,
                 "here": commit.id == past.head,

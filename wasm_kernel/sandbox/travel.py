@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wasm_kernel.engine.memory.commit import Commit, lineage
 from wasm_kernel.errors import TravelError
@@ -32,6 +32,10 @@ class Past:
     head: int
     names: Mapping[str, int]
     undone: tuple[int, ...] = ()
+
+    def after(self, journey: Journey) -> Past:
+        """The same when a journey has been made."""
+        return replace(self, head=journey.to, undone=journey.undone)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def checked_name(name: str) -> str:
 
 
 def undo(past: Past, cells: int) -> Journey:
-    """Before the last so many cells.
+    """Before the last so many cells; what ran uncounted after the first of them goes with it.
 
     Raises:
         TravelError: there are not so many that can be undone.

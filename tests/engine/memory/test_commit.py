@@ -37,14 +37,16 @@ FLIPS = 4000
 def path(tmp_path: Path) -> Path:
     """A commit on disk."""
     path = tmp_path / "one.commit"
-    commits.write(path, COMMIT, PAGES)
+    commits.write(path, COMMIT, [PAGES])
     return path
 
 
 def read(path: Path) -> tuple[Commit, bytes]:
     with CommitFile(path) as file:
         file.verify()
-        return file.commit, file.read_pages()
+        content = bytearray(file.commit.page_bytes)
+        file.read(0, memoryview(content))
+        return file.commit, bytes(content)
 
 
 def test_what_is_written_is_read(path: Path) -> None:
@@ -61,7 +63,7 @@ def test_runs_lie_at_multiples_of_a_page(path: Path) -> None:
 
 
 def test_a_commit_without_pages(tmp_path: Path) -> None:
-    commits.write(tmp_path / "empty", Commit(1, 0, "i", 0, 1, "", 0.0, PAGE), b"")
+    commits.write(tmp_path / "empty", Commit(1, 0, "i", 0, 1, "", 0.0, PAGE), [])
     assert read(tmp_path / "empty")[1] == b""
 
 
@@ -146,13 +148,13 @@ def test_a_failed_write_leaves_the_old_one(path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "replace", refuses)
     with pytest.raises(OSError, match="No space"):
-        commits.write(path, COMMIT, b"\x09" * len(PAGES))
+        commits.write(path, COMMIT, [b"\x09" * len(PAGES)])
     assert read(path) == (COMMIT, PAGES)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_what_a_killed_process_left_is_no_hindrance(path: Path) -> None:
     path.with_name(f".{path.name}.aside").write_bytes(b"half" * 9999)
-    commits.write(path, COMMIT, PAGES)
+    commits.write(path, COMMIT, [PAGES])
     assert read(path) == (COMMIT, PAGES)
     assert [p.name for p in path.parent.iterdir()] == [path.name]

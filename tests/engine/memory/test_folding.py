@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.folding import chains, merge, plan
+from wasm_kernel.engine.memory.folding import Piece, chains, merge, plan, spared
 from wasm_kernel.engine.memory.pages import PAGE
 
 SIZE = 12
@@ -86,6 +86,30 @@ def test_chains_fold_the_same_as_the_steps(data: st.DataObject) -> None:
     assert once == left
 
 
+def of_size(one: int, mebibytes: int) -> Commit:
+    return commit(one, one - 1, runs=((0, mebibytes * 256),))
+
+
+def test_a_far_larger_state_is_not_written_anew_for_small_ones() -> None:
+    tree = {1: of_size(1, 1000), 2: of_size(2, 3), 3: of_size(3, 4)}
+    assert spared(tree, [1, 2], 3) == [2]
+
+
+def test_it_is_when_they_have_become_a_good_part_of_it() -> None:
+    tree = {1: of_size(1, 1000), 2: of_size(2, 100), 3: of_size(3, 160)}
+    assert spared(tree, [1, 2], 3) == [1, 2]
+
+
+def test_a_small_state_is_always_folded() -> None:
+    tree = {1: of_size(1, 30), 2: of_size(2, 0), 3: of_size(3, 0)}
+    assert spared(tree, [1, 2], 3) == [1, 2]
+
+
+def test_several_large_ones_stay_in_their_tiers() -> None:
+    tree = {1: of_size(1, 3000), 2: of_size(2, 400), 3: of_size(3, 5), 4: of_size(4, 5)}
+    assert spared(tree, [1, 2, 3], 4) == [3]
+
+
 CONTENT = st.lists(st.sampled_from(["leave", "zero", 1, 2, 3]), min_size=SIZE, max_size=SIZE)
 
 
@@ -105,6 +129,10 @@ def laid(memory: bytearray, one: Commit, content: bytes | bytearray) -> None:
         memory[first * PAGE : (first + count) * PAGE] = bytes(count * PAGE)
 
 
+def joined(pieces: list[Piece], contents: dict[int, bytes]) -> bytes:
+    return b"".join(contents[p.commit][p.at : p.at + p.length] for p in pieces)
+
+
 @given(CONTENT, CONTENT)
 def test_merging_equals_laying_one_over_the_other(a: list[object], b: list[object]) -> None:
     parent, below = made_of(4, 3, a)
@@ -112,28 +140,29 @@ def test_merging_equals_laying_one_over_the_other(a: list[object], b: list[objec
     one_by_one, at_once = bytearray(b"\xff" * SIZE * PAGE), bytearray(b"\xff" * SIZE * PAGE)
     laid(one_by_one, parent, below)
     laid(one_by_one, child, above)
-    merged, content = merge([(child, above), (parent, below)])
+    merged, pieces = merge([child, parent])
+    content = joined(pieces, {5: above, 4: below})
     laid(at_once, merged, content)
     assert at_once == one_by_one
     assert len(content) == merged.page_bytes
 
 
 def test_the_merged_commit_is_the_child_on_its_grandparent() -> None:
-    merged, _ = merge([(commit(5, 4, clock=9), b""), (commit(4, 3), b"")])
+    merged, _ = merge([commit(5, 4, clock=9), commit(4, 3)])
     assert (merged.id, merged.parent, merged.cell, merged.clock) == (5, 3, 5, 9)
 
 
 def test_it_knows_how_many_cells_it_holds() -> None:
-    merged, _ = merge([(commit(5, 4), b""), (commit(4, 3, cells=3), b"")])
+    merged, _ = merge([commit(5, 4), commit(4, 3, cells=3)])
     assert merged.cells == 4
 
 
 def test_a_larger_child_keeps_its_size() -> None:
     parent = commit(4, 3, size=2 * PAGE, runs=((1, 1),))
     child = commit(5, 4, size=5 * PAGE, runs=((4, 1),))
-    merged, content = merge([(child, b"b" * PAGE), (parent, b"a" * PAGE)])
+    merged, pieces = merge([child, parent])
     assert (merged.size, merged.runs) == (5 * PAGE, ((4, 1), (1, 1)))
-    assert content == b"b" * PAGE + b"a" * PAGE
+    assert pieces == [Piece(5, 0, PAGE), Piece(4, 0, PAGE)]
 
 
 def test_of_a_row_of_commits_between_cells_only_the_last_stays() -> None:

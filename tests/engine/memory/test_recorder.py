@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,10 @@ class Disk:
         self._write = commits.write
         patch.setattr(commits, "write", self.write)
 
-    def write(self, path: Path, commit: Commit, pages: Content) -> None:
+    def write(self, path: Path, commit: Commit, content: Iterable[Content]) -> None:
         if self.broken:
             raise OSError(self.broken, "the disk failed")
-        self._write(path, commit, pages)
+        self._write(path, commit, content)
 
 
 @pytest.fixture

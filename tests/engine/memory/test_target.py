@@ -62,7 +62,7 @@ def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
     three(session)
     commit = session.history.commits[3]
     object.__setattr__(commit, "runs", ((2**40, 1),))
-    session.history._held[3] = bytes(4096)
+    session.history._shelf.hold(commit, bytes(4096))
     with pytest.raises(HistoryError, match="outside"):
         session.go(3)
 

@@ -18,11 +18,14 @@ _NAME = "head.json"
 
 @dataclass(frozen=True)
 class Bookmark:
-    """The commit `at`, chosen when `after` was the newest one, and commits by name."""
+    """The commit `at`, chosen when `after` was the newest one, commits by name, and those that
+    were left for `at` and can be gone back to, the latest last.
+    """
 
     at: int
     after: int
     names: Mapping[str, int] = field(default_factory=dict)
+    undone: tuple[int, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Put it in place of the one before.
@@ -30,7 +33,7 @@ class Bookmark:
         Raises:
             OSError: it can't be written; the one before is there still.
         """
-        fields = {"at": self.at, "after": self.after, "names": dict(self.names)}
+        fields = {**self.__dict__, "names": dict(self.names)}
         with written_aside(folder / _NAME) as file:
             file.write(json.dumps(fields).encode())
 
@@ -40,7 +43,8 @@ class Bookmark:
         try:
             raw = json.loads((folder / _NAME).read_bytes())
             names = {str(name): int(one) for name, one in raw["names"].items()}
-            return cls(int(raw["at"]), int(raw["after"]), names)
+            undone = tuple(int(one) for one in raw.get("undone", ()))
+            return cls(int(raw["at"]), int(raw["after"]), names, undone)
         except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

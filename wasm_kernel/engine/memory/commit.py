@@ -18,11 +18,12 @@ base image before the first.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class Commit:
         time: Seconds since 1970.
         size: The size of the memory in bytes.
         cells: How many cells' effects it holds: more than one where others were folded into it,
-            none where something else ran, such as a widget's callback.
+            none where no cell ran that anybody would count, so that undoing goes past it.
         clock: The guest's monotonic clock, in nanoseconds: it must not go back.
         runs: Pages with content.
         zeros: Pages of zeros.
@@ -115,17 +116,17 @@ def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
     return line
 
 
-def write(path: Path, commit: Commit, pages: Content) -> None:
-    """Put a commit on disk, whole: `pages` is the content of its runs, in order.
+def write(path: Path, commit: Commit, content: Iterable[Content | memoryview]) -> None:
+    """Put a commit on disk, whole: `content` is that of its runs, in order, in parts of any length.
 
     Raises:
         OSError: it can't be written; nothing is left behind.
     """
     header = commit.dump()
     header += b" " * (-(_FIXED.size + len(header)) % PAGE)
-    checksum = 0
+    fixed, checksum = _FIXED.pack(MAGIC, VERSION, len(header), commit.page_bytes), 0
     with written_aside(path) as file:
-        for part in (_FIXED.pack(MAGIC, VERSION, len(header), len(pages)), header, pages):
+        for part in itertools.chain((fixed, header), content):
             checksum = zlib.crc32(part, checksum)
             file.write(part)
         file.write(checksum.to_bytes(_CHECKSUM, "little"))
@@ -196,15 +197,13 @@ class CommitFile:
                 raise HistoryError("a commit is cut off")
             done += got
 
-    def read_pages(self) -> bytes:
-        """The content of all runs.
+    def read(self, at: int, target: memoryview) -> None:
+        """Fill `target` from a position in the content of all runs.
 
         Raises:
             HistoryError: the file is cut off.
         """
-        content = bytearray(self.commit.page_bytes)
-        self.read_into(memoryview(content), self._pages_at)
-        return bytes(content)
+        self.read_into(target, self._pages_at + at)
 
     def map_over(self, address: int, size: int, at: int) -> None:
         """Lay pages of the file over memory, copy-on-write, from a position in the file.

@@ -6,14 +6,15 @@ own, and only then removes those: at every moment the tree on disk is whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from wasm_kernel.engine.memory.commit import Commit, Content, Run
+from wasm_kernel.engine.memory.commit import Commit, Run
 from wasm_kernel.engine.memory.cover import Cover
 from wasm_kernel.engine.memory.pages import PAGE
 
-_STEP = 1024 * 1024
+HEAVY_BYTES = 64 * 1024 * 1024
+_FAR = 4
 
 
 def plan(
@@ -69,6 +70,19 @@ def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int
     return {child: sorted(chain) for child, chain in found.items()}
 
 
+def spared(commits: Mapping[int, Commit], chain: list[int], child: int) -> list[int]:
+    """What of a chain is worth folding: the oldest stay, where they are far larger than the rest.
+
+    Folding writes everything anew. A large state that many small ones stand on waits until those
+    have become a good part of it.
+    """
+    sizes = [commits[one].page_bytes for one in (*chain, child)]
+    at = 0
+    while at < len(chain) and sizes[at] > max(HEAVY_BYTES, _FAR * sum(sizes[at + 1 :])):
+        at += 1
+    return chain[at:]
+
+
 def free(
     commits: Mapping[int, Commit],
     needed: Collection[int],
@@ -80,35 +94,36 @@ def free(
     return (below | set(needed)).isdisjoint(chain) and (child is None or child in commits)
 
 
-def _add(laid: bytearray, pages: memoryview) -> None:
-    """Copy in small steps: other threads of this interpreter wait for the length of one."""
-    for at in range(0, len(pages), _STEP):
-        laid += pages[at : at + _STEP]
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a commit's content, in bytes."""
+
+    commit: int
+    at: int
+    length: int
 
 
-def merge(line: Iterable[tuple[Commit, Content]]) -> tuple[Commit, Content]:
+def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
     """A commit with the pages of those before it below its own, standing where the oldest stood.
 
-    `line` has the newest first; the content of one at a time is held.
+    `line` has the newest first. The second value says which bytes make up the content, in order.
     """
-    merged: Commit | None = None
+    if not line:
+        raise ValueError("nothing to merge")
     runs: list[Run] = []
     zeros: list[Run] = []
-    laid = bytearray()
-    cover = Cover(0)
-    for commit, content in line:
-        if merged is None:
-            merged, cover = replace(commit, cells=0), Cover(commit.size // PAGE)
-        view, at = memoryview(content), 0
+    pieces: list[Piece] = []
+    cover = Cover(line[0].size // PAGE)
+    for commit in line:
+        at = 0
         for first, pages in commit.runs:
-            for start, end in list(cover.free(first, pages)):
-                offset = at + (start - first) * PAGE
+            for start, end in cover.free(first, pages):
                 runs.append((start, end - start))
-                _add(laid, view[offset : offset + (end - start) * PAGE])
+                offset = at + (start - first) * PAGE
+                pieces.append(Piece(commit.id, offset, (end - start) * PAGE))
             at += pages * PAGE
         for first, pages in commit.zeros:
             zeros += [(start, end - start) for start, end in cover.free(first, pages)]
-        merged = replace(merged, parent=commit.parent, cells=merged.cells + commit.cells)
-    if merged is None:
-        raise ValueError("nothing to merge")
-    return replace(merged, runs=tuple(runs), zeros=tuple(zeros)), laid
+    cells = sum(commit.cells for commit in line)
+    whole = replace(line[0], parent=line[-1].parent, cells=cells)
+    return replace(whole, runs=tuple(runs), zeros=tuple(zeros)), pieces

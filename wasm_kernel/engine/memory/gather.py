@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from wasm_kernel.engine.memory.pages import Range
+from wasm_kernel.engine.memory.pages import PAGE, Range
 
 _AT_ONCE = 1024  # IOV_MAX
+_STEP = 4 * 1024 * 1024
 _MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
 
 
@@ -37,6 +38,20 @@ def gather(address: int, ranges: Sequence[Range]) -> bytes | bytearray:
         remote = array("Q", [n for a, b in part for n in (address + a, b - a)])
         done += _read(base + done, sum(remote[1::2]), remote)
     return target
+
+
+def stretch(address: int, size: int) -> memoryview:
+    """So many bytes of this process's memory, for reading."""
+    whole = (ctypes.c_char * size).from_address(address)
+    return memoryview(whole).cast("B").toreadonly()
+
+
+def in_steps(memory: memoryview, runs: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
+    """The content of runs of pages, one after the other, in parts of at most `_STEP` bytes."""
+    for first, pages in runs:
+        end = (first + pages) * PAGE
+        for at in range(first * PAGE, end, _STEP):
+            yield memory[at : min(at + _STEP, end)]
 
 
 def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:

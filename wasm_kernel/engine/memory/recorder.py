@@ -2,7 +2,8 @@
 
 Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
 out pages of zeros and writing happen on the recorder's own thread, at most `BACKLOG_BYTES` behind;
-the next cell waits where that is more.
+a cell waits where it would be more. What is larger than `DIRECT_BYTES` is not copied: it is written
+from the guest's memory to disk in the cell's own time, which takes no longer.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.gather import gather
+from wasm_kernel.engine.memory.gather import gather, in_steps, stretch
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.pages import PAGE, Range, Tracker, best, merge
+from wasm_kernel.engine.memory.zeros import sort_out
 from wasm_kernel.errors import HistoryError
 
 BACKLOG_BYTES = 512 * 1024 * 1024
+DIRECT_BYTES = 192 * 1024 * 1024
 _WAIT_SECONDS = 0.01
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 
@@ -64,10 +68,8 @@ class Recorder:
         """
         if self._tracker is None:
             raise RuntimeError("no instance is watched")
-        self._wait_while_behind()
         size = instance.reach.size
         ranges = self._missed = merge([*self._missed, *self._tracker.changed(size)])
-        pages = gather(instance.reach.address, ranges)
         commit = Commit(
             id=self.history.next_id(),
             parent=self.history.head,
@@ -82,14 +84,29 @@ class Recorder:
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=instance.descriptors.save(),
         )
-        self.history.add(commit, pages)
+        if commit.page_bytes <= DIRECT_BYTES or not self._written(commit, instance, ranges):
+            self._wait_while_behind(commit.page_bytes)
+            self.history.add(commit, gather(instance.reach.address, ranges))
         self._missed = []
         self._jobs.put(commit.id)
         return commit
 
-    def _wait_while_behind(self) -> None:
+    def _written(self, commit: Commit, instance: Instance, ranges: list[Range]) -> bool:
+        """Write a large commit from the guest's memory; False where the disk does not take it."""
+        if not self.history.on_disk:
+            return False
+        runs, zeros = sort_out(instance.reach.address, ranges)
+        content = in_steps(stretch(instance.reach.address, commit.size), runs)
+        try:
+            self.history.add_written(replace(commit, runs=runs, zeros=zeros), content)
+        except OSError:
+            return False  # the recorder's thread will find out, and say so
+        return True
+
+    def _wait_while_behind(self, more: int) -> None:
         while (
-            self.history.unwritten > BACKLOG_BYTES
+            (behind := self.history.unwritten) > 0
+            and behind + more > BACKLOG_BYTES
             and self._jobs.unfinished_tasks
             and not self._troubled
         ):
@@ -114,7 +131,7 @@ class Recorder:
         """
         keep, paused = self._keep, self._jobs.empty()
         unwritten = () if paused or self._troubled else self.history.waiting
-        most = (2 if paused else 6) * keep + len(self.history.names) + len(unwritten)
+        most = (2 if paused else 6) * keep + self.history.staying + len(unwritten)
         between = sum(not commit.cells for commit in list(self.history.commits.values()))
         if len(self.history.commits) - min(between, keep) > most:
             self.history.fold(keep, unwritten)
@@ -122,7 +139,7 @@ class Recorder:
             return
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
-            self.history.fold(keep)
+            self.history.fold(keep, all_of_it=True)
 
     def _write(self) -> None:
         while (one := self._jobs.get()) is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import mapping
-from wasm_kernel.engine.memory.commit import CommitFile, Content
+from wasm_kernel.engine.memory.commit import CommitFile, Content, Run
 from wasm_kernel.engine.memory.cover import Cover
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
@@ -35,15 +36,23 @@ class Target:
         """Pages whose content stands in a commit's file from `at` on; long stretches are mapped."""
         for start, end in self._free(first, pages):
             begin = at + (start - first) * PAGE
-            if mapping.MAPS and end - start >= _MAP_PAGES:
-                file.map_over(self._address + start * PAGE, (end - start) * PAGE, begin)
-            else:
+            if end - start < _MAP_PAGES or not self._mapped(start, end, file, begin):
                 file.read_into(self._view[start * PAGE : end * PAGE], begin)
 
-    def lay_zeros(self, first: int, pages: int) -> None:
+    def _mapped(self, start: int, end: int, file: CommitFile, at: int) -> bool:
+        if not mapping.MAPS:
+            return False
+        try:
+            file.map_over(self._address + start * PAGE, (end - start) * PAGE, at)
+        except OSError:  # such as too many mappings: that says nothing of the file
+            return False
+        return True
+
+    def lay_zeros(self, runs: Iterable[Run]) -> None:
         """Pages of zeros."""
-        for start, end in self._free(first, pages):
-            ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
+        for first, pages in runs:
+            for start, end in self._free(first, pages):
+                ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
 
     def _free(self, first: int, pages: int) -> list[tuple[int, int]]:
         """The stretches of a run that no newer commit has laid, which count as laid from now on.
