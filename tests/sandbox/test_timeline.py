@@ -372,3 +372,22 @@ def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:
         thread.join()
     assert failed == []
     assert says(sandbox, "print(x in range(6))") == "True"
+
+
+def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
+    sandbox: BaseSandbox,
+) -> None:
+    for value in range(1, 6):
+        sandbox.execute(f"x = {value}")
+    time.sleep(0.3)
+    file = sandbox.workspace / ".wasm_kernel" / "history" / "0000000004.commit"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert sandbox.execute(TRAP).error is not None
+    told = sandbox.execute("print(x)")
+    assert told.stdout == "2\n"
+    assert told.stderr.count("can't be read any more") == 1
+    assert "In[3] (x = 3)" in told.stderr
+    sandbox.execute("x = 'on'")
+    assert sandbox.undo() == ["x = 'on'"]

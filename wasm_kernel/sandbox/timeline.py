@@ -15,7 +15,7 @@ from wasm_kernel.engine.memory.recorder import Recorder
 from wasm_kernel.errors import HistoryError, PolicyError, TravelError
 from wasm_kernel.sandbox.claim import Claim, Resume
 from wasm_kernel.sandbox.driver import Driver
-from wasm_kernel.sandbox.travel import Journey, Past
+from wasm_kernel.sandbox.travel import Journey, Past, listed
 
 _LABEL = 80
 _COMMITS = "history"
@@ -248,25 +248,7 @@ class Timeline:
 
     def rows(self) -> list[dict[str, Any]]:
         """The states that can be gone back to, oldest first, as the agent shows them."""
-        past = self.past
-        names: dict[int, list[str]] = {}
-        for name, one in past.names.items():
-            names.setdefault(one, []).append(name)
-        return [
-            {
-                "id": commit.id,
-                "parent": commit.parent,
-                "name": name,
-                "cell": commit.cell,
-                "label": commit.label,
-                "time": commit.time,
-                "bytes": commit.page_bytes,
-                "here": commit.id == past.head,
-            }
-            for commit in sorted(past.commits.values(), key=lambda c: c.id)
-            if commit.cells or commit.id == past.head or commit.id in names
-            for name in names.get(commit.id, [""])
-        ]
+        return listed(self.past)
 
     def let_go(self) -> None:
         """The instance is about to be closed."""

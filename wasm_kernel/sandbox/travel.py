@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from wasm_kernel.engine.memory.commit import Commit, lineage
 from wasm_kernel.errors import TravelError
@@ -129,3 +130,32 @@ def journey_of(past: Past, how: str, cells: int, name: str) -> Journey:
     if how == "undo":
         return undo(past, cells)
     return redo(past) if how == "redo" else restore(past, name)
+
+
+def listed(past: Past) -> list[dict[str, Any]]:
+    """The states that can be gone back to, oldest first, one with several names several times.
+
+    States that no cell left are listed where they have a name, or where memory stands at them; the
+    others are passed over as parents, too.
+    """
+    names: dict[int, list[str]] = {}
+    for name, one in past.names.items():
+        names.setdefault(one, []).append(name)
+    shown = {c.id for c in past.commits.values() if c.cells or c.id in names} | {past.head}
+    rows = []
+    for commit in sorted(past.commits.values(), key=lambda c: c.id):
+        parent = commit.parent
+        while parent and parent not in shown:
+            parent = past.commits[parent].parent
+        state = {
+            "id": commit.id,
+            "parent": parent,
+            "cell": commit.cell,
+            "label": commit.label,
+            "time": commit.time,
+            "bytes": commit.page_bytes,
+            "here": commit.id == past.head,
+        }
+        if commit.id in shown:
+            rows += [{**state, "name": name} for name in names.get(commit.id, [""])]
+    return rows

@@ -1,4 +1,5 @@
-"""`%undo`, `%redo`, `%checkpoint`, `%checkpoints`, `%restore`: going back in the session's memory.
+"""`%undo`, `%redo`, `%checkpoint`, `%restore`: going back in the session's memory; `%checkpoints`
+and `%history_tree`: where to.
 
 The host keeps the history; these magics ask it. It goes where it was asked to when the cell is
 over.
@@ -6,52 +7,15 @@ over.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
+from wasm_kernel_agent.states import CheckpointTable, HistoryTree
+
 _display: Any = display
-_HEADINGS = ("checkpoint", "after cell", "first line", "time", "KiB", "")
-
-
-class CheckpointTable:
-    """The states that can be gone back to, as text and as HTML."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                str(row["name"] or ""),
-                f"In[{row['cell']}]" if row["cell"] else "the beginning",
-                str(row["label"]),
-                time.strftime("%H:%M:%S", time.localtime(row["time"])),
-                f"{row['bytes'] / 1024:,.0f}",
-                "here" if row["here"] else "",
-            )
-            for row in self.rows
-        ]
-
-    def __repr__(self) -> str:
-        lines = [_HEADINGS, *self._cells()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADINGS))]
-        padded = [
-            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines
-        ]
-        return "\n".join(line.rstrip() for line in padded)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        def row(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-        body = "".join(row(cells, "td") for cells in self._cells())
-        return f"<table><thead>{row(_HEADINGS, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 @magics_class
@@ -99,6 +63,11 @@ class TravelMagics(Magics):
     def checkpoints(self, line: str) -> None:
         """List the states that can be gone back to with `%undo` and `%restore`."""
         _display(CheckpointTable(self._ask("checkpoints")["rows"]))
+
+    @line_magic
+    def history_tree(self, line: str) -> None:
+        """Draw how those states follow one another, with the branches that going back has left."""
+        _display(HistoryTree(self._ask("checkpoints")["rows"]))
 
     @line_magic
     def restore(self, line: str) -> None:

@@ -1,0 +1,126 @@
+"""The states of a session that can be gone back to, shown as a table and as a tree.
+
+A state is what the host says of it: an object with `id`, `parent`, `name`, `cell`, `label`, `time`,
+`bytes` and `here` (runtimes/PROTOCOL.md). One with several names comes several times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+State = dict[str, Any]
+
+_HEADINGS = ("checkpoint", "after cell", "first line", "time", "KiB", "")
+
+
+def _place(state: State) -> str:
+    return f"In[{state['cell']}]" if state["cell"] else "the beginning"
+
+
+def _time(state: State) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(state["time"]))
+
+
+def _padded(lines: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+class CheckpointTable:
+    """The states in the order in which they were left."""
+
+    def __init__(self, states: list[State]) -> None:
+        self.states = states
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(state["name"] or ""),
+                _place(state),
+                str(state["label"]),
+                _time(state),
+                f"{state['bytes'] / 1024:,.0f}",
+                "here" if state["here"] else "",
+            )
+            for state in self.states
+        ]
+
+    def __repr__(self) -> str:
+        return _padded([_HEADINGS, *self._cells()])
+
+    def _repr_html_(self) -> str:
+        def row(cells: tuple[str, ...], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
+
+        body = "".join(row(cells, "td") for cells in self._cells())
+        return f"<table><thead>{row(_HEADINGS, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+class HistoryTree:
+    """The states as they follow one another; where somebody went back, a branch begins.
+
+    The line that leads to where memory stands goes straight down, the others hang off it.
+    """
+
+    def __init__(self, states: list[State]) -> None:
+        self._names: dict[int, list[str]] = {}
+        self._states: dict[int, State] = {}
+        for state in states:
+            self._states[state["id"]] = state
+            self._names.setdefault(state["id"], []).extend([state["name"]] if state["name"] else [])
+        self._below: dict[int, list[int]] = {}
+        for one, state in sorted(self._states.items()):
+            parent = state["parent"] if state["parent"] in self._states else 0
+            self._below.setdefault(parent, []).append(one)
+        self._line = self._to_here()
+
+    def _to_here(self) -> set[int]:
+        at = next((one for one, state in self._states.items() if state["here"]), 0)
+        line: set[int] = set()
+        while at in self._states:
+            line.add(at)
+            at = self._states[at]["parent"]
+        return line
+
+    def _lines(self, one: int) -> Iterator[tuple[int, list[int]]]:
+        """A state and those straight below it, each with the branches that begin there."""
+        while one:
+            below = self._below.get(one, [])
+            straight = max(below, key=lambda child: (child in self._line, child), default=0)
+            yield one, [child for child in below if child != straight]
+            one = straight
+
+    def _drawn(self, one: int, first: str, rest: str) -> Iterator[tuple[str, ...]]:
+        for state, branches in self._lines(one):
+            yield (f"{first}● {_place(self._states[state])}", *self._told(state))
+            first = rest
+            for branch in branches:
+                yield from self._drawn(branch, f"{rest}├─", f"{rest}│ ")
+
+    def _told(self, one: int) -> tuple[str, str, str, str]:
+        state = self._states[one]
+        names = ", ".join(map(repr, self._names[one]))
+        return str(state["label"]), names, _time(state), "<- here" if state["here"] else ""
+
+    def __repr__(self) -> str:
+        tops = self._below.get(0, [])
+        return _padded([line for top in tops for line in self._drawn(top, "", "")])
+
+    def _repr_html_(self) -> str:
+        return "".join(self._list(top) for top in self._below.get(0, []))
+
+    def _list(self, one: int) -> str:
+        items = []
+        for state, branches in self._lines(one):
+            label, names, when, here = self._told(state)
+            text = f"{_place(self._states[state])} <code>{escape(label)}</code> {escape(names)}"
+            text = f"<b>{text}</b>" if here else text
+            inner = "".join(self._list(branch) for branch in branches)
+            items.append(f"<li>{text} <small>{when}</small>{inner}</li>")
+        return f"<ul>{''.join(items)}</ul>"

@@ -1,0 +1,139 @@
+"""What commits hold: written behind or at once, merged in steps, verified where it was touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.engine.memory.session import Session
+from tests.engine.memory.test_history import damage, reopened, three
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory import folding, recorder, shelf
+from wasm_kernel.engine.memory.history import Unreadable
+from wasm_kernel.errors import HistoryError
+
+Making = Callable[..., Session]
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every commit counts as a large one."""
+    monkeypatch.setattr(recorder, "DIRECT_BYTES", 0)
+
+
+def test_a_large_commit_is_on_disk_at_once(
+    session: Session, direct: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.history, "store", lambda one: None)
+    session.cell(p0="a", p9="b")
+    assert session.history.unwritten == 0
+    assert "0000000001.commit" in session.files()
+
+
+def test_large_commits_give_their_states(
+    session_of: Making, session: Session, direct: None
+) -> None:
+    session.grow(40)
+    three(session)
+    session.cell(**{f"p{page}": "" for page in range(200)})
+    session.cell(p30="again")
+    assert session.go(3) == {0: "A", 1: "b", 2: "c"}
+    assert session.go(4) == {}
+    session.go(5)
+    session.history.save_head()
+    assert reopened(session_of, session).state == {30: "again"}
+
+
+def test_zeros_of_a_large_commit_take_no_room(session: Session, direct: None) -> None:
+    session.grow(100)
+    session.flush()
+    commit = session.cell(p0="a", p1500="b")
+    assert session.history.commits[commit.id].page_bytes < 100 * 4096
+
+
+def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
+    session_of: Making, session: Session, direct: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "write", full)
+        session.cell(p0="a")
+        session.flush()
+    assert len(session.troubles) == 1
+    assert session.go(1) == {0: "a"}
+    session.cell(p1="b")
+    assert reopened(session_of, session).state == {0: "a", 1: "b"}
+
+
+@pytest.mark.parametrize("step", [4096, 10_000])
+def test_merging_in_small_steps_is_the_same(
+    session: Session, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(shelf, "_STEP", step)
+    session.cell(**{f"p{page}": "one" for page in range(30)})
+    session.cell(**{f"p{page}": "two" for page in range(10, 20)})
+    session.cell(p5="three")
+    session.flush()
+    session.history.fold(1)
+    expected = dict.fromkeys(range(30), "one") | dict.fromkeys(range(10, 20), "two")
+    assert session.go(2) == expected
+    assert session.go(3) == expected | {5: "three"}
+
+
+def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
+    three(session)
+    damage(session, 1)
+    with pytest.raises(HistoryError, match="damaged"):
+        session.history.fold(1)
+    assert sorted(session.history.commits) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("one", [1, 2, 3])
+def test_damage_is_found_before_memory_is_filled_with_it(session: Session, one: int) -> None:
+    three(session)
+    damage(session, one)
+    with pytest.raises(Unreadable) as found:
+        session.go(3)
+    assert found.value.one == one
+
+
+def test_a_commit_that_is_cut_or_gone_is_found(session: Session) -> None:
+    three(session)
+    os.truncate(session.folder / "0000000003.commit", 100)
+    (session.folder / "0000000002.commit").unlink()
+    for one in (3, 2):
+        with pytest.raises(Unreadable) as found:
+            session.go(one)
+        assert found.value.one == one
+
+
+def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None:
+    three(session)
+    for path in session.folder.glob("*.commit"):
+        os.utime(path)
+    assert session.go(3) == {0: "A", 1: "b", 2: "c"}
+
+
+def test_a_far_larger_state_stays_where_it_is(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "HEAVY_BYTES", 50 * 4096)
+    session.grow(10)
+    session.cell(**{f"p{page}": "large" for page in range(100)})
+    for number in range(8):
+        session.cell(p0=f"v{number}")
+    session.flush()
+    path = session.folder / "0000000001.commit"
+    before = path.stat()
+    session.history.fold(2)
+    assert sorted(session.history.commits) == [1, 7, 8, 9]
+    assert path.stat().st_ino == before.st_ino
+    assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}
+    session.history.fold(2, all_of_it=True)
+    assert sorted(session.history.commits) == [7, 8, 9]
+    assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}

@@ -1,0 +1,72 @@
+"""A session's states as a table and as a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wasm_kernel_agent.states import CheckpointTable, HistoryTree
+
+
+def state(one: int, parent: int, label: str = "", **fields: Any) -> dict[str, Any]:
+    plain = {"name": "", "time": 0.0, "bytes": 2048, "here": False}
+    return {**plain, "id": one, "parent": parent, "cell": one - 1, "label": label, **fields}
+
+
+LINE = [state(1, 0), state(2, 1, "x = 1"), state(3, 2, "x = 2", here=True)]
+BRANCHED = [
+    state(1, 0),
+    state(2, 1, "x = 1", name="one"),
+    state(2, 1, "x = 1", name="two"),
+    state(3, 2, "x = 2"),
+    state(4, 3, "x = 3"),
+    state(5, 2, "x = 4", here=True),
+    state(6, 1, "y = 1"),
+]
+
+
+def nodes(tree: HistoryTree) -> list[str]:
+    """What stands before the first lines of the cells."""
+    return [line.split("  ")[0].rstrip() for line in repr(tree).splitlines()]
+
+
+def test_one_line_goes_straight_down() -> None:
+    assert nodes(HistoryTree(LINE)) == ["● the beginning", "● In[1]", "● In[2]"]
+
+
+def test_branches_hang_off_the_line_that_leads_here() -> None:
+    assert nodes(HistoryTree(BRANCHED)) == [
+        "● the beginning",
+        "├─● In[5]",
+        "● In[1]",
+        "├─● In[2]",
+        "│ ● In[3]",
+        "● In[4]",
+    ]
+
+
+def test_the_tree_tells_names_and_where_memory_stands() -> None:
+    lines = repr(HistoryTree(BRANCHED)).splitlines()
+    assert "'one', 'two'" in lines[2]
+    assert [line.endswith("<- here") for line in lines] == [False] * 5 + [True]
+
+
+def test_a_state_whose_parent_is_folded_away_begins_a_tree() -> None:
+    assert nodes(HistoryTree([state(7, 4), state(8, 7, here=True)])) == ["● In[6]", "● In[7]"]
+
+
+def test_html_nests_the_branches_and_escapes_labels() -> None:
+    html = HistoryTree([*BRANCHED, state(7, 6, "<script>")])._repr_html_()
+    assert html.count("<ul>") == html.count("</ul>") == 3
+    assert html.count("<li>") == 7
+    assert html.count("<b>") == 1
+    assert "<script>" not in html
+
+
+def test_nothing_yet_is_an_empty_tree() -> None:
+    assert (repr(HistoryTree([])), HistoryTree([])._repr_html_()) == ("", "")
+
+
+def test_the_table_lists_each_name() -> None:
+    text = repr(CheckpointTable(BRANCHED))
+    assert [line.split()[0] for line in text.splitlines()[2:4]] == ["one", "two"]
+    assert "<script>" not in CheckpointTable([state(1, 0, "<script>")])._repr_html_()
