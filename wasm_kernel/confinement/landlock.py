@@ -12,16 +12,15 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import IntFlag
 from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _ASK_VERSION = 1
-_BENEATH, _PORT = 1, 2  # kinds of rules
+_BENEATH = 1  # the kind of rule that is about files
 _NO_NEW_PRIVILEGES = 38
-_BIND_TCP, _CONNECT_TCP = 1, 2
+_CONNECT_TCP = 2
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 LEAST = 2  # version 1 refuses every rename from folder to folder, which cells do
 
@@ -57,20 +56,6 @@ WRITE |= Access.MAKE_DIR | Access.MAKE_REG | Access.MAKE_SYM | Access.REFER
 SOCKETS = Access.MAKE_SOCK | Access.REMOVE_FILE
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What stays allowed; everything else is given up.
-
-    Attributes:
-        paths: Files and folders, with what may be done to them and below. One that is not there
-            is left out.
-        ports: TCP ports that may still be bound. No connection can be made to any.
-    """
-
-    paths: Mapping[Path, Access] = field(default_factory=dict)
-    ports: Iterable[int] = ()
-
-
 def version() -> int:
     """The kernel's Landlock version; 0 where there is none."""
     if not sys.platform.startswith("linux"):
@@ -78,8 +63,14 @@ def version() -> int:
     return max(0, _call(_CREATE, None, 0, _ASK_VERSION))
 
 
-def restrict(rules: Rules) -> int:
-    """Give up, in this thread and those it starts from now on, what `rules` don't allow.
+def restrict(allowed: Mapping[Path, Access]) -> int:
+    """Give up, in this thread and those it starts from now on, all that is not allowed.
+
+    Connections over TCP and signals to other processes are given up too, where the kernel can.
+
+    Args:
+        allowed: Files and folders, with what may be done to them and below. One that is not there
+            is left out.
 
     Returns:
         The Landlock version that it was done with: 4 and later also guard TCP, 6 signals.
@@ -93,11 +84,8 @@ def restrict(rules: Rules) -> int:
     handled = _handled(known)
     ruleset = _ruleset(handled, known)
     try:
-        for path, access in rules.paths.items():
+        for path, access in allowed.items():
             _allow(ruleset, path, access & handled)
-        if known >= 4:
-            for port in rules.ports:
-                _add(ruleset, _PORT, struct.pack("=QQ", _BIND_TCP, port))
         no_new_privileges()
         _checked(_call(_RESTRICT, ruleset, 0))
     finally:
@@ -123,7 +111,7 @@ def _handled(known: int) -> Access:
 
 
 def _ruleset(handled: Access, known: int) -> int:
-    network = _BIND_TCP | _CONNECT_TCP if known >= 4 else 0
+    network = _CONNECT_TCP if known >= 4 else 0
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= 6 else 0
     words = [int(handled), network, scoped][: 3 if known >= 6 else 2 if known >= 4 else 1]
     described = struct.pack(f"={len(words)}Q", *words)
@@ -138,13 +126,10 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             access &= _TO_FILES
-        _add(ruleset, _BENEATH, struct.pack("=Qi", int(access), descriptor))
+        rule = struct.pack("=Qi", int(access), descriptor)
+        _checked(_call(_ADD, ruleset, _BENEATH, rule, 0))
     finally:
         os.close(descriptor)
-
-
-def _add(ruleset: int, kind: int, rule: bytes) -> None:
-    _checked(_call(_ADD, ruleset, kind, rule, 0))
 
 
 def _libc() -> ctypes.CDLL:

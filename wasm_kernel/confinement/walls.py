@@ -20,6 +20,7 @@ from wasm_kernel.confinement.landlock import Access
 _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"),
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/timezone"),
+    *("/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf"),
     *("/proc/self", "/proc/stat", "/proc/meminfo", "/proc/cpuinfo", "/proc/loadavg"),
     *("/proc/uptime", "/proc/version", "/proc/filesystems"),
     *("/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count"),
@@ -38,14 +39,12 @@ class Kept:
         readable: Files and folders that it reads.
         files: Single files that it writes.
         sockets: Folders in which it makes and removes sockets.
-        ports: TCP ports that it binds.
     """
 
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     files: tuple[Path, ...] = ()
     sockets: tuple[Path, ...] = ()
-    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,7 @@ def close_files(kept: Kept) -> str:
     Raises:
         OSError: it can't be done here; nothing was given up.
     """
-    done = landlock.restrict(landlock.Rules(_paths(kept), kept.ports))
-    return f"Landlock version {done}"
+    return f"Landlock version {landlock.restrict(_allowed(kept))}"
 
 
 def close_calls() -> str:
@@ -107,7 +105,7 @@ def _no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _paths(kept: Kept) -> dict[Path, Access]:
+def _allowed(kept: Kept) -> dict[Path, Access]:
     allowed: dict[Path, Access] = {}
     groups = (
         (map(Path, _SYSTEM), landlock.READ),
@@ -126,7 +124,7 @@ def _paths(kept: Kept) -> dict[Path, Access]:
 
 def _pythons_own() -> Iterator[Path]:
     """Where modules are still imported from; never a whole home, whatever PYTHONPATH says."""
-    home = Path.home().resolve()
+    home = Path("~").expanduser().resolve()
     for name in {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, _package()}:
         path = Path(name or os.curdir).resolve()
         if not home.is_relative_to(path):
