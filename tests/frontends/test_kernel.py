@@ -273,8 +273,45 @@ def test_a_bad_setting_ends_the_start_with_one_line(
     assert said.count("\n") == 1
 
 
+def test_an_address_that_can_not_be_listened_on_ends_the_start_with_one_line(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", str(tmp_path / "k.json")]
+    command += ["--transport=ipc", f"--ip={tmp_path / ('x' * 100)}"]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "can't listen on its shell channel" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_kernel_over_ipc_works(start: Start) -> None:
     assert start(transport="ipc").run("pass")[0]["status"] == "ok"
+
+
+def test_a_client_whose_iopub_connection_comes_up_late_misses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "late.json"
+    write_connection_file(str(path), key=b"k")
+    command = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", str(path)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        client: Any = BlockingKernelClient(connection_file=str(path))
+        client.load_connection_file()
+        try:
+            client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
+            client.control_channel.send(client.session.msg("kernel_info_request"))
+            client.get_control_msg(timeout=20)  # it is up
+            client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
+            sent = client.execute("pass")
+            time.sleep(0.2)
+            client.start_channels(shell=False, iopub=True, stdin=False, hb=False, control=False)
+            while (message := client.get_iopub_msg(timeout=5))["msg_type"] != "execute_input":
+                pass
+            assert message["parent_header"]["msg_id"] == sent
+        finally:
+            client.stop_channels()
+            process.kill()
 
 
 def test_only_a_client_with_the_curve_keys_is_heard(start: Start, tmp_path: Path) -> None:

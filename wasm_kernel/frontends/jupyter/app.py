@@ -174,6 +174,7 @@ class WasmKernelApp(JupyterApp):
 
     def _loop(self, kernel: WasmKernel, sockets: KernelSockets) -> None:
         kernel.start()
+        sockets.iopub_thread.when_heard(kernel.heard)
         sockets.start()
         loop = kernel.loop
         _on_signals(loop, kernel)

@@ -27,6 +27,7 @@ from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
 CLOSE_POLL = 0.01
+UNHEARD_SECONDS = 0.5  # a client that listens to nobody is answered all the same
 CLOSE_SECONDS = 1.0  # what a shutdown waits for a cell that still computes
 
 STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
@@ -155,13 +156,26 @@ class WasmKernel(PlainKernel):
         # One context for all messages, as in the base class: the request that is being answered
         # is kept in it. Only the task is made here, so that the mark below can queue among them.
         self._messages = copy_context()
+        self._heard = asyncio.Event()
         assert self.shell_stream is not None
         self.shell_stream.on_recv(self._enter, copy=False)
 
+    def heard(self) -> None:
+        """A client listens on IOPub; any thread."""
+        self.loop.call_soon_threadsafe(self._heard.set)
+
     def _enter(self, message: list[zmq.Frame]) -> None:
-        task = self.loop.create_task(self.shell_main(None, message), context=self._messages)
+        if not self._heard.is_set():
+            self.loop.call_later(UNHEARD_SECONDS, self._heard.set)
+        task = self.loop.create_task(self._answer(message), context=self._messages)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, message: list[zmq.Frame]) -> None:
+        # A client's IOPub connection may come up later than its shell: what a first cell published
+        # before that would be lost, and the client wait for it forever.
+        await self._heard.wait()
+        await self.shell_main(None, message)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Abort the cells that came behind a failed one before its reply left.

@@ -10,6 +10,8 @@ iopub and heartbeat have threads of their own, so that they answer whatever goes
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,34 @@ import zmq
 from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
 from ipykernel.iostream import IOPubThread
+from jupyter_client.session import Session
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.connection import Connection
 
 LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
 _TRIES = 100
+
+
+class ListenError(WasmKernelError):
+    """An address of the connection file can't be listened on; no kernel was started."""
+
+
+class Publisher(IOPubThread):
+    """The iopub thread; tells when the first client has subscribed."""
+
+    def __init__(self, socket: zmq.Socket[Any], *, session: Session) -> None:
+        self._heard: Future[None] = Future()
+        super().__init__(socket, pipe=False, session=session)
+
+    def when_heard(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called once somebody listens; from any thread, at once if that is so."""
+        self._heard.add_done_callback(lambda _: tell())
+
+    def _handle_subscription(self, message: list[bytes]) -> None:
+        super()._handle_subscription(message)
+        if message[0][:1] == b"\x01" and not self._heard.done():
+            self._heard.set_result(None)
 
 
 class KernelSockets:
@@ -36,9 +61,7 @@ class KernelSockets:
         for socket in (self.shell, self.stdin, self.control):
             # a client that comes back under its old identity takes its place again
             socket.router_handover = 1
-        self.iopub_thread = IOPubThread(
-            self._bound(zmq.XPUB, "iopub"), pipe=False, session=connection.session
-        )
+        self.iopub_thread = Publisher(self._bound(zmq.XPUB, "iopub"), session=connection.session)
         # At once: what is sent before its thread runs is sent from here, which can swallow the
         # wake-up of a subscription that has just come.
         self.iopub_thread.start()
@@ -86,7 +109,14 @@ class KernelSockets:
             socket.curve_publickey = self._connection.curve_publickey or b""
             socket.curve_server = True
         name = f"{channel}_port"
-        setattr(self._connection, name, self._bind(socket, getattr(self._connection, name)))
+        try:
+            port = self._bind(socket, getattr(self._connection, name))
+        except zmq.ZMQError as problem:
+            raise ListenError(
+                f"The kernel can't listen on its {channel} channel: {problem}. No cell can reach "
+                "it, so it was not started. Start it again, or choose another address."
+            ) from problem
+        setattr(self._connection, name, port)
         return socket
 
     def _bind(self, socket: zmq.Socket[Any], port: int) -> int:

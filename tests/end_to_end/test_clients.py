@@ -1,0 +1,176 @@
+"""The programs people run kernels with find this one, and get from it what they expect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+from jupyter_client.manager import KernelManager
+from papermill.exceptions import PapermillExecutionError
+
+KERNEL = "wasm-python"
+SECONDS = 120
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # papermill's own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """The kernel is found by its name."""
+
+
+def notebook(folder: Path, *cells: str, tags: dict[int, str] | None = None) -> Path:
+    """A notebook of code cells, some with a tag."""
+    made = [nbformat.v4.new_code_cell(source) for source in cells]  # type: ignore[no-untyped-call]
+    for at, tag in (tags or {}).items():
+        made[at].metadata["tags"] = [tag]
+    book = nbformat.v4.new_notebook(cells=made)  # type: ignore[no-untyped-call]
+    book.metadata["kernelspec"] = {"name": KERNEL, "display_name": "x", "language": "python"}
+    path = folder / "book.ipynb"
+    nbformat.write(book, path)  # type: ignore[no-untyped-call]
+    return path
+
+
+def jupyter(*words: str, stdin: str | None = None, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A `jupyter` command, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def streams(cell: Any) -> str:
+    return "".join(o["text"] for o in cell["outputs"] if o["output_type"] == "stream")
+
+
+def test_nbconvert_executes_a_notebook_into_a_page(tmp_path: Path) -> None:
+    book = notebook(
+        tmp_path,
+        "import sys; print(sys.platform)",
+        "import pandas as pd; pd.DataFrame({'n': [41 + 1]})",
+    )
+    done = jupyter("nbconvert", "--to=html", "--execute", book.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = book.with_suffix(".html").read_text()
+    assert "wasi" in page
+    assert "<td>42</td>" in page
+
+
+def test_nbconvert_stops_at_the_cell_that_fails_and_shows_its_error(tmp_path: Path) -> None:
+    book = notebook(tmp_path, "1 / 0", "print('never')")
+    done = jupyter("nbconvert", "--to=notebook", "--execute", "--inplace", book.name, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_papermill_hands_parameters_over(tmp_path: Path) -> None:
+    book = notebook(tmp_path, "x = 1", "print(x * 2, name)", tags={0: "parameters"})
+    executed = papermill.execute_notebook(
+        str(book), str(tmp_path / "out.ipynb"), {"x": 21, "name": "é"}, progress_bar=False
+    )
+    assert streams(executed.cells[-1]) == "42 é\n"
+
+
+def test_papermill_stops_a_cell_at_its_time_limit(tmp_path: Path) -> None:
+    book = notebook(tmp_path, "kept = 1", "while True: pass")
+    with pytest.raises(Exception, match="timed out"):
+        papermill.execute_notebook(
+            str(book), str(tmp_path / "out.ipynb"), execution_timeout=2, progress_bar=False
+        )
+
+
+def test_papermill_tells_which_cell_failed(tmp_path: Path) -> None:
+    book = notebook(tmp_path, "1", "raise ValueError('in the sandbox')")
+    with pytest.raises(PapermillExecutionError, match="in the sandbox") as failed:
+        papermill.execute_notebook(str(book), str(tmp_path / "out.ipynb"), progress_bar=False)
+    assert failed.value.exec_count == 2
+
+
+def test_jupyter_run_runs_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('ran on', sys.platform)\nprint('bad', file=sys.stderr)\n")
+    done = jupyter("jupyter_client.runapp", f"--kernel={KERNEL}", script.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ran on wasi" in done.stdout
+    assert "bad" in done.stderr
+
+
+def test_jupyter_run_reads_from_its_input(tmp_path: Path) -> None:
+    done = jupyter(
+        "jupyter_client.runapp", f"--kernel={KERNEL}", stdin="print(6 * 7)", cwd=tmp_path
+    )
+    assert "42" in done.stdout
+
+
+def test_jupyter_console_holds_a_conversation(tmp_path: Path) -> None:
+    said = "x = 20\nprint(x + 22)\n%checkpoints\nx +\nexit\n"
+    options = ("--simple-prompt", f"--kernel={KERNEL}")
+    done = jupyter("jupyter_console", *options, stdin=said, cwd=tmp_path)
+    assert "42" in done.stdout, done.stderr
+    assert "the beginning" in done.stdout
+    assert "SyntaxError" in done.stdout + done.stderr
+
+
+def test_vs_code_takes_the_kernelspec(installed_kernelspec: Path) -> None:
+    spec = json.loads((ROOT / "kernelspec" / "python" / "kernel.json").read_text())
+    # it recognizes a Python kernel by `-m MODULE` and swaps in the interpreter that the user chose
+    assert spec["argv"][0] == "python"
+    assert spec["argv"][1] == "-m"
+    assert "{connection_file}" in spec["argv"]
+    assert spec["language"] == "python"
+    assert "kernel_provisioner" not in spec["metadata"]
+    assert spec["metadata"]["supported_encryption"] == ["curve"]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+def test_a_cell_runs_over_each_transport(transport: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="wk-") as folder:  # a socket's path has 107 bytes
+        file = str(Path(folder, "kernel.json"))
+        manager = KernelManager(kernel_name=KERNEL, transport=transport, connection_file=file)
+        assert answers(manager) == "ok"
+
+
+def answers(manager: KernelManager) -> str:
+    """Start a kernel, run a cell; the status of its reply."""
+    manager.start_kernel()
+    try:
+        client: Any = manager.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=SECONDS)
+        reply = client.execute_interactive("1 + 1", timeout=SECONDS)
+        client.stop_channels()
+        return str(reply["content"]["status"])
+    finally:
+        manager.shutdown_kernel(now=True)
+
+
+def test_a_cell_runs_over_an_encrypted_transport() -> None:
+    manager = KernelManager(kernel_name=KERNEL, transport_encryption="required")
+    assert answers(manager) == "ok"
+    assert manager.curve_publickey
+
+
+def test_environment_variables_of_the_host_stay_there(tmp_path: Path) -> None:
+    secret = os.environ | {"MY_TOKEN": "secret"}
+    script = tmp_path / "script.py"
+    script.write_text("import os; print(dict(os.environ))")
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_client.runapp", f"--kernel={KERNEL}", str(script)],
+        capture_output=True, text=True, timeout=SECONDS, env=secret, check=False,
+    )  # fmt: skip
+    assert "HOME" in done.stdout
+    assert "secret" not in done.stdout
