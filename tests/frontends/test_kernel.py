@@ -273,6 +273,12 @@ def test_a_bad_setting_ends_the_start_with_one_line(
     assert said.count("\n") == 1
 
 
+def test_a_setting_on_the_command_line_is_taken_without_a_word(start: Start) -> None:
+    kernel = start("--WasmKernel.grace_seconds=3", "--WasmKernel.confinement=off")
+    assert "grace_seconds=3.0" in kernel.value("policy")
+    assert kernel.log.read_text() == ""
+
+
 def test_an_address_that_can_not_be_listened_on_ends_the_start_with_one_line(
     tmp_path: Path,
 ) -> None:

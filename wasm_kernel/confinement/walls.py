@@ -123,12 +123,22 @@ def _allowed(kept: Kept) -> dict[Path, Access]:
 
 
 def _pythons_own() -> Iterator[Path]:
-    """Where modules are still imported from; never a whole home, whatever PYTHONPATH says."""
-    home = Path("~").expanduser().resolve()
+    """Where modules are still imported from, and not what `sys.path` may name beside that.
+
+    The folder that the process was started in is the user's notebooks; a home is a home.
+    """
+    private = (Path.cwd().resolve(), _home())
     for name in {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, _package()}:
         path = Path(name or os.curdir).resolve()
-        if not home.is_relative_to(path):
+        if not any(folder.is_relative_to(path) for folder in private):
             yield path
+
+
+def _home() -> Path:
+    try:
+        return Path.home().resolve()
+    except RuntimeError:
+        return Path("/")  # this user has none
 
 
 def _package() -> str:

@@ -6,6 +6,7 @@ together with a stamp of everything that would change it, and found out anew whe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -71,9 +72,10 @@ def environment(cache: Cache) -> Environment:
     if known is not None:
         return known
     found = find()
-    cache.prepare()
     text = json.dumps({"stamp": stamp, "environment": asdict(found)})
-    cache.write(_note_name(), lambda path: _write(path, text))
+    with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
+        cache.prepare()
+        cache.write(_note_name(), lambda path: _write(path, text))
     return found
 
 

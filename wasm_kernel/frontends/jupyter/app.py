@@ -26,6 +26,7 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
+from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.policy import ExecutionPolicy
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.sockets import KernelSockets
     from wasm_kernel.frontends.jupyter.starting import Starting
+    from wasm_kernel.sandbox.python import Builder
     from wasm_kernel.sandbox.sandbox import BaseSandbox
 
-SandboxFactory = Callable[[Session, ExecutionPolicy, Resume], "BaseSandbox"]
+SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, "Builder | None"], "BaseSandbox"]
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
@@ -53,9 +55,12 @@ _IPYTHON = {
 }
 
 
-def create(session: Session, policy: ExecutionPolicy, resume: Resume) -> BaseSandbox:
+def create(
+    session: Session, policy: ExecutionPolicy, resume: Resume, builder: Builder | None
+) -> BaseSandbox:
     """The sandbox of a real kernel."""
     from wasm_kernel.sandbox.creation import create_sandbox
+    from wasm_kernel.sandbox.python import PythonDriver
 
     return create_sandbox(
         workspace=session.workspace,
@@ -63,6 +68,7 @@ def create(session: Session, policy: ExecutionPolicy, resume: Resume) -> BaseSan
         session_id=session.id,
         resume=resume,
         keeper=session,
+        driver=PythonDriver(builder=builder),
     )
 
 
@@ -108,15 +114,20 @@ class WasmKernelApp(JupyterApp):
         """Be a kernel until somebody shuts it down."""
         path = place_of(self.connection_file)
         policy = self.settings.policy()
+        enclosure = Enclosure(self.settings.confinement)
+        enclosure.hire({})
         session = Session(self.settings.root, self._session_id(path))
         try:
-            sandbox = factory(session, policy, Resume(self.settings.resume))
+            enclosure.close_files(kept_by(session.workspace, policy, path, self.config))
+            resume = Resume(self.settings.resume)
+            sandbox = factory(session, policy, resume, enclosure.builder)
             try:
-                self._serve(sandbox, path)
+                self._serve(sandbox, path, enclosure)
             finally:
                 sandbox.close()
         finally:
             session.closed()
+            enclosure.end()
 
     def _session_id(self, path: Path) -> str:
         """The session that is named, or the notebook's own, or the connection file's."""
@@ -125,7 +136,7 @@ class WasmKernelApp(JupyterApp):
             of_notebook = session_of_notebook(os.environ)
         return self.settings.session_id or of_notebook or session_of(path)
 
-    def _serve(self, sandbox: BaseSandbox, path: Path) -> None:
+    def _serve(self, sandbox: BaseSandbox, path: Path, enclosure: Enclosure) -> None:
         from wasm_kernel.frontends.jupyter.starting import Starting
 
         starting = Starting()
@@ -139,7 +150,7 @@ class WasmKernelApp(JupyterApp):
         sockets = KernelSockets(connection)
         try:
             connection.save()
-            self._loop(self._kernel(sandbox, starting, connection, sockets), sockets)
+            self._loop(self._kernel(sandbox, starting, connection, sockets), sockets, enclosure)
         finally:
             sockets.close()
             connection.cleanup()
@@ -160,6 +171,7 @@ class WasmKernelApp(JupyterApp):
             sandbox=sandbox,
             starting=starting,
             parent=self,
+            config=self.settings.rest_of(self.config),
             session=connection.session,
             shell_stream=ZMQStream(sockets.shell),
             control_stream=ZMQStream(sockets.control, sockets.control_thread.io_loop),
@@ -172,13 +184,14 @@ class WasmKernelApp(JupyterApp):
         kernel.record_ports(ports_of(connection))
         return kernel
 
-    def _loop(self, kernel: WasmKernel, sockets: KernelSockets) -> None:
+    def _loop(self, kernel: WasmKernel, sockets: KernelSockets, enclosure: Enclosure) -> None:
         kernel.start()
         sockets.iopub_thread.when_heard(kernel.heard)
         sockets.start()
         loop = kernel.loop
         _on_signals(loop, kernel)
         _watch_parent()
+        enclosure.close_calls()
         gc.freeze()
         gc.enable()
         kernel.io_loop.start()

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from copy import deepcopy
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, cast
 
 from jupyter_core.paths import jupyter_data_dir
 from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
-from traitlets.config import Configurable
+from traitlets.config import Config, Configurable
 
 from wasm_kernel.errors import PolicyError
+from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 from wasm_kernel.policy_file import policy_of, read
 from wasm_kernel.sandbox.claim import Resume
@@ -57,6 +59,15 @@ class _Session(Configurable):
         "after a crash of its process, or always, also tomorrow in the same notebook. A restart "
         "that you ask for begins anew.",
     )
+    confinement = Enum(
+        [OFF, AUTO, REQUIRED],
+        AUTO,
+        config=True,
+        help="Whether the kernel's own process gives up, once it runs, all files but Python's and "
+        "its session's, and all new connections and programs, so that a flaw in the sandbox would "
+        "lead nowhere: off, auto (where Linux offers Landlock and seccomp), or required (no kernel "
+        "without).",
+    )
     allow_unsigned = Bool(
         False,
         config=True,
@@ -80,6 +91,13 @@ class _Session(Configurable):
     def root(self) -> Path:
         """The sessions' folder, as an absolute path."""
         return Path(self.workspace_root).expanduser().absolute()
+
+    def rest_of(self, config: Config) -> Config:
+        """What of a configuration is for the kernel class itself, which has the same section."""
+        rest: Config = deepcopy(config)
+        section = rest.get(SECTION, Config())
+        rest[SECTION] = Config({k: v for k, v in section.items() if not self.has_trait(k)})
+        return rest
 
     def policy(self) -> ExecutionPolicy:
         """The limits that the traits describe.

@@ -29,6 +29,7 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     yield from _versions()
     yield from _cache()
     yield from _memory()
+    yield _confinement()
     yield from _picker()
     yield _workspaces(workspace_root)
 
@@ -110,6 +111,16 @@ def _memory() -> Iterator[Finding]:
             "note", f"on {sys.platform} each kernel copies the base image: slower to start"
         )
     yield Finding(*_TRACKING[pages.available()])
+
+
+def _confinement() -> Finding:
+    from wasm_kernel.confinement import walls
+
+    possible = walls.possible()
+    how = f"{possible.files}; {possible.calls}"
+    if possible.standing:
+        return Finding("ok", f"kernels confine their own process, too ({how})")
+    return Finding("note", f"kernels can't confine their own process here ({how})")
 
 
 def _picker() -> Iterator[Finding]:

@@ -1,0 +1,75 @@
+"""A real kernel with a traitor in its process: `python -m tests.confinement.probed_kernel -f FILE`.
+
+Once a cell makes the file `probe` in the session's folder, native code of this very process tries
+what an escaped guest would, on a thread that was there from the start, and writes down what came
+of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wasm_kernel.frontends.jupyter import app
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sessions.session import Session
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.python import Builder
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+SECRET = Path(os.environ["PROBE_SECRET"])
+TRIES: dict[str, Callable[[], object]] = {
+    "own files": lambda: list(Path("/proc/self/fd").iterdir()),
+    "home": lambda: list(Path.home().iterdir()),
+    "working folder": lambda: list(Path.cwd().iterdir()),
+    "secret": SECRET.read_text,
+    "write secret": lambda: SECRET.write_text("changed"),
+    "other sessions": lambda: list(SECRET.parent.iterdir()),
+    "passwords": Path("/etc/passwd").read_text,
+    "tmp": lambda: Path("/tmp/wasm-kernel-probe").write_text("x"),
+    "cache": lambda: Path(os.environ["PROBE_CACHE"], "probe.cwasm").write_bytes(b"x"),
+    "tcp": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PROBE_PORT"]))),
+    "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    "unix": lambda: socket.socket(socket.AF_UNIX),
+    "program": lambda: subprocess.run([sys.executable, "--version"], check=True),
+    "process": os.fork,
+    "parent": lambda: os.kill(os.getppid(), 0),
+}
+
+
+def _tried(what: Callable[[], object]) -> str:
+    try:
+        what()
+    except OSError as problem:
+        return type(problem).__name__
+    return "done"
+
+
+def _watch(workspace: Path) -> None:
+    while not (workspace / "probe").exists():
+        time.sleep(0.02)
+    found = {name: _tried(what) for name, what in TRIES.items()}
+    (workspace / "found.aside").write_text(json.dumps(found))
+    (workspace / "found.aside").rename(workspace / "found")
+
+
+def probed(
+    session: Session, policy: ExecutionPolicy, resume: Resume, builder: Builder | None
+) -> BaseSandbox:
+    """The real sandbox, beside a thread that watches for the order."""
+    threading.Thread(target=_watch, args=(session.workspace,), daemon=True).start()
+    return app.create(session, policy, resume, builder)
+
+
+if __name__ == "__main__":
+    app.main(factory=probed)

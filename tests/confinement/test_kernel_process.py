@@ -1,0 +1,130 @@
+"""What code that got out of the sandbox would find in the kernel's own process: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+from tests.confinement.inside import needs_walls
+from wasm_kernel.engine.cache import default_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+REACHABLE = {"own files"}
+Start = Callable[..., Any]
+
+pytestmark = needs_walls
+
+
+class Probed:
+    """A kernel with a probe in its process, and a client."""
+
+    def __init__(self, folder: Path, port: int, *arguments: str, **env: str) -> None:
+        self.sessions = folder / "sessions"
+        secret = folder / "secret"
+        secret.write_text("as it was")
+        self.secret = secret
+        file = folder / "connection.json"
+        write_connection_file(str(file), key=b"k")
+        probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(port)}
+        probe |= {"PROBE_CACHE": str(default_folder())}
+        probe |= {"WASM_KERNEL_WORKSPACE_ROOT": str(self.sessions), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "tests.confinement.probed_kernel", "-f", str(file)]
+        self.process = subprocess.Popen(
+            [*command, *arguments], env=os.environ | probe | env, cwd=folder, stderr=subprocess.PIPE
+        )
+        self.client: Any = BlockingKernelClient(connection_file=str(file))
+        self.client.load_connection_file()
+        self.client.start_channels()
+
+    def run(self, code: str) -> str:
+        """What a cell printed."""
+        said: list[str] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                said.append(message["content"]["text"])
+
+        reply = self.client.execute_interactive(code, output_hook=hear, timeout=300)
+        assert reply["content"]["status"] == "ok", reply["content"]["evalue"]
+        return "".join(said)
+
+    def found(self) -> dict[str, str]:
+        """What the probe came to, by what it tried."""
+        self.run("open('/app/probe', 'w').close()")
+        (session,) = (path for path in self.sessions.iterdir() if not path.name.startswith("."))
+        while not (session / "found").exists():
+            time.sleep(0.02)
+        answer: dict[str, str] = json.loads((session / "found").read_text())
+        return answer
+
+    def close(self) -> None:
+        self.client.shutdown()
+        self.client.stop_channels()
+        assert self.process.stderr is not None
+        self.process.wait(20)
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def start(warm: None, tmp_path: Path) -> Iterator[Start]:
+    """Starts a probed kernel; somebody listens on a port of this machine meanwhile."""
+    started: list[Probed] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def starting(*arguments: str, **env: str) -> Probed:
+            started.append(Probed(tmp_path, listening.getsockname()[1], *arguments, **env))
+            return started[-1]
+
+        yield starting
+        for kernel in started:
+            kernel.close()
+
+
+def test_native_code_in_the_kernel_reaches_nothing_of_the_users(start: Start) -> None:
+    kernel = start()
+    assert {name for name, came in kernel.found().items() if came == "done"} == REACHABLE
+    assert kernel.secret.read_text() == "as it was"
+
+
+def test_without_walls_the_same_probe_reaches_everything(start: Start) -> None:
+    # so the test above would notice
+    found = start("--WasmKernel.confinement=off").found()
+    assert set(found.values()) == {"done"}
+
+
+def test_cells_do_their_ordinary_work_within_the_walls(start: Start) -> None:
+    kernel = start()
+    kernel.run("import pandas, sqlite3, matplotlib.pyplot as plt; plt.plot([1, 2])")
+    kernel.run("open('/app/a', 'w').write('x'); import os; os.makedirs('/app/b')")
+    kernel.run("os.rename('/app/a', '/app/b/c'); x = 1")
+    assert kernel.run("%undo\nprint(open('/app/b/c').read())").endswith("x\n")
+    assert kernel.run("print(__import__('tempfile').mkdtemp()[:5])") == "/tmp/\n"
+
+
+def test_a_mounted_folder_stays_in_reach(start: Start, tmp_path: Path) -> None:
+    for name in ("read", "write"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "read" / "data").write_text("mounted")
+    mounts = f"['{tmp_path}/read:/data', '{tmp_path}/write:/out:rw']"
+    kernel = start(f"--WasmKernel.mounts={mounts}")
+    kernel.run("open('/out/copy', 'w').write(open('/data/data').read())")
+    assert (tmp_path / "write" / "copy").read_text() == "mounted"
+
+
+@pytest.mark.soak
+def test_a_cold_cache_is_filled_from_outside_the_walls(start: Start, tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    kernel = start(WASM_KERNEL_CACHE=str(cold))
+    assert kernel.run("print(1 + 1)").endswith("2\n")
+    assert list(cold.glob("*.cwasm"))

@@ -1,0 +1,163 @@
+"""The walls around the kernel's own process, and the porter who stays outside of them.
+
+A cell that got out of its instance through a flaw in wasmtime would be native code in this process.
+So the process gives up what it does not need: first the files and outgoing connections, before the
+guest's thread begins; then, once it listens, new sockets, programs and processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from traitlets.config import Config
+
+from wasm_kernel.confinement import porter, walls
+from wasm_kernel.confinement.porter import Duty, Porter
+from wasm_kernel.confinement.walls import Kept, Walls
+from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.environment import runtimes_folder
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.python import Builder
+
+OFF, AUTO, REQUIRED = "off", "auto", "required"
+_PREPARE = "prepare"
+
+
+class ConfinementError(WasmKernelError):
+    """The kernel's process can't be confined here, and it was told to be; it was not started."""
+
+
+class Enclosure:
+    """The process's walls. The main thread's own; the porter may be asked by any thread.
+
+    Attributes:
+        walls: Which walls stand, in words for people.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
+        self._porter: Porter | None = None
+        self.walls = Walls("off", "off", standing=False)
+
+    def hire(self, duties: Mapping[str, Duty]) -> None:
+        """Leave somebody outside. First of all: what the process opens later is not the porter's.
+
+        Raises:
+            ConfinementError: confinement is required, and this machine has none.
+        """
+        if self._wanted == OFF:
+            return
+        possible = walls.possible()
+        if possible.standing:
+            self._porter = porter.hire({_PREPARE: _prepare, **duties})
+        else:
+            self._failed(f"{possible.files}; {possible.calls}")
+
+    def close_files(self, kept: Kept) -> None:
+        """Give up all files but what is kept; no other thread may run yet.
+
+        Raises:
+            ConfinementError: confinement is required, and the system refuses.
+        """
+        if self._porter is not None:
+            try:
+                self.walls = Walls(walls.close_files(kept), "not yet", standing=False)
+            except OSError as problem:
+                self.end()
+                self._failed(f"Landlock: {problem}")
+
+    def close_calls(self) -> None:
+        """Give up new sockets, programs and processes; the kernel listens.
+
+        Raises:
+            ConfinementError: confinement is required, and the system refuses.
+        """
+        if self._porter is not None:
+            try:
+                self.walls = Walls(self.walls.files, walls.close_calls(), standing=True)
+            except OSError as problem:
+                self.walls = Walls(self.walls.files, f"not closed: {problem}", standing=False)
+                if self._wanted == REQUIRED:
+                    raise ConfinementError(_REFUSED.format(why=f"seccomp: {problem}")) from problem
+
+    def _failed(self, why: str) -> None:
+        if self._wanted == REQUIRED:
+            raise ConfinementError(_REFUSED.format(why=why))
+        self.walls = Walls(f"not closed: {why}", "not closed", standing=False)
+
+    @property
+    def builder(self) -> Builder | None:
+        """Who fills the cache in place of this process; None where it does so itself."""
+        outside = self._porter
+        if outside is None:
+            return None
+        return lambda metered, tell: void(outside.ask(_PREPARE, {"metered": metered}, tell))
+
+    def end(self) -> None:
+        """Let the porter go; idempotent."""
+        if self._porter is not None:
+            self._porter.close()
+            self._porter = None
+
+
+_REFUSED = (
+    "The kernel's own process can't be confined on this machine ({why}), and "
+    "WasmKernel.confinement=required asks for it. No kernel was started. Use auto to start it "
+    "without."
+)
+
+
+def void(_: object) -> None:
+    """Nobody is told more than that it is done."""
+
+
+def _prepare(fields: Mapping[str, Any], tell: porter.Tell, _: porter.Stopped) -> Mapping[str, Any]:
+    from wasm_kernel.sandbox.preparing import prepare
+
+    prepare(bool(fields["metered"]), tell)
+    return {}
+
+
+def kept_by(workspace: Path, policy: ExecutionPolicy, file: Path, config: Config) -> Kept:
+    """What a kernel's process goes on using.
+
+    Args:
+        workspace: Its session's folder.
+        policy: Says which other folders the guest sees.
+        file: The connection file.
+        config: Says how the kernel listens, where the file does not.
+    """
+    writable = [workspace, *(mount.host for mount in policy.mounts if mount.writable)]
+    if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        writable.append(file.parent)  # it is written there, and removed at the end
+    return Kept(
+        writable=tuple(writable),
+        readable=(default_folder(), runtimes_folder(), *_read_only(policy)),
+        files=(file,),
+        sockets=_socket_folders(file, config),
+    )
+
+
+def _read_only(policy: ExecutionPolicy) -> Iterator[Path]:
+    return (mount.host for mount in policy.mounts if not mount.writable)
+
+
+def _socket_folders(file: Path, config: Config) -> tuple[Path, ...]:
+    """Where an ipc transport's sockets are made: its `ip` is the stem of their names."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        told = {}
+    if not isinstance(told, dict):
+        told = {}
+    listens = {**config.get("Connection", {}), **told}
+    if listens.get("transport") != "ipc":
+        return ()
+    return (Path(str(listens.get("ip") or file)).absolute().parent, file.parent)
