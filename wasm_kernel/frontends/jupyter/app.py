@@ -171,7 +171,6 @@ class WasmKernelApp(JupyterApp):
             sandbox=sandbox,
             starting=starting,
             parent=self,
-            config=self.settings.rest_of(self.config),
             session=connection.session,
             shell_stream=ZMQStream(sockets.shell),
             control_stream=ZMQStream(sockets.control, sockets.control_thread.io_loop),

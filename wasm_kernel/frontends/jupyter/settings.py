@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from copy import deepcopy
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, cast
 
 from jupyter_core.paths import jupyter_data_dir
 from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
-from traitlets.config import Config, Configurable
+from traitlets.config import Configurable
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
@@ -91,13 +90,6 @@ class _Session(Configurable):
     def root(self) -> Path:
         """The sessions' folder, as an absolute path."""
         return Path(self.workspace_root).expanduser().absolute()
-
-    def rest_of(self, config: Config) -> Config:
-        """What of a configuration is for the kernel class itself, which has the same section."""
-        rest: Config = deepcopy(config)
-        section = rest.get(SECTION, Config())
-        rest[SECTION] = Config({k: v for k, v in section.items() if not self.has_trait(k)})
-        return rest
 
     def policy(self) -> ExecutionPolicy:
         """The limits that the traits describe.
