@@ -19,10 +19,21 @@ from wasm_kernel.result import SandboxResult
 EXECUTION_START = "execution.start"  # runtime, fuel_budget, memory_bytes, cell_timeout, session_id
 EXECUTION_COMPLETE = "execution.complete"  # runtime, success, exit_code, error, fuel_consumed,
 #                                            memory_used_bytes, duration, session_id
+EXECUTION_TRAP = "execution.trap"  # runtime, trap, session_id: the guest was lost in a cell
+EXECUTION_LIMIT = "execution.limit"  # runtime, limit, session_id: a cell met a policy's field
+
+MEMORY_ROLLBACK = "memory.rollback"  # to_cell, session_id: back to before a lost cell
+MEMORY_CHECKPOINT = "memory.checkpoint"  # name, cell, session_id
+MEMORY_UNDO = "memory.undo"  # to_cell, cells, session_id
+MEMORY_REDO = "memory.redo"  # to_cell, cells, session_id
+MEMORY_RESTORE = "memory.restore"  # to_cell, name, session_id
+MEMORY_RESUME = "memory.resume"  # cell, crashed, session_id: on from what a process left
+MEMORY_TROUBLE = "memory.trouble"  # error, session_id: a state is lost, or can't be kept
 
 SESSION_CREATED = "session.created"  # session_id, workspace_path
 SESSION_RETRIEVED = "session.retrieved"  # session_id, workspace_path
 SESSION_DELETED = "session.deleted"  # session_id
+SESSION_FORKED = "session.forked"  # session_id, fork_id
 
 FILE_LIST = "session.file.list"  # session_id, pattern, count
 FILE_READ = "session.file.read"  # session_id, path, size_bytes
@@ -40,7 +51,12 @@ PRUNE_FAILED = "session.prune.failed"  # session_id, error
 PRUNE_COMPLETED = "session.prune.completed"  # deleted_count, skipped_count, reclaimed_bytes,
 #                                              duration
 
-WARNINGS = frozenset({METADATA_FAILED, METADATA_CORRUPTED, PRUNE_SKIPPED, PRUNE_FAILED})
+WARNINGS = frozenset(
+    {
+        *(EXECUTION_TRAP, EXECUTION_LIMIT, MEMORY_TROUBLE),
+        *(METADATA_FAILED, METADATA_CORRUPTED, PRUNE_SKIPPED, PRUNE_FAILED),
+    }
+)
 
 
 class EventLogger(Protocol):

@@ -46,7 +46,7 @@ def create_session_sandbox(
     Raises:
         WorkspaceError: the session's folder can't be made.
     """
-    session = Session(Path(workspace_root), ids.new(), logger)
+    session = Session(Path(workspace_root), ids.new(), logger, new=True)
     return session.id, _sandbox_in(session, runtime, policy, logger)
 
 
@@ -80,11 +80,14 @@ def get_session_sandbox(
     def make() -> BaseSandbox:
         return _sandbox_in(Session(root, session_id, logger), runtime, policy, logger)
 
-    workspace = root.resolve() / ids.checked(session_id)
-    sandbox = LIVE.get(workspace, make, suits=lambda found: _check_policy(found, policy))
-    told = logger or SandboxLogger()
-    told.log_event(events.SESSION_RETRIEVED, session_id=session_id, workspace_path=workspace)
-    return sandbox
+    def found(sandbox: BaseSandbox) -> None:
+        _check_policy(sandbox, policy)
+        told = logger or SandboxLogger()
+        told.log_event(
+            events.SESSION_RETRIEVED, session_id=session_id, workspace_path=sandbox.workspace
+        )
+
+    return LIVE.get(root.resolve() / ids.checked(session_id), make, found)
 
 
 def _sandbox_in(

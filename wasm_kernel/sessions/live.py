@@ -76,8 +76,7 @@ class Live:
         self,
         workspace: Path,
         make: Callable[[], BaseSandbox],
-        *,
-        suits: Callable[[BaseSandbox], None],
+        found: Callable[[BaseSandbox], None],
     ) -> BaseSandbox:
         """The sandbox that is open on a workspace, or a new one.
 
@@ -86,18 +85,18 @@ class Live:
         Args:
             workspace: The workspace's real path.
             make: Makes a sandbox that adds itself here.
-            suits: Raises where the open sandbox is not what is asked for.
+            found: Hears of the open sandbox, and raises where it is not what is asked for.
         """
         while True:
             with self._guard:
-                found = self._open.get(workspace)
-                if found is None:
+                one = self._open.get(workspace)
+                if one is None:
                     return make()
-                if not found.closing:
-                    suits(found.sandbox)
-                    found.holders.handed()
-                    return found.sandbox
-            found.gone.wait()
+                if not one.closing:
+                    found(one.sandbox)
+                    one.holders.handed()
+                    return one.sandbox
+            one.gone.wait()
 
     def entered(self, workspace: Path) -> None:
         """A `with` block of a sandbox begins."""

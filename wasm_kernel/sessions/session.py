@@ -40,10 +40,24 @@ class Session:
         root: The sessions' folder.
         workspace: The session's own folder, the one that the guest sees as `/app`.
         made: Whether it was made just now.
+        logger: Hears of it.
     """
 
-    def __init__(self, root: Path, session_id: str, logger: SandboxLogger | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        session_id: str,
+        logger: SandboxLogger | None = None,
+        *,
+        new: bool = False,
+    ) -> None:
         """Open a session, and make it where it is missing, for its owner alone.
+
+        Args:
+            root: The sessions' folder.
+            session_id: The session's id.
+            logger: Hears of it; silent by default.
+            new: Whether the id was made for it, so that there is nothing to find.
 
         Raises:
             SessionIdError: `session_id` is none.
@@ -52,7 +66,7 @@ class Session:
         """
         self.id = ids.checked(session_id)
         self.made = False
-        self._logger = logger or SandboxLogger()
+        self.logger = logger or SandboxLogger()
         self._guard = threading.Lock()
         self._closed = False
         self._homes: dict[str, Session] = {}
@@ -70,6 +84,8 @@ class Session:
             ) from problem
         if self.made:
             self._begin()
+        if not new:
+            self._log(events.SESSION_RETRIEVED, workspace_path=self.workspace)
 
     def _folders(self) -> Path:
         self.made = _own_folder(self.workspace) or self.made
@@ -108,7 +124,7 @@ class Session:
         Raises:
             WasmKernelError: it can't be made.
         """
-        session = Session(self.root, ids.new(), self._logger)
+        session = Session(self.root, ids.new(), self.logger, new=True)
         with self._guard:
             self._homes[session.id] = session
         return Home(session.workspace, session.id)
@@ -117,7 +133,10 @@ class Session:
         """The session that a fork is to live in."""
         with self._guard:
             found = self._homes.pop(home.session_id, None)
-        return found or Session(home.workspace.parent, home.session_id, self._logger)
+        if found is None:
+            return Session(home.workspace.parent, home.session_id, self.logger)
+        self._log(events.SESSION_FORKED, fork_id=home.session_id)
+        return found
 
     def entered(self) -> None:
         """A `with` block of the sandbox begins."""
@@ -142,7 +161,7 @@ class Session:
     # -- what it tells
 
     def _log(self, event: str, **fields: object) -> None:
-        self._logger.log_event(event, session_id=self.id, **fields)
+        self.logger.log_event(event, session_id=self.id, **fields)
 
     def _warn(self, event: str, error: str) -> None:
         """Once for as long as the same is wrong."""

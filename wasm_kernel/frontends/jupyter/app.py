@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
@@ -66,6 +68,7 @@ def create(
         workspace=session.workspace,
         policy=policy,
         session_id=session.id,
+        logger=session.logger,
         resume=resume,
         keeper=session,
         driver=PythonDriver(builder=builder),
@@ -115,19 +118,28 @@ class WasmKernelApp(JupyterApp):
         path = place_of(self.connection_file)
         policy = self.settings.policy()
         enclosure = Enclosure(self.settings.confinement)
-        enclosure.hire({})
-        session = Session(self.settings.root, self._session_id(path))
-        try:
+        with ExitStack() as ending:
+            ending.callback(enclosure.end)
+            enclosure.hire({})
+            logger = self._logger(ending)
+            session = Session(self.settings.root, self._session_id(path), logger)
+            ending.callback(session.closed)
             enclosure.close_files(kept_by(session.workspace, policy, path, self.config))
             resume = Resume(self.settings.resume)
             sandbox = factory(session, policy, resume, enclosure.builder)
-            try:
-                self._serve(sandbox, path, enclosure)
-            finally:
-                sandbox.close()
-        finally:
-            session.closed()
-            enclosure.end()
+            ending.callback(sandbox.close)
+            self._serve(sandbox, path, enclosure)
+
+    def _logger(self, ending: ExitStack) -> SandboxLogger | None:
+        """Who hears of events: a file, where one is set, and otherwise nobody."""
+        place = self.settings.event_file
+        if place is None:
+            return None
+        from wasm_kernel.event_file import EventFile
+
+        file = EventFile(place)
+        ending.callback(file.close)
+        return SandboxLogger(file.logger())
 
     def _session_id(self, path: Path) -> str:
         """The session that is named, or the notebook's own, or the connection file's."""

@@ -81,6 +81,13 @@ class _Session(Configurable):
         "limit that is a trait of its own on the command line or in a config file goes before.",
     )
 
+    event_log = Unicode(
+        "",
+        config=True,
+        help="A file that hears what the kernel and its session do, one JSON object a line, as an "
+        "absolute path; it is made for its owner alone, and appended to. None by default.",
+    )
+
     @default("workspace_root")
     def _default_root(self) -> str:
         named = os.environ.get(ROOT_ENVIRONMENT)
@@ -90,6 +97,11 @@ class _Session(Configurable):
     def root(self) -> Path:
         """The sessions' folder, as an absolute path."""
         return Path(self.workspace_root).expanduser().absolute()
+
+    @property
+    def event_file(self) -> Path | None:
+        """The file that hears of events, if there is one."""
+        return _absolute("event_log", self.event_log) if self.event_log else None
 
     def policy(self) -> ExecutionPolicy:
         """The limits that the traits describe.
@@ -107,13 +119,18 @@ class _Session(Configurable):
 
     def _written(self) -> dict[str, Any]:
         """What the policy's file says and no trait says otherwise."""
-        file = Path(self.policy_file).expanduser()
-        if not file.is_absolute():
-            # a kernel runs in the notebook's folder: whoever wrote the notebook would set limits
-            raise PolicyError(f"{SECTION}.policy_file", "must be an absolute path")
+        file = _absolute("policy_file", self.policy_file)
         limits = ExecutionPolicy.from_toml(file)
         said = self._find_my_config(self.config)
         return {name: getattr(limits, name) for name in read(file) if name not in said}
+
+
+def _absolute(trait: str, text: str) -> Path:
+    """A file of the user's; a kernel runs in the notebook's folder, whose files are not his."""
+    file = Path(text).expanduser()
+    if not file.is_absolute():
+        raise PolicyError(f"{SECTION}.{trait}", "must be an absolute path")
+    return file
 
 
 def _described() -> dict[str, str]:

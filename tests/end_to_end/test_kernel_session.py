@@ -1,0 +1,141 @@
+"""A kernel's session: metadata, events, and that nobody deletes it under a living kernel."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.real_kernel import RealKernel
+from wasm_kernel import (
+    SessionInUse,
+    delete_session_workspace,
+    get_session_sandbox,
+    prune_sessions,
+)
+
+Starting = Callable[..., RealKernel]
+YEAR = timedelta(days=366)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """Kernels are started by name."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+def start(root: Path) -> Iterator[Starting]:
+    started: list[RealKernel] = []
+
+    def one(**traits: str) -> RealKernel:
+        started.append(RealKernel(root, None, **traits))
+        return started[-1]
+
+    yield one
+    for kernel in started:
+        kernel.shut_down()
+
+
+def workspace_in(root: Path) -> Path:
+    (workspace,) = root.iterdir()
+    return workspace
+
+
+def metadata_in(workspace: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((workspace / ".metadata.json").read_text())
+    return found
+
+
+def age(workspace: Path) -> None:
+    """Let the session look as if it had done nothing for a year."""
+    found = metadata_in(workspace)
+    found["updated_at"] = found["created_at"] = (datetime.now(UTC) - YEAR).isoformat()
+    (workspace / ".metadata.json").write_text(json.dumps(found))
+
+
+def test_a_kernels_session_has_metadata_that_each_cell_refreshes(
+    start: Starting, root: Path
+) -> None:
+    kernel = start()
+    workspace = workspace_in(root)
+    times = [metadata_in(workspace)["updated_at"]]
+    for code in ("1 + 1", "x = 1"):
+        kernel.run(code)
+        times.append(metadata_in(workspace)["updated_at"])
+    assert times == sorted(set(times))
+    assert metadata_in(workspace)["session_id"] == workspace.name
+    kernel.run("1 / 0")
+    assert metadata_in(workspace)["updated_at"] == times[-1]
+    kernel.restart()
+    kernel.run("1 + 1")
+    assert metadata_in(workspace)["created_at"] < times[-1]
+
+
+def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
+    start: Starting, root: Path
+) -> None:
+    kernel = start()
+    kernel.run("x = 1")
+    workspace = workspace_in(root)
+    age(workspace)
+    result = prune_sessions(24, root)
+    assert result.deleted_sessions == []
+    assert result.skip_reasons == {workspace.name: "alive"}
+    with pytest.raises(SessionInUse, match="Nothing was deleted"):
+        delete_session_workspace(workspace.name, root)
+    assert kernel.run("x")["value"] == "1"
+    kernel.shut_down()
+    age(workspace)
+    assert prune_sessions(24, root).deleted_sessions == [workspace.name]
+    assert list(root.iterdir()) == []
+
+
+def test_a_second_user_keeps_the_session_when_the_first_one_goes(
+    start: Starting, root: Path
+) -> None:
+    kernel = start()
+    kernel.run("x = 1")
+    workspace = workspace_in(root)
+    with get_session_sandbox(workspace.name, workspace_root=root) as second:
+        told = second.execute("print('x' in globals())")
+        assert told.stdout == "False\n"
+        assert "Another process has this session open" in told.stderr
+        kernel.shut_down()
+        age(workspace)
+        assert prune_sessions(24, root).skip_reasons == {workspace.name: "alive"}
+    age(workspace)
+    assert prune_sessions(24, root).deleted_sessions == [workspace.name]
+
+
+def test_events_go_to_the_file_that_the_trait_names(
+    start: Starting, root: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "events.jsonl"
+    kernel = start(event_log=str(log))
+    kernel.run("1 + 1")
+    kernel.run("1 / 0")
+    session_id = workspace_in(root).name
+    kernel.shut_down()
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    names = [event["event"] for event in found]
+    assert names[:2] == ["session.created", "session.retrieved"]
+    assert names.count("execution.start") == names.count("execution.complete")
+    assert {event["session_id"] for event in found} == {session_id}
+    assert [event for event in found if event.get("error") == "ZeroDivisionError"]
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
+def test_a_full_disk_under_the_events_costs_no_cell(start: Starting) -> None:
+    kernel = start(event_log="/dev/full")
+    assert kernel.run("6 * 7")["value"] == "42"
