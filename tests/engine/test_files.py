@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, OTHER, READ_ONLY, RIGHTS, ROOT, Guest
+from tests.engine.tiny import APP, FOLLOW, OTHER, READ_ONLY, RIGHTS, ROOT, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.preopens import Preopen
 
@@ -281,7 +286,7 @@ def test_a_file_that_moved_out_of_the_workspace_is_no_change_there(guest: Guest)
     guest.changes.clear()
     assert guest.rename("a", "b", to=OTHER) == abi.SUCCESS
     guest.write(fd, b"x")
-    assert (guest.changes.deleted, guest.changes.modified) == ({"a"}, set())
+    assert guest.told == (set(), set(), {"a"})
 
 
 def test_truncating_by_descriptor_is_a_write(guest: Guest) -> None:
@@ -289,7 +294,7 @@ def test_truncating_by_descriptor_is_a_write(guest: Guest) -> None:
     _, fd = guest.open("a")
     guest.changes.clear()
     assert guest.call("fd_filestat_set_size", fd, 1) == abi.SUCCESS
-    assert guest.changes.modified == {"a"}
+    assert guest.told[1] == {"a"}
 
 
 def test_rights_do_not_widen_below_a_read_only_folder(guest: Guest, tmp_path: Path) -> None:
@@ -308,3 +313,157 @@ def test_a_link_with_a_slash_behind_it_is_followed_for_the_hidden_names(
     assert errno == abi.SUCCESS
     assert secret.open(".metadata.json", fd=fd)[0] == abi.ENOENT
     assert sorted(secret.names(fd)) == ["here", "plain", "sub"]
+
+
+def deep(guest: Guest, name: str, levels: int, fd: int = APP) -> int:
+    """Folders of one name inside each other; the descriptor of the innermost."""
+    for _ in range(levels):
+        assert guest.one_path("path_create_directory", name, fd=fd) == abi.SUCCESS
+        outer = fd
+        errno, fd = guest.open(name, abi.O_DIRECTORY, fd=outer)
+        assert errno == abi.SUCCESS
+        guest.call("fd_close", outer)
+    return fd
+
+
+def test_no_link_too_deep_for_the_host_leads_to_a_hidden_name(secret: Guest) -> None:
+    """The host can't read a link whose path is longer than PATH_MAX; the guest gets there by parts
+    that are shorter.
+    """
+    name = "L" * 250
+    deep(secret, name, 15)
+    (secret.app / "s").symlink_to("/".join([name] * 15))
+    inner = os.open(secret.app / "s", os.O_RDONLY)
+    for _ in range(3):
+        os.mkdir(name, dir_fd=inner)
+        inner, outer = os.open(name, os.O_RDONLY, dir_fd=inner), inner
+        os.close(outer)
+    os.symlink("../" * 18, "way", dir_fd=inner)
+    os.close(inner)
+    (secret.app / "s" / "t").symlink_to("/".join([name] * 3))
+    for path in ("s/t/way/.metadata.json", "s/t/way/.wasm_kernel/tmp/x", "s/t/way/plain"):
+        assert secret.open(path)[0] == abi.ENAMETOOLONG
+        assert secret.stat(path) == abi.ENAMETOOLONG
+
+
+def test_folders_do_not_nest_deeper_than_the_host_can_look(guest: Guest) -> None:
+    fd = deep(guest, "L" * 200, (abi.PATH_MAX - 1 - len(str(guest.app))) // 201)
+    assert guest.one_path("path_create_directory", "L" * 200, fd=fd) == abi.ENAMETOOLONG
+    assert guest.open("L" * 200, abi.O_CREAT, fd=fd)[0] == abi.ENAMETOOLONG
+    at = guest.text("x")
+    assert guest.call("path_symlink", *at, fd, *guest.text("L" * 200)) == abi.ENAMETOOLONG
+
+
+def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) -> None:
+    one, two = deep(guest, "a" * 200, 11), deep(guest, "b" * 200, 11)
+    assert guest.open("file", abi.O_CREAT, fd=two)[0] == abi.SUCCESS
+    at = guest.text("b" * 200)
+    assert guest.call("path_rename", APP, *at, one, *guest.text("in")) == abi.ENAMETOOLONG
+    assert guest.stat("/".join(["b" * 200] * 11)) == abi.SUCCESS
+    guest.call("path_rename", APP, *guest.text("b" * 200), APP, *guest.text("c"))
+    assert guest.stat("c") == abi.SUCCESS
+
+
+@pytest.mark.parametrize("levels", [600, 1500])
+def test_many_levels_are_fine(guest: Guest, levels: int) -> None:
+    fd = deep(guest, "d", levels)
+    assert guest.open("end", abi.O_CREAT, fd=fd)[0] == abi.SUCCESS
+    path = "/".join(["d"] * levels) + "/end"
+    assert guest.stat(path) == abi.SUCCESS
+    assert guest.rename("d", "e") == abi.SUCCESS
+    assert guest.told[0] == {"e" + path[1:]}
+
+
+SPECIAL = ["pipe", "socket", "device"]
+
+
+@pytest.fixture(params=SPECIAL)
+def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Makes something that is neither file nor folder nor link."""
+    found: list[socket.socket] = []
+
+    def make(path: Path) -> None:
+        if request.param == "pipe":
+            os.mkfifo(path)
+        elif request.param == "socket":
+            found.append(socket.socket(socket.AF_UNIX))
+            with contextlib.chdir(path.parent):  # an address is short
+                found[-1].bind(path.name)
+        else:
+            try:
+                os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+            except PermissionError:
+                pytest.skip("only root makes devices")
+
+    yield make
+    for one in found:
+        one.close()
+
+
+@pytest.mark.parametrize("rights", [2, 64, 66])
+@pytest.mark.parametrize("name", ["it", "sub/../it", "way"])
+@pytest.mark.parametrize("folder", [APP, OTHER, READ_ONLY])
+def test_what_is_no_file_is_refused_at_once(
+    guest: Guest, special: Callable[[Path], None], rights: int, name: str, folder: int
+) -> None:
+    """Opening a pipe would hold the host until somebody else opens its other end."""
+    host = guest.app.parent / {APP: "app", OTHER: "other", READ_ONLY: "ro"}[folder]
+    (host / "sub").mkdir()
+    special(host / "it")
+    (host / "way").symlink_to("it")
+    for how in (0, abi.O_CREAT, abi.O_TRUNC):
+        at = guest.text(name)
+        errno = guest.call("path_open", folder, FOLLOW, *at, how, rights, rights, 0, 64)
+        assert errno == abi.ENOTSUP
+    assert guest.stat(name, fd=folder) == abi.SUCCESS
+    assert "it" in guest.names(folder)
+    assert guest.rename("it", "that") in ((abi.SUCCESS,) if folder == APP else (abi.ENOENT,))
+
+
+def test_a_pipe_below_a_mount_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    os.mkfifo(tmp_path / "data" / "pipe")
+    guest = Guest(tmp_path, mounts=(Preopen(tmp_path / "data", "/data"),))
+    try:
+        at = guest.text("data/pipe")
+        assert guest.call("path_open", ROOT, 1, *at, 0, 2, 2, 0, 64) == abi.ENOTSUP
+    finally:
+        guest.close()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0])
+def test_what_the_guest_makes_has_the_hosts_umask_and_never_runs(guest: Guest, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        guest.make("a", b"#!/bin/sh")
+        guest.one_path("path_create_directory", "d")
+    finally:
+        os.umask(before)
+    assert mode(guest.app / "a") == 0o666 & ~mask
+    assert mode(guest.app / "d") == 0o777 & ~mask
+
+
+@pytest.mark.parametrize("how", [0, abi.O_TRUNC, abi.O_CREAT])
+@pytest.mark.parametrize(
+    ("folder", "left"), [(APP, 0o644), (OTHER, 0o755)], ids=["session", "mount"]
+)
+def test_what_the_guest_can_write_to_runs_with_nobodys_rights(
+    guest: Guest, how: int, folder: int, left: int
+) -> None:
+    path = guest.app.parent / {APP: "app", OTHER: "other"}[folder] / "tool"
+    path.write_text("host's")
+    path.chmod(0o6755)
+    assert guest.open("tool", how, fd=folder)[0] == abi.SUCCESS
+    assert mode(path) == left
+
+
+def test_reading_leaves_a_files_mode_alone(guest: Guest) -> None:
+    (guest.app / "tool").touch()
+    (guest.app / "tool").chmod(0o4755)
+    at = guest.text("tool")
+    assert guest.call("path_open", APP, FOLLOW, *at, 0, 2, 2, 0, 64) == abi.SUCCESS
+    assert mode(guest.app / "tool") == 0o4755

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wasm_kernel.engine.names import HIDDEN, HiddenName, is_hidden, lexical, resolve
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.names import HIDDEN, HiddenName, TooDeep, is_hidden, lexical, resolve
+from wasm_kernel.engine.refused import Refused
 
 NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", ".wasm_kernel", "x"]
 PARTS = st.sampled_from([*NAMES, ".", "..", "", ".METADATA.json"])
@@ -64,6 +66,9 @@ def found_place(root: Path, path: str, *, follow: bool) -> tuple[str, ...] | str
         return resolve(root, (), path, follow=follow, guarded=True)
     except HiddenName:
         return "hidden"
+    except Refused as refused:
+        assert refused.errno == abi.ELOOP
+        return None
 
 
 @settings(max_examples=1500)
@@ -82,7 +87,10 @@ def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: 
 
 @given(path=PATHS, follow=st.booleans())
 def test_without_a_guard_no_name_is_hidden(tree: Path, path: str, follow: bool) -> None:
-    resolve(tree, (), path, follow=follow, guarded=False)
+    try:
+        resolve(tree, (), path, follow=follow, guarded=False)
+    except Refused as refused:
+        assert refused.errno == abi.ELOOP
 
 
 @pytest.mark.parametrize(
@@ -132,10 +140,31 @@ def test_an_absolute_link_is_nowhere(tmp_path: Path) -> None:
     assert resolve(tmp_path, (), "way/passwd", follow=True, guarded=True) is None
 
 
-def test_a_ring_of_links_is_nowhere(tmp_path: Path) -> None:
+def test_a_ring_of_links_is_a_loop(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
-    assert resolve(tmp_path, (), "one", follow=True, guarded=True) is None
+    with pytest.raises(Refused) as caught:
+        resolve(tmp_path, (), "one", follow=True, guarded=True)
+    assert caught.value.errno == abi.ELOOP
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_what_lies_too_deep_for_the_host_to_look_at_is_refused(
+    tmp_path: Path, follow: bool
+) -> None:
+    path = "/".join(["n" * 250] * 17)
+    with pytest.raises(TooDeep):
+        resolve(tmp_path, (), path, follow=follow, guarded=True)
+
+
+def test_a_path_as_long_as_the_host_can_look_at_is_found(tmp_path: Path) -> None:
+    room = abi.PATH_MAX - 1 - len(str(tmp_path))
+    parts = ["n" * 200] * (room // 201)
+    parts.append("n" * (room - 201 * len(parts) - 1))
+    assert resolve(tmp_path, (), "/".join(parts), follow=True, guarded=True) == tuple(parts)
+    parts[-1] += "n"
+    with pytest.raises(TooDeep):
+        resolve(tmp_path, (), "/".join(parts), follow=True, guarded=True)
 
 
 def test_a_link_at_the_end_is_left_alone_where_the_call_says_so(tree: Path) -> None:

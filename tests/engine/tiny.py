@@ -92,6 +92,8 @@ class Entry:
 
     name: str
     next: int
+    inode: int
+    kind: int
 
 
 class Guest:
@@ -106,20 +108,18 @@ class Guest:
         handler: Callable[[bytes], bytes] = lambda data: data,
         open_files: int = 64,
         memory_bytes: int = 16 * MIB,
+        workspace_bytes: int = 64 * MIB,
+        workspace_files: int = 100_000,
     ) -> None:
-        self.app, self.clock, self.changes, self.streams = (
-            folder / "app",
-            Clock(),
-            Changes(),
-            Streams(),
-        )
+        self.app, self.clock, self.streams = folder / "app", Clock(), Streams()
+        self.changes = Changes(self.app)
         for name in ("app", "ro", "other", "root"):
             (folder / name).mkdir(exist_ok=True)
         fixed = (
-            Preopen(self.app, "/app", writable=True, tracked=True),
+            Preopen(self.app, "/app", writable=True, tracked=True, counted=True),
             Preopen(folder / "ro", "/ro"),
             Preopen(folder / "other", "/other", writable=True),
-            Preopen(folder / "root", "/"),
+            Preopen(folder / "root", "/", bundled=True),
         )
         around = Surroundings(
             handler=handler,
@@ -130,6 +130,8 @@ class Guest:
             env={},
             memory_bytes=memory_bytes,
             open_files=open_files,
+            workspace_bytes=workspace_bytes,
+            workspace_files=workspace_files,
         )
         self.said: list[tuple[str, str]] = []
         self.streams.begin(lambda *said: self.said.append(said), {"stdout": 1000, "stderr": 1000})
@@ -140,6 +142,12 @@ class Guest:
 
     def close(self) -> None:
         self.instance.close()
+
+    @property
+    def told(self) -> tuple[set[str], set[str], set[str]]:
+        """The files that were created, modified and deleted."""
+        found = self.changes.compare()
+        return set(found.created), set(found.modified), set(found.deleted)
 
     def call(self, name: str, *args: int, fuel: int | None = None) -> int:
         """One call of the guest: WASI's error number, or what the special operation answers."""
@@ -226,9 +234,10 @@ def entries_of(data: bytes) -> list[Entry]:
     """The whole entries of a `fd_readdir` buffer."""
     found, at = [], 0
     while at + 24 <= len(data):
-        following, _, length = struct.unpack_from("<QQI", data, at)
+        following, inode, length, kind = struct.unpack_from("<QQIB", data, at)
         if at + 24 + length > len(data):
             break
-        found.append(Entry(data[at + 24 : at + 24 + length].decode(), following))
+        name = data[at + 24 : at + 24 + length].decode("utf-8", "surrogateescape")
+        found.append(Entry(name, following, inode, kind))
         at += 24 + length
     return found

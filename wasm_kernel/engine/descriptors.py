@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files import Files, Opened, identity_in
+from wasm_kernel.engine.files import Files
+from wasm_kernel.engine.opened import Opened, identity_in
 from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopens
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.seams import SLOT, RawFunc
@@ -85,12 +86,12 @@ class Descriptors:
                 fd,
                 opened.preopen.guest,
                 None if opened.parts is None else "/".join(opened.parts),
-                self._offset(fd),
+                self.offset(fd, self._scratch + _ANSWER_AT),
                 opened.flags,
                 opened.rights,
                 opened.inheriting,
                 opened.fdflags,
-                opened.identity,
+                opened.identify(),
             )
             for fd, opened in sorted(self._files.opened().items())
         )
@@ -156,11 +157,11 @@ class Descriptors:
                 return FIRST_DESCRIPTOR + index
         return None
 
-    def _offset(self, fd: int) -> int:
-        answer = self._scratch + _ANSWER_AT
-        if self._call("fd_tell", fd, answer):
+    def offset(self, fd: int, at: int) -> int:
+        """The position of a descriptor; `at` is guest memory for the answer."""
+        if self._call("fd_tell", fd, at):
             return 0
-        return int.from_bytes(self._reach.read(answer, 8), "little")
+        return int.from_bytes(self._reach.read(at, 8), "little")
 
     def _call(self, name: str, *args: int) -> int:
         slots = (ctypes.c_uint64 * (2 * len(args)))()

@@ -25,6 +25,7 @@ from wasm_kernel.engine.files import Files
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
 from wasm_kernel.engine.preopens import Preopens
+from wasm_kernel.engine.quota import Quota
 from wasm_kernel.engine.reach import OutOfBounds, Reach
 from wasm_kernel.engine.seams import Stop
 from wasm_kernel.engine.time import GuestTime
@@ -53,6 +54,8 @@ class Surroundings:
     env: Mapping[str, str]
     memory_bytes: int
     open_files: int
+    workspace_bytes: int
+    workspace_files: int
     clock_before: int = 0
 
 
@@ -125,18 +128,32 @@ class Instance:
 
     def _surround(self) -> None:
         around, reach = self._around, self.reach
-        files = Files(around.preopens, reach, around.changes, around.open_files)
+        counted = [preopen for preopen in around.preopens.all if preopen.counted]
+        quota = Quota(counted, around.workspace_bytes, around.workspace_files)
+        files = Files(
+            around.preopens,
+            reach,
+            self._tell,
+            around.changes,
+            quota=quota,
+            open_files=around.open_files,
+        )
         writes = Writes(around.streams, reach)
         self._files = files
         self.descriptors = Descriptors(files, around.preopens, reach, self._forwards)
         self._time = GuestTime(reach, self._forwards["clock_time_get"], around.clock_before)
+        shadows = files.shadows()
+        put = shadows["fd_write"]
         self._shadows |= {
             "clock_time_get": self._time.get,
-            **files.shadows(),
-            "fd_write": lambda c: writes.write(c) if c.args[0] in NAMES else files.write(c),
+            **shadows,
+            "fd_write": lambda c: writes.write(c) if c.args[0] in NAMES else put(c),
             "poll_oneoff": Waits(around.clock, around.streams, reach, self._time).poll,
             door.NAME: door.Door(around.handler, reach, self.allocate).call,
         }
+
+    def _tell(self, fd: int, at: int) -> int:
+        return self.descriptors.offset(fd, at)
 
     def _on_epoch(self) -> bool:
         self._around.streams.on_tick()
@@ -149,7 +166,7 @@ class Instance:
     def use_scratch(self, at: int) -> None:
         """`SCRATCH_BYTES` of guest memory at this address belong to the host."""
         self.reach.write(at, b".")
-        self._files.dot = at
+        self._files.use_scratch(at)
         self._scratch = at
         self.descriptors.use_scratch(at)
 
@@ -200,6 +217,7 @@ class Instance:
             raise RuntimeError("an instance was called from a thread that does not own it")
         if self._metered:
             self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
+        self._files.begin()
         TICKER.add(id(self), self._engine.increment_epoch)
         try:
             return self._turn(source, fuel)

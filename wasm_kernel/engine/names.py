@@ -4,20 +4,31 @@ Two names in the workspace's root are the host's: `.metadata.json` and `.wasm_ke
 path means one of them is decided where it leads to, after every link on the way, under any
 spelling that some file system would take for the same name (letter case, Unicode forms, ignorable
 characters, trailing dots and spaces, an NTFS stream suffix).
+
+That answer needs every link on the way to be read, and the host can't read one whose path is longer
+than the system's limit. Nothing lies so deep for the guest: such a path is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
+
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.refused import Refused
 
 HIDDEN = frozenset({".metadata.json", ".wasm_kernel"})
 _HOPS = 40  # as many links as Linux follows
+_NO_LINK = (errno.EINVAL, errno.ENOENT, errno.ENOTDIR)
 
 
 def is_hidden(name: str) -> bool:
     """Whether a name in the workspace's root is one of the host's, under any spelling."""
+    if name.isascii() and not name.startswith("."):
+        return False  # the quick way for nearly all names: only other characters fold to a dot
     return spelling(name) in HIDDEN
 
 
@@ -28,8 +39,16 @@ def spelling(name: str) -> str:
     return folded.split(":", 1)[0].rstrip(". ")
 
 
-class HiddenName(Exception):
+class HiddenName(Refused):
     """A path leads to, or through, a name that does not exist for the guest."""
+
+    errno = abi.ENOENT
+
+
+class TooDeep(Refused):
+    """A path leads to where the host's path would be too long to be looked at."""
+
+    errno = abi.ENAMETOOLONG
 
 
 def resolve(
@@ -46,11 +65,12 @@ def resolve(
         guarded: Whether hidden names in `root` are refused.
 
     Returns:
-        The parts, or None where the path leaves `root`, is absolute or follows too many links:
-        wasmtime refuses those itself.
+        The parts, or None where the path leaves `root`.
 
     Raises:
         HiddenName: the path leads to or through a hidden name.
+        TooDeep: it leads too deep.
+        Refused: it follows too many links.
     """
     follow = follow or path.endswith(("/", "/."))
     done, hops = list(start), 0
@@ -63,16 +83,28 @@ def resolve(
             done.pop()
             continue
         if guarded and not done and is_hidden(part):
-            raise HiddenName(part)
+            raise HiddenName
         target = _link_target(root, done, part) if todo or follow else None
         if target is None:
             done.append(part)
             continue
         hops += 1
-        if hops > _HOPS or target.startswith("/"):
+        if hops > _HOPS:
+            raise Refused(abi.ELOOP)
+        if target.startswith("/"):
             return None
         todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+    if too_deep(root, done):
+        raise TooDeep
     return tuple(done)
+
+
+def too_deep(root: Path, parts: Iterable[str], more: int = 0) -> bool:
+    """Whether the host's path of `parts` below `root`, and `more` bytes after it, is too long."""
+    whole = "/".join([str(root), *parts])
+    if 4 * len(whole) + more < abi.PATH_MAX:
+        return False
+    return len(os.fsencode(whole)) + more >= abi.PATH_MAX
 
 
 def lexical(start: tuple[str, ...], path: str) -> tuple[str, ...] | None:
@@ -84,5 +116,7 @@ def lexical(start: tuple[str, ...], path: str) -> tuple[str, ...] | None:
 def _link_target(root: Path, folder: list[str], name: str) -> str | None:
     try:
         return os.readlink("/".join([str(root), *folder, name]))  # noqa: PTH115 - hot, and text
-    except (OSError, ValueError):
-        return None
+    except OSError as problem:
+        if problem.errno in _NO_LINK:
+            return None
+        raise TooDeep if problem.errno == errno.ENAMETOOLONG else Refused(abi.EACCES) from None

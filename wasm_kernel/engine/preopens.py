@@ -13,13 +13,16 @@ class Preopen:
     """A host folder the guest sees at `guest`.
 
     `tracked` where changes are recorded, which is the workspace alone; hidden names are kept from
-    the guest there.
+    the guest there. `counted` where what lies in it counts against the quota. `bundled` where the
+    host laid out everything in it, so that nothing needs to be looked at: plain files only.
     """
 
     host: Path
     guest: str
     writable: bool = False
     tracked: bool = False
+    counted: bool = False
+    bundled: bool = False
 
 
 @dataclass(frozen=True)

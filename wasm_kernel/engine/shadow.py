@@ -73,7 +73,7 @@ def host_function(
     def function(slots: int, count: int) -> None:
         try:
             args = unpack(ctypes.string_at(slots, size))
-            answer = shadow(Call(slots, count, args, forwards.get(name)))
+            answer = int(shadow(Call(slots, count, args, forwards.get(name))))
         except OutOfBounds:
             answer = abi.EFAULT
         except BaseException:

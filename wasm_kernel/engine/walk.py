@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,11 +44,14 @@ def opened(
         os.close(descriptor)
 
 
-def entries(folder: int, *, force: bool = False) -> Iterator[Entry]:
+def entries(
+    folder: int, *, force: bool = False, hidden: Callable[[str], bool] | None = None
+) -> Iterator[Entry]:
     """Everything below a folder; what is in a folder comes before the folder itself.
 
     Args:
         folder: The folder's descriptor; it stays the caller's.
+        hidden: Which names in the folder itself are passed over.
         force: Whether folders that their owner closed to himself are opened. Otherwise what they
             hold is left out.
 
@@ -56,7 +59,7 @@ def entries(folder: int, *, force: bool = False) -> Iterator[Entry]:
         OSError: a folder can't be opened, or was moved while it was walked.
     """
     with Descent(folder) as here:
-        folders, files = _listed(here.fd)
+        folders, files = _listed(here.fd, hidden)
         ways = [folders]
         yield from (Entry(here.fd, (), name, False) for name in files)
         while True:
@@ -77,10 +80,16 @@ def entries(folder: int, *, force: bool = False) -> Iterator[Entry]:
                 return
 
 
-def _listed(folder: int) -> tuple[list[str], list[str]]:
+def _listed(
+    folder: int, hidden: Callable[[str], bool] | None = None
+) -> tuple[list[str], list[str]]:
     """The folders in a folder, and what else is in it."""
     with os.scandir(folder) as listing:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+        found = [
+            (entry.name, entry.is_dir(follow_symlinks=False))
+            for entry in listing
+            if hidden is None or not hidden(entry.name)
+        ]
     folders = [name for name, is_folder in found if is_folder]
     return folders, [name for name, is_folder in found if not is_folder]
 

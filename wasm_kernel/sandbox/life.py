@@ -58,7 +58,7 @@ class Life:
         errands: Errands,
     ) -> None:
         self.clock = Clock()
-        self.changes = Changes()
+        self.changes = Changes(workspace)
         self.fuel_consumed: int | None = None
         self._streams = Streams()
         self.timeline = Timeline(
@@ -294,6 +294,8 @@ class Life:
             env={},
             memory_bytes=policy.memory_bytes,
             open_files=policy.open_files,
+            workspace_bytes=policy.workspace_bytes,
+            workspace_files=policy.workspace_files,
             clock_before=head.clock if (head := self.timeline.head) else 0,
         )
 

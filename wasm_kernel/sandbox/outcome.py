@@ -41,7 +41,7 @@ def result_of(
     reply: Mapping[str, Any] = turn.reply or {}
     if stopped is not None:  # what a lost guest said of its end is no end
         reply = {"status": "error", "execution_count": life.next_count, "payload": []}
-    error = _cell_error(turn, reply)
+    error, files = _cell_error(turn, reply), life.changes.compare()
     return SandboxResult(
         success=error is None,
         stdout="".join(turn.text["stdout"]),
@@ -51,9 +51,9 @@ def result_of(
         fuel_consumed=life.fuel_consumed,
         memory_used_bytes=life.memory_bytes,
         duration=duration,
-        files_created=tuple(sorted(life.changes.created)),
-        files_modified=tuple(sorted(life.changes.modified)),
-        files_deleted=tuple(sorted(life.changes.deleted)),
+        files_created=tuple(sorted(files.created)),
+        files_modified=tuple(sorted(files.modified)),
+        files_deleted=tuple(sorted(files.deleted)),
         workspace_path=workspace,
         outputs=tuple(turn.outputs),
         reply=reply,

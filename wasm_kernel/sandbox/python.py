@@ -207,18 +207,20 @@ class PythonDriver:
 
     def _raw(self, metered: bool, nowhere: Path, handler: Callable[[bytes], bytes]) -> Instance:
         """A guest without an image: memory as the artifact has it."""
-        streams = Streams()
+        streams, policy = Streams(), ExecutionPolicy()
         if isinstance(handler, _Booting):
             streams.begin(handler.hear, {"stdout": 1 << 20, "stderr": 1 << 20})
         around = Surroundings(
             handler=handler,
             clock=Clock(),
             streams=streams,
-            changes=Changes(),
-            preopens=self.preopens(nowhere, nowhere, ExecutionPolicy()),
+            changes=Changes(nowhere),
+            preopens=self.preopens(nowhere, nowhere, policy),
             env=_ENV,
             memory_bytes=_BOOT_MEMORY,
-            open_files=256,
+            open_files=policy.open_files,
+            workspace_bytes=policy.workspace_bytes,
+            workspace_files=policy.workspace_files,
         )
         return Instance(self._module(metered), around)
 
@@ -226,15 +228,16 @@ class PythonDriver:
         """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, and the mounts."""
         layout = self.layout
         fixed = (
-            Preopen(layout.lib, bundles.LIB_GUEST),
-            Preopen(layout.data, bundles.DATA_GUEST),
-            Preopen(workspace, "/app", writable=True, tracked=True),
-            Preopen(scratch, "/tmp", writable=True),  # noqa: S108 - a guest path
-            Preopen(layout.root, "/"),
+            Preopen(layout.lib, bundles.LIB_GUEST, bundled=True),
+            Preopen(layout.data, bundles.DATA_GUEST, bundled=True),
+            Preopen(workspace, "/app", writable=True, tracked=True, counted=True),
+            Preopen(scratch, "/tmp", writable=True, counted=True),  # noqa: S108 - a guest path
+            Preopen(layout.root, "/", bundled=True),
         )
         mounts = tuple(Preopen(m.host, m.guest, m.writable) for m in policy.mounts)
         free = range(len(mounts), MOUNTS_MOST)
-        return Preopens(fixed, mounts, tuple(Preopen(layout.root, f"/.mount/{i}") for i in free))
+        spare = tuple(Preopen(layout.root, f"/.mount/{i}", bundled=True) for i in free)
+        return Preopens(fixed, mounts, spare)
 
     def instance(self, around: Surroundings, *, metered: bool) -> Instance:
         """A booted guest: a new instance with the base image's memory."""
