@@ -19,7 +19,8 @@ NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
     *("prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
-    *("SessionIdError", "SessionInUse", "WorkspaceError"),
+    *("list_session_files", "read_session_file", "write_session_file", "delete_session_path"),
+    *("SessionIdError", "SessionInUse", "SessionPathError", "WorkspaceError"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
     *("WasmKernelError", "PolicyError", "SandboxClosed", "BundleError", "CompileError"),
     *(
@@ -66,6 +67,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_the_names_of_floor_0_load_nothing_heavy() -> None:
     floor_0 = "ExecutionPolicy, SandboxResult, SandboxLogger, OutOfFuel, RuntimeType"
     assert not loaded_after(f"from wasm_kernel import {floor_0}") & HEAVY
+
+
+def test_file_operations_load_nothing_heavy() -> None:
+    assert not loaded_after("from wasm_kernel import read_session_file") & HEAVY
 
 
 def test_a_sandbox_needs_no_jupyter() -> None:

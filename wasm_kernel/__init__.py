@@ -43,8 +43,15 @@ if TYPE_CHECKING:
         delete_session_workspace,
         get_session_sandbox,
     )
+    from wasm_kernel.sessions.paths import SessionPathError
     from wasm_kernel.sessions.pruning import NoWorkspaceRoot, PruneError, prune_sessions
     from wasm_kernel.sessions.session import WorkspaceError
+    from wasm_kernel.sessions.workspace import (
+        delete_session_path,
+        list_session_files,
+        read_session_file,
+        write_session_file,
+    )
 
 __version__ = "0.1.0"
 
@@ -77,15 +84,20 @@ __all__ = [
     "SandboxResult",
     "SessionIdError",
     "SessionInUse",
+    "SessionPathError",
     "StackExhausted",
     "TravelError",
     "WasmKernelError",
     "WorkspaceError",
     "create_sandbox",
     "create_session_sandbox",
+    "delete_session_path",
     "delete_session_workspace",
     "get_session_sandbox",
+    "list_session_files",
     "prune_sessions",
+    "read_session_file",
+    "write_session_file",
 ]
 
 _HOMES = {
@@ -102,12 +114,17 @@ _HOMES = {
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
     "SessionIdError": "wasm_kernel.sessions.ids",
+    "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
     "create_sandbox": "wasm_kernel.sandbox.creation",
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
+    "delete_session_path": "wasm_kernel.sessions.workspace",
     "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
     "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
+    "list_session_files": "wasm_kernel.sessions.workspace",
     "prune_sessions": "wasm_kernel.sessions.pruning",
+    "read_session_file": "wasm_kernel.sessions.workspace",
+    "write_session_file": "wasm_kernel.sessions.workspace",
 }
 
 

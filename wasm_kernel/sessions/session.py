@@ -158,6 +158,10 @@ class Session:
         self._presence.leave()
         LIVE.remove(self.workspace)
 
+    def leave(self) -> None:
+        """Be present no longer, where no sandbox ever lived here; idempotent."""
+        self._presence.leave()
+
     # -- what it tells
 
     def _log(self, event: str, **fields: object) -> None:
@@ -188,3 +192,14 @@ def _own_folder(folder: Path) -> bool:
 def _why(problem: OSError) -> str:
     """A problem in words, without a path of the host."""
     return problem.strerror or str(problem)
+
+
+def begin(root: Path, session_id: str, logger: SandboxLogger | None = None) -> None:
+    """Make a session's folder with its metadata, where it is missing, without being present in it.
+
+    Raises:
+        SessionIdError: `session_id` is none.
+        SessionInUse: another process is deleting it.
+        WorkspaceError: the folder can't be made, or something else is in its place.
+    """
+    Session(root, session_id, logger).leave()

@@ -1,0 +1,407 @@
+"""File operations where files are odd: links, holes, depth, names, crowds, writers in a race."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.engine import tree
+from wasm_kernel.sessions import entry
+from wasm_kernel.sessions.paths import SessionPathError
+from wasm_kernel.sessions.workspace import (
+    delete_session_path,
+    list_session_files,
+    read_session_file,
+    write_session_file,
+)
+
+ID = "abc-123"
+DEEP = 600
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A root with one session in it."""
+    (tmp_path / ID).mkdir()
+    yield tmp_path
+    tree.remove(tmp_path / ID)  # pytest's own can't go so deep
+
+
+@pytest.fixture
+def app(root: Path) -> Path:
+    return root / ID
+
+
+def listed(root: Path, pattern: str | None = None) -> list[str]:
+    return list_session_files(ID, root, pattern)
+
+
+def test_a_session_that_is_not_there_is_told(tmp_path: Path) -> None:
+    for operation in (
+        lambda: list_session_files(ID, tmp_path),
+        lambda: read_session_file(ID, "a", tmp_path),
+        lambda: delete_session_path(ID, "a", tmp_path),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"no such session: '{ID}'"):
+            operation()
+
+
+def test_a_session_begins_with_its_first_file(tmp_path: Path) -> None:
+    write_session_file(ID, "a", b"x", tmp_path)
+    assert (tmp_path / ID / ".metadata.json").exists()  # so that it can be pruned some day
+    assert listed(tmp_path) == ["a"]
+
+
+def test_a_session_does_not_begin_by_a_bad_path(tmp_path: Path) -> None:
+    with pytest.raises(SessionPathError):
+        write_session_file(ID, "/a", b"", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_in_the_sessions_place_is_none(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(ID)
+    with pytest.raises(FileNotFoundError):
+        list_session_files("link", root)
+
+
+RESERVED = [
+    ".metadata.json", ".wasm_kernel", ".wasm_kernel/lock", ".METADATA.JSON", ".wasm_kernel.",
+    ".metadata.json ", ".metadata.json::$DATA", ".wasm\u200b_kernel", ".ｍetadata.json",
+    "./.metadata.json", "a/../.metadata.json", "a\\..\\.wasm_kernel", "up/.metadata.json", "hidden",
+    ".wasm_\ufb01xed/../.wasm_kernel",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", RESERVED)
+def test_the_sessions_own_names_are_no_files_under_any_spelling(
+    root: Path, app: Path, path: str
+) -> None:
+    (app / ".metadata.json").write_text("{}")
+    (app / ".wasm_kernel").mkdir()
+    (app / ".wasm_kernel" / "lock").touch()
+    (app / "a").mkdir()
+    (app / "up").symlink_to("a/..")
+    (app / "hidden").symlink_to(".metadata.json")
+    for act in (
+        lambda: read_session_file(ID, path, root),
+        lambda: write_session_file(ID, path, b"forged", root),
+        lambda: delete_session_path(ID, path, root, recursive=True),
+    ):
+        with pytest.raises(ValueError, match="reserved"):
+            act()
+    assert (app / ".metadata.json").read_text() == "{}"
+    assert listed(root) == listed(root, ".*") == listed(root, "**/*") == []
+
+
+def test_reserved_names_further_down_are_ordinary(root: Path) -> None:
+    write_session_file(ID, "a/.metadata.json", b"mine", root)
+    assert listed(root) == ["a/.metadata.json"]
+    assert read_session_file(ID, "a/.metadata.json", root) == b"mine"
+    delete_session_path(ID, "a/.metadata.json", root)
+    assert listed(root) == []
+
+
+@pytest.mark.parametrize("path", [".", "./", "a/..", "a/../."])
+def test_the_workspace_itself_is_no_file(root: Path, app: Path, path: str) -> None:
+    (app / "a").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_session_file(ID, path, root)
+    with pytest.raises(IsADirectoryError):
+        write_session_file(ID, path, b"", root)
+    with pytest.raises(SessionPathError):
+        delete_session_path(ID, path, root, recursive=True)
+
+
+# -- links
+
+
+def test_links_inside_are_followed_and_deleted_themselves(root: Path, app: Path) -> None:
+    write_session_file(ID, "data/real.txt", b"one", root)
+    (app / "link").symlink_to("data/real.txt")
+    (app / "folder").symlink_to("data")
+    (app / "absolute").symlink_to(app.resolve() / "data" / "real.txt")
+    write_session_file(ID, "link", b"two", root)
+    assert (app / "link").is_symlink()
+    for path in ("data/real.txt", "folder/real.txt", "absolute", "folder/../link"):
+        assert read_session_file(ID, path, root) == b"two"
+    assert listed(root) == ["absolute", "data/real.txt", "link"]
+    for path in ("link", "folder", "absolute"):
+        delete_session_path(ID, path, root, recursive=True)
+    assert listed(root) == ["data/real.txt"]
+
+
+def test_a_dangling_link_inside_is_written_through(root: Path, app: Path) -> None:
+    (app / "link").symlink_to("new/file")
+    with pytest.raises(FileNotFoundError):
+        read_session_file(ID, "link", root)
+    assert listed(root) == []
+    write_session_file(ID, "link", b"x", root, overwrite=False)
+    assert (app / "new" / "file").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("target", ["../out", "../out/new", "/tmp/x", "/", "..", "a/../../out"])
+def test_a_link_that_leads_out_is_refused_and_not_listed(
+    root: Path, app: Path, target: str
+) -> None:
+    (root / "out").mkdir()
+    (app / "link").symlink_to(target)
+    for path in ("link", "link/file"):
+        with pytest.raises(ValueError, match="escapes"):
+            write_session_file(ID, path, b"", root)
+        with pytest.raises(ValueError, match="escapes"):
+            delete_session_path(ID, path, root, recursive=True)
+    assert listed(root) == []
+    assert not list((root / "out").iterdir())
+    assert (app / "link").is_symlink()
+
+
+def test_links_in_circles_are_told(root: Path, app: Path) -> None:
+    (app / "a").symlink_to("b")
+    (app / "b").symlink_to("a")
+    with pytest.raises(OSError, match="links") as caught:
+        read_session_file(ID, "a", root)
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_a_folder_is_deleted_with_its_links_and_nothing_behind_them(root: Path, app: Path) -> None:
+    (root / "out").mkdir()
+    (root / "out" / "kept").touch()
+    (app / "a").mkdir()
+    (app / "a" / "out").symlink_to("../../out")
+    (app / "a" / "file").symlink_to("../../out/kept")
+    os.mkfifo(app / "a" / "pipe")
+    delete_session_path(ID, "a", root, recursive=True)
+    assert not (app / "a").exists()
+    assert (root / "out" / "kept").exists()
+
+
+# -- what is no file
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_pipe_is_neither_waited_for_nor_replaced(root: Path, app: Path, link: bool) -> None:
+    os.mkfifo(app / "pipe")
+    if link:
+        (app / "link").symlink_to("pipe")
+    name = "link" if link else "pipe"
+    with pytest.raises(OSError, match="a pipe, a socket or a device"):
+        read_session_file(ID, name, root)
+    with pytest.raises(OSError, match="a pipe, a socket or a device"):
+        write_session_file(ID, name, b"", root)
+    assert listed(root) == []
+    assert stat.S_ISFIFO((app / "pipe").stat().st_mode)
+    delete_session_path(ID, "pipe", root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+def test_a_device_is_not_opened(root: Path, app: Path) -> None:
+    os.mknod(app / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    with pytest.raises(OSError, match="a pipe, a socket or a device"):
+        read_session_file(ID, "zero", root)
+
+
+def test_a_folder_is_no_file(root: Path, app: Path) -> None:
+    (app / "a").mkdir()
+    with pytest.raises(IsADirectoryError):
+        read_session_file(ID, "a", root)
+    with pytest.raises(IsADirectoryError):
+        write_session_file(ID, "a", b"", root)
+
+
+def test_a_file_is_no_folder(root: Path) -> None:
+    write_session_file(ID, "a", b"", root)
+    with pytest.raises(NotADirectoryError):
+        read_session_file(ID, "a/b", root)
+    with pytest.raises(NotADirectoryError):
+        write_session_file(ID, "a/b", b"", root)
+
+
+# -- sizes, depths, crowds
+
+
+def test_a_sparse_file_is_not_read_into_memory(root: Path, app: Path) -> None:
+    with (app / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="1,099,511,627,776 bytes are over 1,073,741,824") as caught:
+        read_session_file(ID, "huge", root)
+    assert caught.value.errno == errno.EFBIG
+    assert listed(root) == ["huge"]
+
+
+def test_the_most_that_is_read_can_be_chosen(root: Path) -> None:
+    write_session_file(ID, "a", b"12345", root)
+    assert read_session_file(ID, "a", root, max_bytes=5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes are over 4"):
+        read_session_file(ID, "a", root, max_bytes=4)
+
+
+def test_a_very_deep_folder_is_listed_read_and_deleted(root: Path) -> None:
+    path = "/".join(["some-long-name"] * DEEP)
+    write_session_file(ID, f"{path}/leaf", b"deep", root)
+    assert listed(root) == listed(root, "**/leaf") == [f"{path}/leaf"]
+    assert read_session_file(ID, f"{path}/leaf", root) == b"deep"
+    up_and_down = f"{path}/" + "../" * DEEP
+    assert read_session_file(ID, up_and_down + f"{path}/leaf", root) == b"deep"
+    with pytest.raises(FileNotFoundError) as caught:
+        read_session_file(ID, f"{path}/missing", root)
+    assert len(str(caught.value)) < 1000
+    delete_session_path(ID, "some-long-name", root, recursive=True)
+    assert listed(root) == []
+
+
+def test_a_folder_of_thousands_is_listed(root: Path, app: Path) -> None:
+    names = sorted(f"file-{i}" for i in range(3000))
+    for name in names:
+        (app / name).touch()
+    assert listed(root) == names
+    assert len(listed(root, "file-1*")) == 1111
+
+
+ODD = ["a\nb", "\x1b[31mred", "COM1", "nul.txt", "ž" * 120, "x" * 255, "-rf", "~", "$HOME", "ab:c "]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_are_carried_and_never_acted_on(root: Path, app: Path, name: str) -> None:
+    write_session_file(ID, name, b"odd", root)
+    assert [path.name for path in app.iterdir() if path.name[0] != "."] == [name]
+    assert listed(root) == [name]
+    assert read_session_file(ID, name, root) == b"odd"
+    delete_session_path(ID, name, root)
+    with pytest.raises(FileNotFoundError) as caught:
+        read_session_file(ID, name, root)
+    assert str(caught.value).isprintable()
+
+
+def test_a_name_that_is_no_utf_8_is_carried(root: Path, app: Path) -> None:
+    (app / os.fsdecode(b"\xff\xfe")).write_bytes(b"odd")
+    [name] = listed(root)
+    assert read_session_file(ID, name, root) == b"odd"
+    delete_session_path(ID, name, root)
+    assert listed(root) == []
+
+
+def test_a_name_that_is_too_long_is_told(root: Path) -> None:
+    for act in (
+        lambda: read_session_file(ID, "x" * 256, root),
+        lambda: write_session_file(ID, "x" * 256, b"", root),
+    ):
+        with pytest.raises(OSError, match="too long") as caught:
+            act()
+        assert caught.value.errno == errno.ENAMETOOLONG
+
+
+# -- writing
+
+
+def test_text_is_written_as_utf_8(root: Path) -> None:
+    write_session_file(ID, "a", "žluťoučký\n", root)
+    assert read_session_file(ID, "a", root) == "žluťoučký\n".encode()
+
+
+def test_a_replaced_file_keeps_its_permissions(root: Path, app: Path) -> None:
+    write_session_file(ID, "tool", b"one", root)
+    (app / "tool").chmod(0o750)
+    write_session_file(ID, "tool", b"two", root)
+    assert stat.S_IMODE((app / "tool").stat().st_mode) == 0o750
+
+
+def test_nobody_sees_a_part_of_what_is_written(root: Path, app: Path) -> None:
+    """While one file is replaced again and again, whoever reads it sees one whole content."""
+    contents = {letter.encode() * 300_000 for letter in "abc"}
+    write_session_file(ID, "file", next(iter(contents)), root)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            for content in contents:
+                write_session_file(ID, "file", content, root)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(100):
+            assert (app / "file").read_bytes() in contents
+            assert listed(root) == ["file"]
+    finally:
+        over.set()
+        writer.join()
+    assert [path.name for path in (app / ".wasm_kernel").iterdir()] == []
+
+
+def test_a_write_that_fails_leaves_what_was_there(
+    root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_session_file(ID, "file", b"old", root)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/host/path")
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_session_file(ID, "file", b"new", root)
+    assert caught.value.filename == "file"
+    assert read_session_file(ID, "file", root) == b"old"
+    assert list((app / ".wasm_kernel").iterdir()) == []
+
+
+def test_one_of_many_writers_makes_a_file(root: Path) -> None:
+    made, told = [], []
+
+    def write(number: int) -> None:
+        try:
+            write_session_file(ID, "once", str(number), root, overwrite=False)
+            made.append(number)
+        except FileExistsError:
+            told.append(number)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(made) == 1
+    assert len(told) == 7
+    assert read_session_file(ID, "once", root) == str(made[0]).encode()
+
+
+def test_what_is_swapped_for_ever_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_session_file(ID, "a", b"", root)
+    tries = []
+
+    def swapped(*_: object) -> bytes:
+        tries.append(1)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+    monkeypatch.setattr(entry, "read", swapped)
+    with pytest.raises(OSError, match="symbolic links: 'a'"):
+        read_session_file(ID, "a", root)
+    assert len(tries) > 1
+
+
+def test_an_error_tells_no_path_of_the_host(root: Path, app: Path) -> None:
+    (app / "closed").mkdir()
+    (app / "file").write_bytes(b"")
+    (app / "full" / "x").mkdir(parents=True)
+    for act in (
+        lambda: read_session_file(ID, "missing", root),
+        lambda: read_session_file(ID, "closed", root),
+        lambda: read_session_file(ID, "file/x", root),
+        lambda: read_session_file(ID, "../x", root),
+        lambda: write_session_file(ID, "closed", b"", root),
+        lambda: write_session_file(ID, "x" * 999, b"", root),
+        lambda: delete_session_path(ID, "full", root),
+        lambda: list_session_files("other", root),
+        lambda: list_session_files(ID, root, "/*"),
+    ):
+        with pytest.raises((OSError, ValueError)) as caught:
+            act()
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert str(root) not in str(error) + repr(error.args)
+            error = None if error.__suppress_context__ else error.__context__

@@ -1,0 +1,39 @@
+"""Which files a session's workspace holds."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from wasm_kernel.engine import walk
+from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.sessions.globbing import Pattern
+from wasm_kernel.sessions.paths import SessionPathError, entered, resolve
+
+
+def files(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
+    """The paths of the files in a workspace that a pattern fits."""
+    with walk.opened(workspace) as root:
+        for found in walk.entries(root):
+            parts = (*found.way, found.name)
+            if found.is_folder or is_hidden(parts[0]):
+                continue
+            if wanted is not None and not wanted.matches(parts):
+                continue
+            if _is_file(workspace, found.folder, parts):
+                yield "/".join(parts)
+
+
+def _is_file(workspace: Path, folder: int, parts: tuple[str, ...]) -> bool:
+    """Whether a name is a file of the session, or a link that leads to one."""
+    try:
+        mode = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
+        if not stat.S_ISLNK(mode):
+            return stat.S_ISREG(mode)
+        *folders, name = resolve(workspace, parts, "/".join(parts)) or (".",)
+        with entered(workspace, folders) as way:
+            return stat.S_ISREG(os.stat(name, dir_fd=way.fd, follow_symlinks=False).st_mode)
+    except (OSError, SessionPathError):
+        return False  # gone meanwhile, or leading nowhere that is the session's
