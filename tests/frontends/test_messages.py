@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel.frontends.jupyter import messages, outputs
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
 
@@ -93,5 +94,5 @@ def test_empty_answers_are_whole_replies() -> None:
 
 def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
     data = {"text/plain": "a\x1b[2Jb", "application/json": {"x": "\x1b"}}
-    shown = outputs.clean_bundle(data)
+    shown = outputs.clean_bundle(data, Mode.SAFE)
     assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}

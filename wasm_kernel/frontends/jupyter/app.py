@@ -31,6 +31,7 @@ from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sessions.session import Session
@@ -182,6 +183,7 @@ class WasmKernelApp(JupyterApp):
         kernel = WasmKernel(
             sandbox=sandbox,
             starting=starting,
+            mode=Mode(self.settings.outputs),
             parent=self,
             session=connection.session,
             shell_stream=ZMQStream(sockets.shell),

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from wasm_kernel.frontends.jupyter import messages, outputs
-from wasm_kernel.frontends.jupyter.terminal import StreamCleaner
+from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.terminal import StreamCleaner
 from wasm_kernel.sandbox.frames import Output, Stream
 from wasm_kernel.sandbox.listener import InputRefused
+
+TOLD_MOST = 20  # things left out that one cell is told of
 
 Send = Callable[[str, dict[str, Any]], None]
 Ask = Callable[[str, bool], str]
@@ -21,22 +25,32 @@ class CellListener:
         send: Publishes a message of a type and content, from any thread.
         ask: Asks the user for a line; None where the front end takes no input.
         terminate: Called when the cell asked that its kernel end.
+        mode: How much of rich outputs is shown.
     """
 
-    def __init__(self, send: Send, ask: Ask | None, terminate: Callable[[], None]) -> None:
+    def __init__(
+        self, send: Send, ask: Ask | None, terminate: Callable[[], None], mode: Mode = Mode.SAFE
+    ) -> None:
         self._send = send
         self._ask = ask
         self._terminate = terminate
+        self._mode = mode
         self._streams: dict[str, StreamCleaner] = {}
+        self._told: set[str] = set()
 
     def emit(self, output: Output) -> None:
-        """Send one piece of output, cleaned."""
+        """Send one piece of output, cleaned; what it lost is told once a cell."""
         if isinstance(output, Stream):
             text = self._streams.setdefault(output.name, StreamCleaner()).feed(output.text)
             if not text:
                 return
             output = Stream(output.name, text)
-        self._send(*messages.of_output(outputs.clean_output(output)))
+        clean, removed = outputs.clean_output(output, self._mode)
+        self._send(*messages.of_output(clean))
+        fresh = [phrase for phrase in removed if phrase not in self._told]
+        if fresh and len(self._told) < TOLD_MOST:
+            self._told.update(fresh)
+            self._send(*messages.of_output(Stream("stderr", outputs.notice(fresh, self._mode))))
 
     def ask(self, prompt: str, password: bool) -> str:
         """The user's answer. Raises as `Listener.ask` says."""
@@ -44,7 +58,7 @@ class CellListener:
             raise InputRefused(
                 "raw_input was called, but this frontend does not support input requests."
             )
-        return self._ask(prompt, password)
+        return self._ask(terminal.clean(prompt), password)
 
     def terminate(self) -> None:
         """The cell asked that its kernel end after this turn."""

@@ -22,6 +22,7 @@ from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
 from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.sandbox.frames import Error, Stream, plain
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
@@ -43,12 +44,19 @@ class WasmKernel(PlainKernel):
     """
 
     def __init__(
-        self, *, sandbox: BaseSandbox, starting: Starting, session: Session, **traits: Any
+        self,
+        *,
+        sandbox: BaseSandbox,
+        starting: Starting,
+        session: Session,
+        mode: Mode = Mode.SAFE,
+        **traits: Any,
     ) -> None:
         super().__init__(session=session, **traits)
         self._session = session
         self.sandbox = sandbox
         self.starting = starting
+        self._mode = mode
         self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
@@ -115,7 +123,7 @@ class WasmKernel(PlainKernel):
             await self._end()
         count = messages.count_of(result.reply)
         shown = self.sandbox.next_count if count is None else count
-        reply = messages.execute_reply(result, shown)
+        reply = messages.execute_reply(result, shown, self._mode)
         self._obey(reply["payload"])
         return reply
 
@@ -123,7 +131,7 @@ class WasmKernel(PlainKernel):
         parent = self.get_parent("shell")
         ident = self._get_shell_context_var(self._shell_parent_ident)
         ask = partial(self._ask, parent, ident) if allow_stdin else None
-        return CellListener(partial(self._publish, parent), ask, self._terminate)
+        return CellListener(partial(self._publish, parent), ask, self._terminate, self._mode)
 
     def _publish(self, parent: Content, kind: str, content: Content) -> None:
         """Send on IOPub, from any thread: the socket hands over to the thread behind it."""
@@ -204,7 +212,7 @@ class WasmKernel(PlainKernel):
         """What is known of the object at a place in the code."""
         request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
         request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
-        return messages.inspect_reply(await self._asked(request))
+        return messages.inspect_reply(await self._asked(request), self._mode)
 
     async def do_is_complete(self, code: str) -> Content:
         """Whether the code could run as it is."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wasm_kernel.frontends.jupyter import outputs, terminal
+from wasm_kernel.frontends.jupyter import outputs
+from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
 
@@ -59,13 +61,13 @@ def own_error(ename: str, sentence: str) -> Error:
     return Error(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
 
 
-def execute_reply(result: SandboxResult, execution_count: int) -> Content:
+def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode.SAFE) -> Content:
     """The reply to an `execute_request` that came to `result`."""
     reply: Content = {
         "status": "ok",
         "execution_count": execution_count,
-        "user_expressions": _expressions(result.reply.get("user_expressions")),
-        "payload": payloads(result.reply.get("payload")),
+        "user_expressions": _expressions(result.reply.get("user_expressions"), mode),
+        "payload": payloads(result.reply.get("payload"), mode),
     }
     if not result.success:
         error = result.error or CellError("Error", "The cell failed and did not say how.")
@@ -90,34 +92,37 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def _expressions(value: Any) -> Content:
+def _expressions(value: Any, mode: Mode) -> Content:
     answers = value if isinstance(value, dict) else {}
-    return {name: _expression(answer) for name, answer in answers.items()}
+    return {name: _expression(answer, mode) for name, answer in answers.items()}
 
 
-def _expression(answer: Any) -> Content:
+def _expression(answer: Any, mode: Mode) -> Content:
     if isinstance(answer, dict) and answer.get("status") == "ok":
-        return {
-            "status": "ok",
-            "data": outputs.clean_bundle(_object(answer.get("data"))),
-            "metadata": _object(answer.get("metadata")),
-        }
+        return {"status": "ok"} | _shown(answer, mode)
     fields = _object(answer)
     error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
     return {"status": "error"} | error_fields(outputs.clean_error(error))
 
 
-def payloads(value: Any) -> list[Content]:
+def _shown(answer: Mapping[str, Any], mode: Mode) -> Content:
+    """The bundle in an answer of the guest's, as it may be shown."""
+    data = outputs.clean_bundle(_object(answer.get("data")), mode)
+    metadata = outputs.clean_metadata(_object(answer.get("metadata")), data, mode)
+    return {"data": data, "metadata": metadata}
+
+
+def payloads(value: Any, mode: Mode = Mode.SAFE) -> list[Content]:
     """The payloads that a front end acts on, the last `PAYLOADS` of them, cut to size."""
-    found = [_payload(item) for item in value[-PAYLOADS:]] if isinstance(value, list) else []
+    found = [_payload(item, mode) for item in value[-PAYLOADS:]] if isinstance(value, list) else []
     return [payload for payload in found if payload]
 
 
-def _payload(item: Any) -> Content:
+def _payload(item: Any, mode: Mode) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
-            data = outputs.clean_bundle(_object(fields.get("data")))
+            data = outputs.clean_bundle(_object(fields.get("data")), mode)
             start = fields.get("start")
             shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
             return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}
@@ -149,15 +154,11 @@ def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:
     }
 
 
-def inspect_reply(reply: Mapping[str, Any]) -> Content:
+def inspect_reply(reply: Mapping[str, Any], mode: Mode = Mode.SAFE) -> Content:
     """The reply to an `inspect_request`; an empty `reply` makes one that found nothing."""
-    data = outputs.clean_bundle(_object(reply.get("data")))
-    return {
-        "status": "ok",
-        "found": reply.get("found") is True and bool(data),
-        "data": data,
-        "metadata": _object(reply.get("metadata")),
-    }
+    shown = _shown(reply, mode)
+    found = reply.get("found") is True and bool(shown["data"])
+    return {"status": "ok", "found": found} | shown
 
 
 def is_complete_reply(reply: Mapping[str, Any]) -> Content:

@@ -1,29 +1,40 @@
-"""What a front end may be shown: pure functions, outputs in and outputs out.
+"""What a front end may be shown: outputs in, outputs out, and a sentence about what was left out.
 
 Everything a cell sends to the notebook passes through here once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from wasm_kernel.frontends.jupyter import terminal
+from wasm_kernel.outputs import bundle, terminal
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.sandbox.frames import Display, Error, Output, Result
 
 Bundle = Mapping[str, Any]
 
+_REASON = {
+    Mode.SAFE: "An output can't run code, load anything or reach out of its place in the page.",
+    Mode.STATIC: "Only text and raster images are shown here (outputs = 'static').",
+    Mode.TRUSTED: "",
+}
+_ADVICE = {
+    Mode.SAFE: "c.WasmKernel.outputs = 'trusted' shows outputs as they are, with all that they do.",
+    Mode.STATIC: "c.WasmKernel.outputs = 'safe' shows more.",
+    Mode.TRUSTED: "",
+}
 
-def clean_bundle(data: Bundle) -> dict[str, Any]:
-    """A MIME bundle with each content made fit to be shown."""
-    return {mime: _clean_content(mime, content) for mime, content in data.items()}
+
+def clean_bundle(data: Bundle, mode: Mode) -> dict[str, Any]:
+    """A MIME bundle with each content made fit to be shown; what it loses is not told."""
+    return bundle.shown(data, {}, mode).data
 
 
-def _clean_content(mime: str, content: Any) -> Any:
-    if mime == "text/plain" and isinstance(content, str):
-        return terminal.clean(content)
-    return content
+def clean_metadata(metadata: Bundle, data: Bundle, mode: Mode) -> dict[str, Any]:
+    """What front ends are told of the contents of `data`."""
+    return bundle.metadata_of(metadata, data, mode)
 
 
 def clean_error(error: Error) -> Error:
@@ -35,13 +46,23 @@ def clean_error(error: Error) -> Error:
     )
 
 
-def clean_output(output: Output) -> Output:
-    """`output` as it may be shown.
+def clean_output(output: Output, mode: Mode) -> tuple[Output, tuple[str, ...]]:
+    """`output` as it may be shown, and phrases for what was taken out of it.
 
     Streams pass: they come in pieces, which `terminal.StreamCleaner` puts together.
     """
-    if isinstance(output, Display | Result):
-        return replace(output, data=clean_bundle(output.data))
     if isinstance(output, Error):
-        return clean_error(output)
-    return output
+        return clean_error(output), ()
+    if not isinstance(output, Display | Result):
+        return output, ()
+    shown = bundle.shown(output.data, output.metadata, mode)
+    clean = replace(output, data=shown.data, metadata=shown.metadata)
+    if isinstance(clean, Display) and mode is not Mode.TRUSTED:
+        clean = replace(clean, transient=bundle.transient(clean.transient))
+    return clean, shown.removed
+
+
+def notice(removed: Iterable[str], mode: Mode) -> str:
+    """The line that says what was left out of an output, why, and how to allow it."""
+    listed = ", ".join(terminal.clean(phrase) for phrase in removed)
+    return f"[wasm-kernel] Left out of this output: {listed}. {_REASON[mode]} {_ADVICE[mode]}\n"

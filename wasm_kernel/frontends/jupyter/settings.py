@@ -18,6 +18,7 @@ from traitlets.config import Configurable
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
+from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
 from wasm_kernel.policy_file import policy_of, read
 from wasm_kernel.sandbox.claim import Resume
@@ -66,6 +67,15 @@ class _Session(Configurable):
         "its session's, and all new connections and programs, so that a flaw in the sandbox would "
         "lead nowhere: off, auto (where Linux offers Landlock and seccomp), or required (no kernel "
         "without).",
+    )
+    outputs = Enum(
+        [mode.value for mode in Mode],
+        Mode.SAFE.value,
+        config=True,
+        help="How much of rich outputs is shown. safe: HTML, SVG, Markdown, LaTeX and charts "
+        "without anything that runs, loads or reaches out of its output. static: text and raster "
+        "images. trusted: everything as the cell made it, whose scripts then run in the front end "
+        "with the rights of its user.",
     )
     allow_unsigned = Bool(
         False,

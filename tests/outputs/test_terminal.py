@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.frontends.jupyter.terminal import HELD_CHARACTERS, StreamCleaner, clean
+from wasm_kernel.outputs.terminal import HELD_CHARACTERS, StreamCleaner, clean
 
 
 @pytest.mark.parametrize(

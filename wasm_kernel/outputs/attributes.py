@@ -1,0 +1,153 @@
+"""Attributes: the value under which each may stand."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+
+from wasm_kernel.outputs import raster
+from wasm_kernel.outputs.declarations import style_attribute
+from wasm_kernel.outputs.removals import LINKS, PICTURES, SOURCES, Removals
+from wasm_kernel.outputs.selectors import ID_PREFIX
+from wasm_kernel.outputs.words import words
+
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}\Z")
+_IDS = frozenset(
+    {"id", "headers", "for", "aria-labelledby", "aria-describedby", "aria-controls"}
+)  # those that name elements by id
+_FREE = frozenset(
+    {"title", "alt", "aria-label", "summary", "abbr", "lang", "hreflang", "datetime", "value"}
+)  # text that nothing reads as code, address or name
+_FRAGMENT = re.compile(r"\s*#(?P<id>[A-Za-z0-9_.:-]{1,200})\s*\Z")
+_WEB = re.compile(
+    r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
+)
+_DATA = re.compile(r"\s*data:(?P<type>[a-z]+/[a-z0-9.+-]+)(?P<more>[^,]{0,200}),", re.IGNORECASE)
+_MEDIA = re.compile(r"(?:audio|video)/[a-z0-9.+-]{1,40}\Z")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*\Z")
+
+# What is left is numbers, words, colours, paths and transforms. The characters that could begin
+# a comment, an escape or another declaration are missing.
+_PLAIN = re.compile(r"[\w\s.,:;#%()+\-/*'\"&=]*\Z", re.ASCII)
+_CALL = re.compile(r"([\w-]+)\s*\(")
+_CALLS = words("rgb rgba hsl hsla var translate rotate scale matrix skewx skewy calc inset circle")
+_LOCAL = re.compile(
+    r"\s*url\(\s*['\"]?#(?P<id>[A-Za-z0-9_.:-]{1,200})['\"]?\s*\)\s*\Z", re.IGNORECASE
+)
+
+# What JupyterLab and its kin style, find or act on by class. An output that wore these names could
+# look like a dialog, or be taken for a part of the page.
+_FOREIGN_CLASS = re.compile(
+    r"(?:jp|lm|p|cm|jupyter|widget|mjx|bp\d|wk)-|CodeMirror|MathJax|mermaid", re.IGNORECASE
+)
+CLASS_CHARACTERS = 2000
+
+Nested = Callable[[str, Removals], str]
+
+
+class Attributes:
+    """Decides on the attributes of one document. Owned by the call that cleans it.
+
+    Args:
+        removals: Hears of what was taken out.
+        nested_svg: Cleans an SVG document that stands in a picture's address.
+    """
+
+    def __init__(self, removals: Removals, nested_svg: Nested | None = None) -> None:
+        self._removals = removals
+        self._nested_svg = nested_svg
+
+    def __call__(self, element: str, name: str, value: str) -> str | None:
+        """The value that an allowed attribute may have; None where it goes."""
+        if name == "href":
+            return self._link(element, value)
+        if name == "src":
+            return self._source(element, value)
+        if name == "style":
+            return style_attribute(value, self._removals) or None
+        if name == "class":
+            return _classes(value)
+        if name in _IDS:
+            return _ids(value)
+        return value if name in _FREE else _plain(value)
+
+    def _link(self, element: str, value: str) -> str | None:
+        fragment = _FRAGMENT.match(value)
+        if fragment:
+            return f"#{ID_PREFIX}{fragment['id']}"
+        if element == "a":
+            if _WEB.match(value.strip()):
+                return value.strip()
+            self._removals.add(LINKS)
+            return None
+        return self._source(element, value)
+
+    def _source(self, element: str, value: str) -> str | None:
+        """Where a picture or a sound comes from: it has to lie in the output itself."""
+        found = _DATA.match(value)
+        if not found:
+            self._removals.add(_told(value))
+            return None
+        kind, content = found["type"].lower(), value[found.end() :]
+        encoded = "base64" in found["more"].lower()
+        if element in ("img", "image"):
+            return self._picture(kind, content, encoded)
+        heard = element in ("audio", "video", "source") and _MEDIA.match(kind)
+        if heard and encoded and _BASE64.match(content):
+            return f"data:{kind};base64,{''.join(content.split())}"
+        self._removals.add(SOURCES)
+        return None
+
+    def _picture(self, kind: str, content: str, encoded: bool) -> str | None:
+        if encoded and raster.is_image(kind, content):
+            return f"data:{kind};base64,{''.join(content.split())}"
+        if kind == "image/svg+xml" and self._nested_svg is not None:
+            svg = _decoded(content, encoded)
+            clean = self._nested_svg(svg, self._removals) if svg else ""
+            if clean:
+                return f"data:{kind};base64,{base64.b64encode(clean.encode()).decode()}"
+        self._removals.add(PICTURES)
+        return None
+
+
+def _decoded(content: str, encoded: bool) -> str:
+    from urllib.parse import unquote
+
+    if not encoded:
+        return unquote(content)
+    try:
+        return base64.b64decode(content).decode("utf-8")
+    except ValueError:
+        return ""
+
+
+def _told(address: str) -> str:
+    """What would have been loaded, with the host it would have been asked of."""
+    host = re.match(r"\s*(?:https?:)?//([A-Za-z0-9.-]{1,80})", address, re.IGNORECASE)
+    return f"{SOURCES} ({host[1]})" if host else SOURCES
+
+
+def _classes(value: str) -> str | None:
+    kept = [
+        name
+        for name in value[:CLASS_CHARACTERS].split()
+        if _ID.match(name) and not _FOREIGN_CLASS.match(name)
+    ]
+    return " ".join(kept) or None
+
+
+def _ids(value: str) -> str | None:
+    """Names of elements, changed so that none is one that the page's own scripts go by."""
+    return " ".join(ID_PREFIX + name for name in value.split() if _ID.match(name)) or None
+
+
+def _plain(value: str) -> str | None:
+    local = _LOCAL.match(value)
+    if local:
+        return f"url(#{ID_PREFIX}{local['id']})"
+    if not _PLAIN.match(value):
+        return None
+    if "(" in value and any(call.lower() not in _CALLS for call in _CALL.findall(value)):
+        return None
+    return value

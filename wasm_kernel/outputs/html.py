@@ -1,0 +1,150 @@
+"""HTML that shows and does nothing else.
+
+`nh3` parses it as a browser does and writes anew what is allowed. A second pass over that text,
+which is well-formed by then, cleans the style sheets and puts the whole into a box: what is in it
+is drawn inside it and nowhere else, whatever its styles say.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2s
+from html import unescape
+
+import nh3
+
+from wasm_kernel.outputs import elements, shape
+from wasm_kernel.outputs import removals as told
+from wasm_kernel.outputs.attributes import Attributes
+from wasm_kernel.outputs.math import clean_math_in
+from wasm_kernel.outputs.removals import Refused, Removals
+from wasm_kernel.outputs.stylesheet import clean_stylesheet
+from wasm_kernel.outputs.words import words
+
+BOX = "contain: layout paint; position: relative; min-width: min-content"
+"""Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
+
+SCHEMES = {"http", "https", "mailto", "data"}
+_STYLE = re.compile(r"(<style(?:\s[^>]*)?>)(.*?)(</style>)", re.DOTALL)
+_INPUT = re.compile(r"<input(?:\s[^>]*)?>")
+_STYLED = re.compile(r"<style|\s(?:style|class)=")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_OPENED = re.compile(r"<([A-Za-z][A-Za-z0-9:_-]{0,40})")
+_HANDLER = re.compile(
+    r"[\s/\"'](on(?:click|dblclick|auxclick|contextmenu|abort|error|load\w*|unload|before\w+|mouse\w+"
+    r"|key\w+|pointer\w+|touch\w+|focus\w*|blur|change|input|invalid|submit|reset|toggle|animation\w+"
+    r"|transition\w+|scroll\w*|drag\w*|drop|copy|cut|paste|select\w*|begin|end|repeat|wheel|can\w+"
+    r"|play\w*|pause|time\w+|volume\w+|message\w*|hashchange|popstate|resize|show|finish|bounce"
+    r"|start|cancel|close|cue\w+|duration\w+|emptied|stalled|suspend|waiting|search|storage))\s*=",
+    re.IGNORECASE,
+)
+
+_QUIET = frozenset({"html", "head", "body", "meta", "title", "wbr", "desc", "metadata"})
+_NAMED = {
+    "script": told.SCRIPTS,
+    "link": told.STYLESHEETS,
+    "math": told.MATHML,
+    **dict.fromkeys(words("iframe frame frameset object embed applet portal"), told.EMBEDDED),
+    **dict.fromkeys(
+        words("form button select textarea option optgroup datalist fieldset legend keygen"),
+        told.CONTROLS,
+    ),
+    **dict.fromkeys(
+        words("animate animatemotion animatetransform animatecolor set marquee blink"),
+        told.ANIMATIONS,
+    ),
+}
+_ALLOWED = frozenset(name.lower() for name in elements.HTML | elements.SVG)
+
+# scikit-learn's diagrams get the colours of their lines from a script that looks at the page. The
+# same from JupyterLab's own variables, so that they follow its theme.
+_SKLEARN_MARK = "sk-top-container"
+_SKLEARN = (
+    "<style>.sk-global {--sklearn-color-text-on-default-background: var(--jp-content-font-color0, "
+    "black); --sklearn-color-background: var(--jp-layout-color0, white); "
+    "--sklearn-color-border-box: var(--jp-content-font-color0, black); "
+    "--sklearn-color-icon: gray}</style>"
+)
+
+
+def clean_html(html: str, removals: Removals) -> str:
+    """`html` with what shows, in a box of its own, and without what acts, loads or reaches out.
+
+    Args:
+        html: A document or a piece of one, of any shape.
+        removals: Hears of what was taken out.
+
+    Raises:
+        Refused: it is too large, or so built that parsing it would take long.
+    """
+    check_size(html)
+    clean = clean_math_in(_written_anew(html, removals), removals)
+    if not _STYLED.search(clean):
+        return clean
+    scope = f"wk-{blake2s(html.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+    extra = _SKLEARN if _SKLEARN_MARK in clean else ""
+    inside = clean_styles(extra + clean, scope, removals)
+    return f'<div class="{scope}" style="{BOX}">{inside}</div>'
+
+
+def check_size(document: str) -> None:
+    """Refuse what can't be parsed in a time that stays in proportion to its size.
+
+    Raises:
+        Refused: as said.
+    """
+    if len(document) > shape.LARGEST:
+        raise Refused(f"a document of more than {shape.LARGEST // 2**20} MiB")
+    if len(document) > shape.SMALL and not shape.is_regular(document):
+        raise Refused(f"a document of more than {shape.SMALL // 2**10} KiB with unclosed elements")
+
+
+def _written_anew(html: str, removals: Removals) -> str:
+    from wasm_kernel.outputs.svg import clean_svg
+
+    tell(html, removals)
+    cleaner = nh3.Cleaner(
+        tags=set(elements.HTML | elements.SVG),
+        clean_content_tags=set(elements.WHOLE),
+        attributes={name: set(allowed) for name, allowed in elements.ATTRIBUTES.items()},
+        attribute_filter=Attributes(removals, clean_svg),
+        tag_attribute_values={"input": {"type": {"checkbox"}}},
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+        url_schemes=SCHEMES,
+    )
+    return _INPUT.sub(lambda found: _checkbox(found[0], removals), cleaner.clean(html))
+
+
+def _checkbox(element: str, removals: Removals) -> str:
+    if ' type="checkbox"' in element:
+        return element
+    removals.add(told.CONTROLS)
+    return ""
+
+
+def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = False) -> str:
+    """Well-formed HTML or SVG whose style sheets hold below the class `scope` alone.
+
+    Args:
+        html: As nh3 writes it: no `<` stands in an attribute.
+        scope: The class of the element that the result will stand in.
+        removals: Hears of what was taken out.
+        escaped: Whether the style sheets' text is escaped, as it is in XML.
+    """
+
+    def cleaned(found: re.Match[str]) -> str:
+        css = unescape(found[2]) if escaped else found[2]
+        return f"<style>{clean_stylesheet(css, scope, removals)}</style>"
+
+    return _STYLE.sub(cleaned, html)
+
+
+def tell(document: str, removals: Removals) -> None:
+    """Name what of a document will be missed. This decides nothing; nh3 does."""
+    text = _COMMENT.sub("", document) if "<!--" in document else document
+    # an element with a namespace of its own (Inkscape's, RDF's) is nothing to a browser
+    names = {name.lower() for name in _OPENED.findall(text) if ":" not in name}
+    for name in sorted(names - _ALLOWED - _QUIET):
+        removals.add(_NAMED.get(name, told.OTHER_ELEMENTS))
+    if _HANDLER.search(text):
+        removals.add(told.HANDLERS)

@@ -1,0 +1,49 @@
+"""What was taken out of an output, and the sentence that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+PHRASES_MOST = 8
+PHRASE_CHARACTERS = 120
+
+SCRIPTS = "scripts"
+HANDLERS = "event handlers"
+EMBEDDED = "embedded pages"
+CONTROLS = "form controls"
+ANIMATIONS = "animations"
+MATHML = "MathML"
+OTHER_ELEMENTS = "elements that are not known to be harmless"
+STYLESHEETS = "style sheets from elsewhere"
+FETCHED_STYLE = "styles that load something"
+STYLES = "styles that reach out of the output"
+LINKS = "links that lead to no web page"
+COMMANDS = "TeX commands that act on the page"
+PICTURES = "pictures that are not what they say they are"
+SOURCES = "things to be loaded from elsewhere"
+
+
+class Removals:
+    """The phrases for what was taken out of one output, each once, in order."""
+
+    def __init__(self) -> None:
+        self._phrases: dict[str, None] = {}
+
+    def add(self, phrase: str) -> None:
+        """Something was taken out."""
+        if len(self._phrases) < PHRASES_MOST:
+            self._phrases[phrase[:PHRASE_CHARACTERS]] = None
+
+    def update(self, phrases: Iterable[str]) -> None:
+        """Several things were."""
+        for phrase in phrases:
+            self.add(phrase)
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """What was taken out, in the order in which it was met."""
+        return tuple(self._phrases)
+
+
+class Refused(Exception):
+    """A content can't be shown at all; `str()` is the phrase that says what it was."""

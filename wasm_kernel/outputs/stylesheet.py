@@ -1,0 +1,89 @@
+"""Style sheets inside an output: their rules hold in the output's own box and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from wasm_kernel.outputs.declarations import declared
+from wasm_kernel.outputs.removals import FETCHED_STYLE, STYLES, Removals
+from wasm_kernel.outputs.selectors import scoped
+from wasm_kernel.outputs.values import IDENTIFIER
+
+CHARACTERS_MOST = 4 * 1024 * 1024
+DEPTH = 3
+_FETCHING = frozenset({"import", "font-face"})
+# A query names features of the screen; it can't be told from outside whether it held.
+_QUERY = re.compile(r"[A-Za-z0-9 ,():.%-]{1,300}\Z")
+
+
+def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
+    """The rules of `css` that may stand, each behind the class `scope`.
+
+    What comes out holds neither `<` nor `&`: it ends no element, and is the same text in XML.
+    """
+    import tinycss2
+
+    if len(css) > CHARACTERS_MOST:
+        removals.add(STYLES)
+        return ""
+    rules = tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True)
+    return "\n".join(_rules(rules, scope, removals, 0))
+
+
+def _rules(rules: Sequence[Any], scope: str, removals: Removals, depth: int) -> list[str]:
+    kept: list[str] = []
+    for rule in rules:
+        if rule.type == "qualified-rule":
+            kept.extend(_rule(rule, scope, removals))
+        elif rule.type == "at-rule" and rule.lower_at_keyword == "media" and depth < DEPTH:
+            kept.extend(_media(rule, scope, removals, depth))
+        elif rule.type == "at-rule" and rule.lower_at_keyword in _FETCHING:
+            removals.add(FETCHED_STYLE)
+    return kept
+
+
+def _rule(rule: Any, scope: str, removals: Removals) -> list[str]:
+    import tinycss2
+
+    selectors, whole = scoped(rule.prelude, scope)
+    if not selectors and not whole:
+        return []
+    nodes = tinycss2.parse_blocks_contents(rule.content, skip_comments=True, skip_whitespace=True)
+    found = []
+    if selectors and (css := declared(nodes, removals)):
+        found.append(f"{', '.join(selectors)} {{{css}}}")
+    # What is meant for the whole page sets variables for the box, and nothing else: the box's own
+    # looks are what keeps the output in it.
+    if whole and (css := declared(nodes, removals, custom_only=True)):
+        found.append(f":where(.{scope}) {{{css}}}")
+    return found
+
+
+def _media(rule: Any, scope: str, removals: Removals, depth: int) -> list[str]:
+    import tinycss2
+
+    query = " ".join("".join(token.serialize() for token in rule.prelude).split())
+    if rule.content is None or not _QUERY.match(query) or not _sound(rule.prelude):
+        return []
+    inner = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
+    rules = _rules(inner, scope, removals, depth + 1)
+    return [f"@media {query} {{", *rules, "}"] if rules else []
+
+
+def _sound(tokens: Sequence[Any]) -> bool:
+    """Whether a query is made of words, numbers and brackets, as written and as meant."""
+    for token in tokens:
+        if token.type == "() block":
+            if not _sound(token.content):
+                return False
+        elif token.type == "ident":
+            if not IDENTIFIER.match(token.value):
+                return False
+        elif token.type == "literal":
+            if token.value not in (":", ",", "/"):
+                return False
+        elif token.type not in ("whitespace", "number", "dimension"):
+            return False
+    return True

@@ -1,0 +1,65 @@
+"""SVG images: shapes, text and pictures that lie in them; no script, no animation, no HTML.
+
+JupyterLab shows them as images, which is XML and runs nothing; other front ends put the text into
+their page, which is HTML and would. What comes out is fit for both.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2s
+
+import nh3
+
+from wasm_kernel.outputs import elements
+from wasm_kernel.outputs.attributes import Attributes
+from wasm_kernel.outputs.html import SCHEMES, check_size, clean_styles, tell
+from wasm_kernel.outputs.removals import Removals
+
+_NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+_BOUNDARY = re.compile(r"<(/?)svg(?=[\s>])")
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+NESTED = 1_000_000  # characters of an image inside an image
+
+
+def clean_svg(svg: str, removals: Removals) -> str:
+    """The SVG image in `svg`, as XML; empty where there is none.
+
+    Raises:
+        Refused: it is too large, or so built that parsing it would take long.
+    """
+    check_size(svg)
+    tell(svg, removals)
+    cleaner = nh3.Cleaner(
+        tags=set(elements.SVG),
+        clean_content_tags=set(elements.WHOLE),
+        attributes={name: set(allowed) for name, allowed in elements.ATTRIBUTES.items()},
+        attribute_filter=Attributes(removals),
+        url_schemes=SCHEMES,
+    )
+    root = _first_image(cleaner.clean(svg))
+    if not root:
+        return ""
+    text = _NOT_XML.sub("", root).replace("&nbsp;", "&#160;")
+    opened = text.index(">") + 1
+    head = text[: len("<svg")] + f" {_NAMESPACES}" + text[len("<svg") : opened]
+    body = text[opened : -len("</svg>")]
+    if "<style" in body:
+        scope = f"wk-{blake2s(svg.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+        body = clean_styles(body, scope, removals, escaped=True)
+        body = f'<g class="{scope}">{body}</g>'
+    return f"{head}{body}</svg>"
+
+
+def _first_image(text: str) -> str:
+    """The first `<svg>` element of well-formed text, to its own end."""
+    depth, start = 0, -1
+    for found in _BOUNDARY.finditer(text):
+        if found[1]:
+            depth -= 1
+            if depth == 0:
+                return text[start : text.index(">", found.start()) + 1]
+        else:
+            start = found.start() if depth == 0 else start
+            depth += 1
+    return ""
