@@ -1,0 +1,151 @@
+"""Random schedules of messages: none is lost, none comes twice, each in its place.
+
+Cells queue up, fail, abort what waits behind them, ask for input, are interrupted and restarted at
+any moment; `watcher.py` looks at every message that comes back.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.end_to_end.watcher import SECONDS, Watcher
+
+SCHEDULES, SOAK_SCHEDULES = 30, 1000
+A_KERNEL_EACH = 10  # schedules
+
+Step = Callable[[Watcher, random.Random], object]
+
+CELLS = (
+    "1 + 1",
+    "x = 1",
+    "print('said')\n'shown'",
+    "1 / 0",
+    "syntax error",
+    "raise KeyboardInterrupt",
+    "import time; time.sleep(0.3)",
+    "for i in range(3): print(i); display(i)",
+    "import sys; print('e', file=sys.stderr); sys.exit()",
+    "from IPython.display import clear_output; print(1); clear_output()",
+    "while True: pass",
+    "import time; time.sleep(60)",
+    "import os; os.abort()",
+    "zip?",
+    "%undo",
+    "%%time\nsum(range(1000))",
+    "get_ipython().set_next_input('y')",
+    "h = display(1, display_id=True); h.update(2)",
+)
+ENDLESS = {"while True: pass", "import time; time.sleep(60)"}
+QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("kernel_info_request", {}),
+    ("complete_request", {"code": "zi", "cursor_pos": 2}),
+    ("inspect_request", {"code": "zip", "cursor_pos": 3, "detail_level": 0}),
+    ("is_complete_request", {"code": "def f(x):"}),
+    ("comm_info_request", {}),
+    (
+        "history_request",
+        {"hist_access_type": "tail", "output": False, "raw": True, "n": 3},
+    ),
+)
+
+
+def cell(watcher: Watcher, dice: random.Random) -> None:
+    code = dice.choice(CELLS)
+    watcher.run(code, silent=dice.random() < 0.1, stop_on_error=dice.random() < 0.8)
+    if code in ENDLESS:
+        time.sleep(dice.random() * 0.3)
+        interrupt(watcher, dice)
+
+
+def question(watcher: Watcher, dice: random.Random) -> None:
+    watcher.send(*dice.choice(QUESTIONS))
+
+
+def asking(watcher: Watcher, dice: random.Random) -> None:
+    watcher.run("print(input('? '))", answer="an answer")
+
+
+def interrupt(watcher: Watcher, dice: random.Random) -> None:
+    watcher.send("interrupt_request", {})
+
+
+def pause(watcher: Watcher, dice: random.Random) -> None:
+    time.sleep(dice.random() * 0.2)
+
+
+STEPS: tuple[Step, ...] = (cell, cell, cell, cell, question, question, asking, interrupt, pause)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """The kernel is found by its name."""
+
+
+@pytest.fixture
+def manager() -> Iterator[KernelManager]:
+    """A started kernel."""
+    made = KernelManager(kernel_name="wasm-python")
+    made.start_kernel()
+    yield made
+    made.shutdown_kernel(now=True)
+
+
+def play(watcher: Watcher, seed: int) -> None:
+    """One schedule, then until everything is answered; endless cells are interrupted."""
+    dice = random.Random(seed)
+    watcher.sent.clear()
+    for _ in range(dice.randint(3, 12)):
+        dice.choice(STEPS)(watcher, dice)
+    end = time.monotonic() + SECONDS
+    while any(code_of(one) in ENDLESS and not one.over for one in watcher.sent.values()):
+        # an endless cell that waited behind others missed its interrupt
+        watcher.settle(0.5)
+        interrupt(watcher, dice)
+        assert time.monotonic() < end, "an endless cell could not be interrupted"
+    watcher.collect()
+
+
+def code_of(one: object) -> object:
+    return getattr(one, "content", {}).get("code")
+
+
+def played(manager: KernelManager, seeds: range) -> None:
+    watcher = Watcher(manager)
+    try:
+        for seed in seeds:
+            try:
+                play(watcher, seed)
+            except AssertionError as problem:
+                raise AssertionError(f"schedule {seed}: {problem}") from problem
+    finally:
+        watcher.close()
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, A_KERNEL_EACH))
+def test_every_request_is_answered_once_and_in_order(manager: KernelManager, first: int) -> None:
+    played(manager, range(first, first + A_KERNEL_EACH))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restart_in_the_middle_leads_to_a_kernel_that_answers(
+    manager: KernelManager, seed: int
+) -> None:
+    dice = random.Random(seed)
+    watcher = Watcher(manager)
+    for _ in range(4):
+        cell(watcher, dice)
+    watcher.close()
+    manager.restart_kernel(now=dice.random() < 0.5)
+    played(manager, range(100 + seed, 102 + seed))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(SCHEDULES, SOAK_SCHEDULES, A_KERNEL_EACH))
+def test_a_thousand_schedules(manager: KernelManager, first: int) -> None:
+    played(manager, range(first, first + A_KERNEL_EACH))
