@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import PruneResult, prune_sessions
 from wasm_kernel.engine import walk
 from wasm_kernel.sessions import ids
 
 FIELDS = {"session_id", "created_at", "updated_at", "version"}
-NOBODY = 65534
 
 
 def metadata_of(workspace: Path) -> dict[str, Any]:
@@ -181,34 +180,11 @@ def test_calculate_disk_space_reclaimed(root: Path) -> None:
     assert prune_sessions(older_than_hours=24).reclaimed_bytes == expected
 
 
-@pytest.fixture
-def unprivileged(root: Path) -> Iterator[None]:
-    """Root may delete everything, so that the test is nobody for a while."""
-    if os.geteuid() != 0:
-        yield
-        return
-    folder = root.parent
-    modes = []
-    for parent in (folder, *folder.parents):
-        modes.append((parent, parent.stat().st_mode))
-        if parent != Path(parent.anchor):
-            parent.chmod(parent.stat().st_mode | 0o055)
-    for path in (root, *root.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    os.seteuid(NOBODY)
-    yield
-    os.seteuid(0)
-    for parent, mode in modes:
-        parent.chmod(mode & 0o7777)
-
-
-def test_handle_permission_errors_gracefully(
-    root: Path, heard: Heard, request: pytest.FixtureRequest
-) -> None:
+def test_handle_permission_errors_gracefully(root: Path, heard: Heard) -> None:
     first, closed, last = (a_session(root, hours) for hours in (90, 60, 30))
     (root / closed).chmod(0o500)
-    request.getfixturevalue("unprivileged")
-    result = prune_sessions(older_than_hours=24, logger=heard.logger)
+    with as_nobody(root):
+        result = prune_sessions(older_than_hours=24, logger=heard.logger)
     assert result.deleted_sessions == [first, last]
     assert list(result.errors) == [closed]
     assert "Permission denied" in result.errors[closed]

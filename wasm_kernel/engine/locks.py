@@ -52,7 +52,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-_POLL_SECONDS = 0.002
+_POLL_SECONDS = 0.0005
 
 
 def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:

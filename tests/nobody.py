@@ -1,0 +1,34 @@
+"""Being somebody who may not do everything, for tests that root runs, too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NOBODY = 65534
+_PASSABLE = 0o055
+
+
+@contextmanager
+def as_nobody(folder: Path) -> Iterator[None]:
+    """A folder and all in it belong to somebody without privileges, and that is who we are.
+
+    Where the tests are not run by root, we are already.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    above = [(parent, parent.stat().st_mode & 0o7777) for parent in folder.parents]
+    for parent, mode in above[:-1]:
+        parent.chmod(mode | _PASSABLE)
+    for path in (folder, *folder.rglob("*")):
+        os.lchown(path, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for parent, mode in above[:-1]:
+            parent.chmod(mode)

@@ -1,0 +1,249 @@
+"""`.metadata.json`: replaced as a whole, forward in time, and left alone where it is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wasm_kernel.engine import walk
+from wasm_kernel.sessions import metadata
+from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
+
+ID = "abc-123"
+THEN = datetime(2024, 2, 29, 12, 30, 45, 678901, tzinfo=UTC)
+WHOLE = Metadata.new(ID, THEN).render()
+ROOT = Path(__file__).resolve().parents[2]
+TOUCHING = """
+import sys, time
+from pathlib import Path
+from wasm_kernel.sessions import metadata
+folder = Path(sys.argv[1])
+for _ in range(200):
+    metadata.touch(folder, folder.name)
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / ID
+    (folder / ".wasm_kernel").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def file(workspace: Path) -> Path:
+    """The metadata file of a session that was made a while ago."""
+    (workspace / ".metadata.json").write_bytes(WHOLE)
+    return workspace / ".metadata.json"
+
+
+def fields_in(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_times_have_microseconds_also_where_they_are_none() -> None:
+    even = Metadata.new(ID, THEN.replace(microsecond=0)).render()
+    assert b'"created_at": "2024-02-29T12:30:45.000000+00:00"' in even
+
+
+def test_it_is_made_once(workspace: Path) -> None:
+    metadata.create(workspace, ID)
+    before = (workspace / ".metadata.json").read_bytes()
+    with pytest.raises(FileExistsError):
+        metadata.create(workspace, ID)
+    assert (workspace / ".metadata.json").read_bytes() == before
+    assert list((workspace / ".wasm_kernel").iterdir()) == []
+
+
+def test_time_goes_forward_also_where_the_clock_steps_back(
+    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [THEN]
+    for clock in (THEN + timedelta(days=1), THEN - timedelta(days=365), THEN, THEN):
+        monkeypatch.setattr(metadata, "now", lambda clock=clock: clock)
+        assert metadata.touch(workspace, ID)
+        seen.append(datetime.fromisoformat(fields_in(file)["updated_at"]))
+    assert seen == sorted(set(seen))
+    assert fields_in(file)["created_at"] == THEN.isoformat(timespec="microseconds")
+
+
+def test_two_processes_lose_nothing_and_go_forward(file: Path, workspace: Path) -> None:
+    file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
+    command = [sys.executable, "-c", TOUCHING, str(workspace)]
+    writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
+    seen = []
+    while any(writer.poll() is None for writer in writers):
+        with walk.opened(workspace) as folder:
+            found = metadata.read(folder, ID)  # never torn, never gone
+        assert found is not None
+        assert found.fields["note"] == "kept"
+        seen.append(found.updated_at)
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe{}",
+        b"{}",
+        WHOLE.replace(b'"version": 1', b'"version": 2'),
+        WHOLE.replace(b'"version": 1', b'"version": true'),
+        WHOLE.replace(b'"version": 1', b'"version": 1.0'),
+        WHOLE.replace(b'"version": 1', b'"version": NaN'),
+        WHOLE.replace(b'"version": 1', b'"version": 1, "x": 1e999'),
+        WHOLE.replace(b'"version": 1', b'"version": 1, "x": ' + b"9" * 5000),
+        WHOLE.replace(b'"version": 1', b'"version": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000),
+        WHOLE.replace(b"abc-123", b"abc-124"),
+        WHOLE.replace(b"2024-02-29", b"2023-02-29"),
+        WHOLE.replace(b"2024-02-29", b"yesterday"),
+        WHOLE.replace(b'"2024-02-29T12:30:45.678901+00:00"', b"1709209845"),
+        WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", b"9999-12-31T23:59:59.999999+00:00"),
+        WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", b"0001-01-01T00:00:00.000000+23:59"),
+        WHOLE + b" " * (1024 * 1024),
+    ],
+)
+def test_what_is_no_metadata_is_left_as_it_is(file: Path, workspace: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(MetadataCorrupted) as caught:
+        metadata.touch(workspace, ID)
+    assert file.read_bytes() == content
+    assert str(workspace) not in str(caught.value)
+    assert list((workspace / ".wasm_kernel").iterdir()) == []
+
+
+def _folder(file: Path) -> None:
+    file.mkdir()
+
+
+def _fifo(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def _link(file: Path) -> None:
+    (file.parent.parent / "elsewhere").write_bytes(WHOLE)
+    file.symlink_to(file.parent.parent / "elsewhere")
+
+
+def _dangling(file: Path) -> None:
+    file.symlink_to("nowhere")
+
+
+def _socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(file))
+
+
+@pytest.mark.parametrize("make", [_folder, _fifo, _link, _dangling, _socket])
+def test_what_is_no_file_is_left_as_it_is(workspace: Path, make: Callable[[Path], None]) -> None:
+    file = workspace / ".metadata.json"
+    make(file)
+    before = file.lstat()
+    with pytest.raises(MetadataCorrupted, match="no regular file"):
+        metadata.touch(workspace, ID)
+    with pytest.raises(FileExistsError):
+        metadata.create(workspace, ID)
+    after = file.lstat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    elsewhere = workspace.parent / "elsewhere"
+    assert not elsewhere.exists() or elsewhere.read_bytes() == WHOLE
+
+
+def test_a_session_without_metadata_gets_none(workspace: Path) -> None:
+    assert metadata.touch(workspace, ID) is False
+    assert not (workspace / ".metadata.json").exists()
+
+
+def test_what_an_earlier_writer_left_aside_is_no_obstacle(file: Path, workspace: Path) -> None:
+    left = workspace / ".wasm_kernel" / "metadata.new"
+    left.symlink_to(workspace.parent / "victim")
+    assert metadata.touch(workspace, ID)
+    assert not (workspace.parent / "victim").exists()
+    assert not left.is_symlink()
+
+
+def test_a_disk_that_fails_leaves_the_old_file(
+    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: object, **options: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        metadata.touch(workspace, ID)
+    assert file.read_bytes() == WHOLE
+    assert list((workspace / ".wasm_kernel").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-02-29T12:30:45.678901Z",
+        "2024-02-29T12:30:45.678901",
+        "2024-02-29T14:30:45.678901+02:00",
+        "20240229T123045.678901Z",
+    ],
+)
+def test_times_of_other_writers_are_understood(text: str) -> None:
+    content = WHOLE.replace(b"2024-02-29T12:30:45.678901+00:00", text.encode())
+    assert Metadata.parse(content, ID).updated_at == THEN
+
+
+OTHERS = st.dictionaries(
+    st.text(min_size=1).filter(lambda name: name not in Metadata.new(ID, THEN).fields),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    ).filter(lambda value: value not in (float("inf"), float("-inf"))),
+)
+TIMES = st.datetimes(
+    datetime(1, 1, 2),  # noqa: DTZ001 - the zone comes next
+    datetime(9999, 12, 30),  # noqa: DTZ001
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=-5))]),
+)
+
+
+@given(others=OTHERS, made=TIMES, clock=TIMES)
+def test_every_other_field_survives_a_touch(
+    others: dict[str, Any], made: datetime, clock: datetime
+) -> None:
+    try:
+        content = json.dumps({**json.loads(Metadata.new(ID, made).render()), **others})
+        found = Metadata.parse(content.encode(), ID)
+    except MetadataCorrupted as problem:
+        assert "is no JSON" in str(problem)  # an infinity somewhere inside
+        return
+    later = found.touched(clock)
+    assert later.updated_at > found.updated_at
+    again = json.loads(later.render())
+    before = json.loads(content)
+    assert again.pop("updated_at") != before.pop("updated_at")
+    assert datetime.fromisoformat(again.pop("created_at")) == made
+    before.pop("created_at")
+    assert again == before
+
+
+def test_a_touch_takes_far_less_than_ten_milliseconds(file: Path, workspace: Path) -> None:
+    begun = os.times().user + os.times().system
+    for _ in range(100):
+        metadata.touch(workspace, ID)
+    assert (os.times().user + os.times().system - begun) / 100 < 0.005

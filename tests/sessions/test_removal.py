@@ -1,0 +1,170 @@
+"""Deleting sessions: all of them, whatever is in them, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.nobody import as_nobody
+from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
+from wasm_kernel.engine import tree, walk
+from wasm_kernel.engine.descent import Descent
+from wasm_kernel.sandbox.claim import Claim
+from wasm_kernel.sessions import removal
+from wasm_kernel.sessions.presence import alone, is_used
+from wasm_kernel.sessions.session import Session
+
+ID = "abc-123"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A session that nobody uses."""
+    session = Session(tmp_path, ID)
+    session.closed()
+    return session.workspace
+
+
+def used(workspace: Path) -> bool:
+    with walk.opened(workspace) as folder:
+        return is_used(folder)
+
+
+def test_everything_goes_and_nothing_else(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("kept")
+    (workspace / "out").symlink_to(tmp_path / "kept")
+    (workspace / "pipe.fifo").touch()
+    os.mkfifo(workspace / "pipe")
+    (workspace / ".wasm_kernel" / "history").mkdir()
+    (workspace / ".wasm_kernel" / "history" / "c1").write_bytes(b"x" * 100)
+    (workspace / "closed").mkdir(mode=0o000)
+    with Descent(workspace) as way:
+        for _ in range(700):
+            os.mkdir("deep", dir_fd=way.fd)
+            way.enter("deep")
+    workspace.chmod(0o000)
+    with as_nobody(tmp_path):
+        delete_session_workspace(ID, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert (tmp_path / "kept" / "file").read_text() == "kept"
+
+
+def _link(place: Path) -> None:
+    place.symlink_to(place.parent / "kept")
+
+
+def _file(place: Path) -> None:
+    place.write_text("x")
+
+
+@pytest.mark.parametrize("make", [_link, _file])
+def test_what_is_no_sessions_folder_is_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    make(tmp_path / ID)
+    with pytest.raises(WorkspaceError, match="can't be deleted") as caught:
+        delete_session_workspace(ID, tmp_path)
+    assert str(tmp_path) not in str(caught.value)
+    assert os.path.lexists(tmp_path / ID)
+    assert (tmp_path / "kept" / "file").exists()
+
+
+def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "file").write_text("x")
+    first, second = Session(tmp_path, ID), Session(tmp_path, ID)
+    for user in (first, second):
+        assert used(workspace)
+        with walk.opened(tmp_path) as root, pytest.raises(SessionInUse):
+            removal.remove(root, ID)
+        user.closed()
+    assert not used(workspace)
+    assert (workspace / "file").exists()
+    delete_session_workspace(ID, tmp_path)
+    assert not workspace.exists()
+
+
+def test_the_historys_own_lock_counts_too(workspace: Path, tmp_path: Path) -> None:
+    claim = Claim(workspace / ".wasm_kernel")
+    assert claim.take()
+    assert used(workspace)
+    with pytest.raises(SessionInUse):
+        delete_session_workspace(ID, tmp_path)
+    claim.give_back()
+    delete_session_workspace(ID, tmp_path)
+    assert not workspace.exists()
+
+
+def test_looking_whether_it_is_used_makes_nothing(tmp_path: Path) -> None:
+    (tmp_path / ID).mkdir()
+    assert not used(tmp_path / ID)
+    assert list((tmp_path / ID).iterdir()) == []
+
+
+def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "file").touch()
+    opened: list[Session] = []
+    with walk.opened(workspace) as folder, walk.opened(tmp_path) as root:
+        with alone(folder):
+            starting = threading.Thread(target=lambda: opened.append(Session(tmp_path, ID)))
+            starting.start()
+            time.sleep(0.1)
+            assert opened == []  # it waits
+            os.rename(ID, "aside", src_dir_fd=root, dst_dir_fd=root)
+        starting.join(10)
+    assert opened[0].made
+    assert [path.name for path in opened[0].workspace.iterdir()].count("file") == 0
+    assert (opened[0].workspace / ".metadata.json").exists()
+    assert (tmp_path / "aside" / "file").exists()
+    assert used(opened[0].workspace)
+    opened[0].closed()
+
+
+def test_a_removal_that_was_cut_short_is_finished_by_the_next(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "file").touch()
+
+    def cut(folder: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(walk, "empty", cut)
+    with pytest.raises(WorkspaceError, match="Input/output"):
+        delete_session_workspace(ID, tmp_path)
+    monkeypatch.undo()
+    (aside,) = tmp_path.iterdir()
+    assert aside.name.startswith(".wasm_kernel-removed-abc-123-")
+    for name in (".wasm_kernel-removed-", ".wasm_kernel-removed-mine", ".notes"):
+        (tmp_path / name).mkdir()
+    delete_session_workspace("another", tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert not aside.exists()
+
+
+def test_a_folder_that_cannot_be_renamed_is_deleted_in_its_place(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_layer(*args: object, **options: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "rename", other_layer)
+    delete_session_workspace(ID, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_that_may_not_be_written_to_is_an_error_in_words(
+    workspace: Path, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o500)
+    with as_nobody(tmp_path), pytest.raises(WorkspaceError, match="Permission denied"):
+        delete_session_workspace(ID, tmp_path)
+    tmp_path.chmod(0o700)
+    assert (workspace / ".metadata.json").exists()
+    tree.remove(workspace)
