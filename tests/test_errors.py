@@ -9,6 +9,7 @@ import pytest
 from wasm_kernel import errors
 from wasm_kernel.errors import (
     CellTimeout,
+    ForkError,
     FrameError,
     GuestCrashed,
     GuestExited,
@@ -86,7 +87,9 @@ def test_a_frame_error_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [*STOPS, PolicyError("env", "takes text"), FrameError("it is no JSON")], ids=repr
+    "error",
+    [*STOPS, PolicyError("env", "takes text"), FrameError("it is no JSON"), ForkError("full")],
+    ids=repr,
 )
 def test_an_error_survives_the_way_between_processes(error: WasmKernelError) -> None:
     back = pickle.loads(pickle.dumps(error))

@@ -27,6 +27,7 @@ NAMES = {
         "ImageError",
         "HistoryError",
         "TravelError",
+        "ForkError",
         "FrameError",
         "CacheWarning",
         "GuestStopped",

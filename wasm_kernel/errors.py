@@ -67,6 +67,17 @@ class TravelError(WasmKernelError, ValueError):
     """There is no such place in the session's history; nothing was changed."""
 
 
+class ForkError(WasmKernelError):
+    """A session could not be forked: nothing was made, and the session is as it was."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"The fork could not be made ({why}). Nothing of it is left, and this session is as it "
+            "was."
+        )
+        self.why = why
+
+
 class FrameError(WasmKernelError):
     """A frame from the guest that breaks the protocol; `why` says how, in words."""
 

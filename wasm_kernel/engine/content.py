@@ -9,10 +9,12 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
+_NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES}
 _NO_DATA = errno.ENXIO
 
 
@@ -65,6 +67,21 @@ class Content:
                     raise
                 self._ranges = False
         return os.pwrite(target, os.pread(source, min(length, _BLOCK), at), at)
+
+
+def share(source: Path, target: Path) -> None:
+    """Give a file that is never written again a second name, or copy it where that can't be.
+
+    Raises:
+        OSError: neither can be done.
+    """
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as problem:
+        if problem.errno not in _NO_LINK:
+            raise
+        with source.open("rb") as old, target.open("xb") as new:
+            Content().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
 
 
 def _stretches(source: int, size: int) -> Iterator[tuple[int, int]]:

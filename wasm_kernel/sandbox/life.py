@@ -14,6 +14,7 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.errors import (
     GuestCrashed,
     GuestExited,
@@ -22,7 +23,9 @@ from wasm_kernel.errors import (
     StackExhausted,
 )
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox import frames, told
+from wasm_kernel.sandbox.beginning import start_request
+from wasm_kernel.sandbox.branch import Branch, branch
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
@@ -36,13 +39,6 @@ from wasm_kernel.sandbox.wishes import Wishes
 
 _START_SECONDS = 30.0
 
-_KEPT = (
-    "The variables are as they were before this cell; the files in /app are as the cell left them."
-)
-_SPOILT = (
-    "An earlier cell had left the interpreter unable to run another. The variables are now as they "
-    "were before that earlier cell, and this cell was not run."
-)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted)
 
 
@@ -54,19 +50,17 @@ class Life:
         driver: Driver,
         workspace: Path,
         policy: ExecutionPolicy,
+        *,
         resume: Resume,
         errands: Errands,
+        inherited: Branch | None = None,
     ) -> None:
         self.clock = Clock()
         self.changes = Changes(workspace)
         self.fuel_consumed: int | None = None
         self._streams = Streams()
         self.timeline = Timeline(
-            driver,
-            workspace / PRIVATE,
-            keep=policy.history_cells,
-            cap=policy.history_bytes,
-            resume=resume,
+            driver, workspace / PRIVATE, policy, resume=resume, inherited=inherited
         )
         self._wishes = Wishes(self.timeline)
         self.host = Host(
@@ -82,7 +76,6 @@ class Life:
         )
         self._driver = driver
         self._workspace = workspace
-        self._scratch = workspace / SCRATCH
         self._policy = policy
         self._instance: Instance | None = None
         self._turn: Turn | None = None
@@ -157,7 +150,7 @@ class Life:
         self._wishes.forget()
         self.timeline.hold(None)
         spoilt = seconds is None and self._step_back(turn, stopped)
-        stopped.kept = _SPOILT if spoilt else _KEPT
+        stopped.kept = told.SPOILT if spoilt else told.KEPT
         self._revive()
 
     def _tell_troubles(self, turn: Turn) -> None:
@@ -206,6 +199,19 @@ class Life:
         self._drop()
         self._revive()
 
+    def branch(self, home: Path, *, reseed: bool) -> Branch:
+        """Give another, empty workspace this one's files and memory, as they are between two cells.
+
+        Raises:
+            ForkError: it can't be done.
+        """
+        self.timeline.settle(self._living())
+        here, there = self._folders(self._workspace), self._folders(home)
+        return branch(self.timeline, here, there, reseed=reseed)
+
+    def _folders(self, workspace: Path) -> Preopens:
+        return self._driver.preopens(workspace, workspace / SCRATCH, self._policy)
+
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
         count = (turn.reply or {}).get("execution_count")
         if request.get("store_history") and isinstance(count, int) and 0 < count < 2**31:
@@ -252,8 +258,11 @@ class Life:
             self.timeline.commit(instance, cell=0, count=self.next_count, code="")
             return
         self.next_count = max(self.next_count, self.timeline.count)
-        if head.count != self.next_count:
-            self._tell_start(instance, fresh=False)
+        estranged = self.timeline.estranged
+        if estranged or head.count != self.next_count:
+            self._tell_start(instance, fresh=False, reseed=estranged)
+        if estranged:
+            self.timeline.commit_estranged(instance)
 
     def _stand(self) -> None:
         while True:
@@ -269,16 +278,10 @@ class Life:
             else:
                 return
 
-    def _tell_start(self, instance: Instance, *, fresh: bool = True) -> None:
-        start = {
-            "op": "start",
-            "env": dict(self._policy.env),
-            "execution_count": self.next_count,
-            "fresh": fresh,
-            "memory_bytes": self._policy.memory_bytes,
-        }
-        if fresh:
+    def _tell_start(self, instance: Instance, *, fresh: bool = True, reseed: bool = False) -> None:
+        if fresh or reseed:
             instance.throw_dice()
+        start = start_request(self._policy, self.next_count, fresh=fresh, reseed=reseed)
         turn = Turn(start, Silence(), self._policy, self.host)
         self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)
         self._drive(instance, turn, None)
@@ -290,7 +293,7 @@ class Life:
             clock=self.clock,
             streams=self._streams,
             changes=self.changes,
-            preopens=self._driver.preopens(self._workspace, self._scratch, policy),
+            preopens=self._folders(self._workspace),
             env={},
             memory_bytes=policy.memory_bytes,
             open_files=policy.open_files,

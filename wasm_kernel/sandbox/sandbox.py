@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import GuestStopped, SandboxClosed
@@ -21,11 +21,13 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox import frames, outcome
+from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
-from wasm_kernel.sandbox.keeper import Keeper
+from wasm_kernel.sandbox.fork import Forking
+from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.turn import Turn
@@ -35,7 +37,7 @@ Progress = Callable[[str], None]
 _JOIN_SECONDS, _SAVE_SECONDS = 5.0, 120.0  # for a guest to stop; for the last cells to be saved
 
 
-class BaseSandbox(Travelling):
+class BaseSandbox(Travelling, Forking):
     """A guest with a workspace. Make one with `create_sandbox`.
 
     Attributes:
@@ -55,6 +57,7 @@ class BaseSandbox(Travelling):
         *,
         resume: Resume = Resume.NEVER,
         keeper: Keeper | None = None,
+        inherited: Branch | None = None,
     ) -> None:
         self.workspace = workspace
         self.policy = policy
@@ -63,7 +66,9 @@ class BaseSandbox(Travelling):
         self._driver = driver
         self._keeper = keeper
         self.errands = Errands()
-        self._life = Life(driver, workspace, policy, resume, self.errands)
+        self._life = Life(
+            driver, workspace, policy, resume=resume, errands=self.errands, inherited=inherited
+        )
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
@@ -227,6 +232,13 @@ class BaseSandbox(Travelling):
             thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
         if self._keeper is not None:
             self._keeper.closed()
+
+    def _twin(self, home: Home, keeper: Keeper | None, branch: Branch) -> Self:
+        name, driver, policy = home.session_id or None, self._driver, self.policy
+        told = self._logger.bind(session_id=name)
+        return type(self)(
+            driver, home.workspace, policy, told, name, keeper=keeper, inherited=branch
+        )
 
     def __enter__(self) -> BaseSandbox:
         if self._keeper is not None:

@@ -5,61 +5,47 @@ Everything here runs on the sandbox's own thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History, Unreadable
 from wasm_kernel.engine.memory.recorder import Recorder
-from wasm_kernel.errors import HistoryError, PolicyError, TravelError
+from wasm_kernel.errors import ForkError, HistoryError, PolicyError, TravelError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import told
+from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Claim, Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.travel import Journey, Past, listed
 
 _LABEL = 80
 _COMMITS = "history"
-_TAKEN = (
-    "[wasm-kernel] Another process has this session open. You see the same files; variables begin "
-    "fresh here and end with this process.\n"
-)
-_RESUMED = (
-    "[wasm-kernel] The session goes on after a break: the variables are as they were after "
-    "{after}. What ran later is lost; the files in /app are as they were left.\n"
-)
-_CONTINUED = "[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
-_FORKED = (
-    "[wasm-kernel] This session was forked off another one: variables and files are as they were "
-    "there after {after}.\n"
-)
-_LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
-_UNSAVED = (
-    "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
-    "a crash of the kernel would lose them.\n"
-)
-_UNTAKEN = (
-    "[wasm-kernel] The state after {after} could not be kept ({why}); the variables themselves are "
-    "all there. The next cell tries again; until then, a rollback leads to before that cell.\n"
-)
-_UNREADABLE = (
-    "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
-    "as they were before that.\n"
-)
+_SHARE_SECONDS = 2.0  # longer than most disks need; what comes later is written twice
 _SINCE = " (and what widgets did since)"
-_DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
+_RESEEDED = " (with fresh seeds)"
 
 
 class Timeline:
     """The history of one sandbox, from its first cell to its end."""
 
     def __init__(
-        self, driver: Driver, folder: Path, *, keep: int, cap: int, resume: Resume
+        self,
+        driver: Driver,
+        folder: Path,
+        policy: ExecutionPolicy,
+        *,
+        resume: Resume,
+        inherited: Branch | None = None,
     ) -> None:
         self._driver = driver
         self._resume = resume
+        self._inherited = inherited
         self._claim = Claim(folder)
-        self._keep = keep
-        self._cap = cap
+        self._policy = policy
         self._folder = folder
         self._recorder: Recorder | None = None
         self.troubles: list[str] = []
@@ -77,19 +63,32 @@ class Timeline:
             except OSError as problem:
                 self._trouble(problem)
                 history = History(None, self._driver.image_name)
-            self._recorder = Recorder(history, self._trouble, keep=self._keep, cap=self._cap)
+            keep, cap = self._policy.history_cells, self._policy.history_bytes
+            self._recorder = Recorder(history, self._trouble, keep=keep, cap=cap)
 
     def _history(self) -> History:
         image = self._driver.image_name
         if not self._claim.take():
-            self.troubles.append(_TAKEN)
+            self.troubles.append(told.TAKEN)
             return History(None, image)
+        if self._inherited is not None:
+            history = self._inherit(self._inherited)
+        else:
+            history = self._found(image)
+        self._claim.settled()
+        return history
+
+    def _inherit(self, branch: Branch) -> History:
+        if branch.left_out:
+            self.troubles.append(told.left_out(branch.left_out))
+        return branch.history
+
+    def _found(self, image: str) -> History:
         history = History(self._folder / _COMMITS, image)
         if self._claim.wants(self._resume):
             self._go_on(history)
         else:
             history.clear()
-        self._claim.settled()
         return history
 
     def forsake(self) -> None:
@@ -100,24 +99,21 @@ class Timeline:
         try:
             damaged = history.load()
         except HistoryError as problem:
-            self.troubles.append(_LOST.format(why=problem))
+            self.troubles.append(told.lost(problem))
             history.clear()
             return
         head = history.commits.get(history.head)
         if head is None:
             history.clear()
             return
-        self.troubles.append(self._words().format(after=_place(head)))
+        claim = self._claim
+        words = told.going_on(head, forked=claim.forked, crashed=claim.crashed)
+        self.troubles.append(words)
         if damaged:
-            self.troubles.append(_DAMAGED.format(count=len(damaged)))
-
-    def _words(self) -> str:
-        if self._claim.forked:
-            return _FORKED
-        return _RESUMED if self._claim.crashed else _CONTINUED
+            self.troubles.append(told.damaged(len(damaged)))
 
     def _trouble(self, problem: Exception) -> None:
-        self.troubles.append(_UNSAVED.format(why=_why(problem)))
+        self.troubles.append(told.unsaved(problem))
 
     @property
     def history(self) -> History:
@@ -152,15 +148,15 @@ class Timeline:
         except MemoryError as problem:
             rule = f"is too small for this session's variables: {problem}"
             raise PolicyError("memory_bytes", rule) from None
-        lost = instance.descriptors.restore(head.files if head else self._driver.image_files)
+        files = recorder.history.origin.files_of(head) if head else self._driver.image_files
+        lost = instance.descriptors.restore(files)
         recorder.watch(instance)
         return [file.path or "" for file in lost]
 
     def give_up(self, problem: Unreadable) -> None:
         """A commit that the head stands on can't be read: the head is the state before it now."""
         lost = self.history.commits[problem.one]
-        told = _UNREADABLE.format(after=_place(lost), why=problem)
-        self.troubles.append(told if lost.parent else _LOST.format(why=problem))
+        self.troubles.append(told.unreadable(lost, problem))
         self.history.forget(lost.id)
         self._save_head()
 
@@ -187,12 +183,54 @@ class Timeline:
         label = f"{head.label.removesuffix(_SINCE)}{_SINCE}"
         return self._commit(instance, head.cell, head.count, label, 0)
 
+    @property
+    def estranged(self) -> bool:
+        """Whether the head is another session's, which goes on elsewhere with the same seeds."""
+        origin, head = self.history.origin, self.head
+        return head is not None and origin.reseed and origin.inherits(head)
+
+    def commit_estranged(self, instance: Instance) -> bool:
+        """As `commit_between`, of fresh seeds: from now on the head is this session's own."""
+        head = self.head
+        if head is None:
+            return False
+        return self._commit(instance, head.cell, head.count, f"{head.label}{_RESEEDED}", 0)
+
+    def settle(self, instance: Instance) -> None:
+        """Have the head be what memory is now, and be on disk as far as that does not take long.
+
+        Raises:
+            ForkError: memory can't be kept.
+        """
+        recorder = self._live()
+        if recorder.behind and not self.commit_between(instance):
+            raise ForkError(self.troubles.pop().removeprefix("[wasm-kernel] ").strip())
+        if self.head is None:
+            raise ForkError("its beginning could not be kept")
+        recorder.catch_up(_SHARE_SECONDS)
+
+    def inventory(self) -> set[tuple[OpenFile, OpenFile]]:
+        """What was open at any commit: as it is written there, and as it is called here."""
+        origin = self.history.origin
+        return {
+            pair
+            for commit in self.past.commits.values()
+            for pair in zip(commit.files, origin.files_of(commit), strict=True)
+        }
+
+    def branch(self, private: Path, files: Mapping[str, str], *, reseed: bool) -> History:
+        """A history in another session's private folder that begins where this one stands.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        return self.history.branch(private / _COMMITS, files, reseed=reseed)
+
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
-            after = f"In[{cell}] ({label})"
-            self.troubles.append(_UNTAKEN.format(after=after, why=_why(problem)))
+            self.troubles.append(told.untaken(cell, label, problem))
             return False
         self._pin()
         return True
@@ -265,13 +303,3 @@ class Timeline:
             self._claim.give_back()
         finally:
             self.saving = False
-
-
-def _place(commit: Commit) -> str:
-    return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
-
-
-def _why(problem: Exception) -> str:
-    """A problem in words, without a path of the host."""
-    words = problem.strerror if isinstance(problem, OSError) else str(problem)
-    return words or "no memory is left"

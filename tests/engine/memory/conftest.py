@@ -15,8 +15,8 @@ def session_of(tmp_path: Path) -> Iterator[Callable[..., Session]]:
     """Makes sessions on one folder, and closes them in the end."""
     made: list[Session] = []
 
-    def one(**options: object) -> Session:
-        made.append(Session(tmp_path, **options))  # type: ignore[arg-type]
+    def one(folder: Path = tmp_path, **options: object) -> Session:
+        made.append(Session(folder, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield one

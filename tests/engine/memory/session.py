@@ -26,12 +26,13 @@ class Session:
         disk: bool = True,
         image: str = IMAGE,
         load: bool = False,
+        history: History | None = None,
     ) -> None:
         self.folder = folder / "history"
         self._parent = folder
-        self.history = History(self.folder if disk else None, image)
+        self.history = history or History(self.folder if disk else None, image)
         self.problems = self.history.load() if load else []
-        if not load:
+        if not (load or history):
             self.history.clear()
         self.troubles: list[str] = []
         self.recorder = Recorder(self.history, self._hear, keep=keep, cap=cap)

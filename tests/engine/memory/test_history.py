@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.memory.session import Session
 from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
 
 Making = Callable[..., Session]
@@ -254,15 +255,15 @@ def test_forgetting_takes_all_that_stands_on_it(session: Session) -> None:
 def test_a_pinned_commit_is_not_folded_away(session: Session) -> None:
     three(session)
     session.history.pin({1})
-    session.history.fold(1)
+    thin(session.history, 1)
     assert sorted(session.history.commits) == [1, 2, 3]
     session.history.pin(())
-    session.history.fold(1)
+    thin(session.history, 1)
     assert sorted(session.history.commits) == [2, 3]
 
 
 def test_a_commit_that_is_gone_can_not_be_pinned(session: Session) -> None:
     three(session)
-    session.history.fold(1)
+    thin(session.history, 1)
     with pytest.raises(HistoryError, match="not kept"):
         session.history.pin({1})

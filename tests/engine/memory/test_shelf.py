@@ -13,6 +13,7 @@ from tests.engine.memory.test_history import damage, reopened, three
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory import folding, recorder, shelf
 from wasm_kernel.engine.memory.history import Unreadable
+from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
 
 Making = Callable[..., Session]
@@ -79,7 +80,7 @@ def test_merging_in_small_steps_is_the_same(
     session.cell(**{f"p{page}": "two" for page in range(10, 20)})
     session.cell(p5="three")
     session.flush()
-    session.history.fold(1)
+    thin(session.history, 1)
     expected = dict.fromkeys(range(30), "one") | dict.fromkeys(range(10, 20), "two")
     assert session.go(2) == expected
     assert session.go(3) == expected | {5: "three"}
@@ -89,7 +90,7 @@ def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
     three(session)
     damage(session, 1)
     with pytest.raises(HistoryError, match="damaged"):
-        session.history.fold(1)
+        thin(session.history, 1)
     assert sorted(session.history.commits) == [1, 2, 3]
 
 
@@ -130,10 +131,10 @@ def test_a_far_larger_state_stays_where_it_is(
     session.flush()
     path = session.folder / "0000000001.commit"
     before = path.stat()
-    session.history.fold(2)
+    thin(session.history, 2)
     assert sorted(session.history.commits) == [1, 7, 8, 9]
     assert path.stat().st_ino == before.st_ino
     assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}
-    session.history.fold(2, all_of_it=True)
+    thin(session.history, 2, all_of_it=True)
     assert sorted(session.history.commits) == [7, 8, 9]
     assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}

@@ -7,6 +7,7 @@ import pytest
 from tests.engine.memory.session import Session
 from wasm_kernel.engine.memory import mapping
 from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
 
 
@@ -52,7 +53,7 @@ def test_a_mapped_commit_may_be_folded_away(session: Session) -> None:
     session.go(2)
     session.cell(p1="three")
     session.flush()
-    session.history.fold(1)
+    thin(session.history, 1)
     expected = {0: "two", 1: "three"} | {p: f"one {p}" for p in range(2, 200)}
     assert session.state == expected
     assert session.go(3) == expected
@@ -62,7 +63,7 @@ def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
     three(session)
     commit = session.history.commits[3]
     object.__setattr__(commit, "runs", ((2**40, 1),))
-    session.history._shelf.hold(commit, bytes(4096))
+    session.history.shelf.hold(commit, bytes(4096))
     with pytest.raises(HistoryError, match="outside"):
         session.go(3)
 

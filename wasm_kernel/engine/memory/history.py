@@ -5,22 +5,23 @@ state at a commit is the base image with the pages of its ancestors and its own 
 newest version of each page winning. `head` is the commit that the living memory stands at.
 
 The tree and its names are here, what the commits hold is on the `Shelf`. The guest's thread owns a
-`History`; writing happens on the recorder's thread, which calls `squeeze`, `store` and `fold`
-alone.
+`History`; writing happens on the recorder's thread, which alone calls `squeeze` and `store`, and
+thins it (`thinning.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from wasm_kernel.engine.instance import Instance
-from wasm_kernel.engine.memory import bookmark, folding
+from wasm_kernel.engine.memory import bookmark, folding, origin
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.commit import Commit, Content
+from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.engine.memory.shelf import Shelf
 from wasm_kernel.engine.memory.target import Target
 from wasm_kernel.errors import HistoryError
@@ -43,10 +44,11 @@ class History:
         self._guard = threading.Lock()  # over the tables below
         self._shape = threading.Lock()  # over the tree: no folding while memory is filled from it
         self._saving = threading.Lock()  # over the bookmark on disk
-        self._shelf = Shelf(folder)
+        self.shelf = Shelf(folder)
         self._pinned: frozenset[int] = frozenset()
         self._last = 0  # the highest number that was ever given
         self._stale = False  # the bookmark on disk
+        self.origin = Origin()
         self.commits: dict[int, Commit] = {}
         self.head = 0
         self.names: dict[str, int] = {}
@@ -61,15 +63,19 @@ class History:
         Raises:
             HistoryError: there are some, and none can be used.
         """
-        self.commits, problems = self._shelf.find(self.image)
+        self.commits, problems = self.shelf.find(self.image)
+        if self._folder is not None:
+            self.origin = Origin.read(self._folder, max(self.commits, default=0))
         self._load_head()
         return problems
 
     def clear(self) -> None:
         """Begin anew: what an earlier process left is removed."""
-        self._shelf.clear()
+        self.shelf.clear()
         if self._folder is not None:
             bookmark.remove(self._folder)
+            origin.remove(self._folder)
+        self.origin = Origin()
         self.commits, self.names, self.undone, self.head, self._last = {}, {}, (), 0, 0
 
     def _load_head(self) -> None:
@@ -84,13 +90,40 @@ class History:
             # a commit that the bookmark knew and that was lost: its number would look older
             self._last = max(newest, mark.after)
 
+    def branch(self, folder: Path, files: Mapping[str, str], *, reseed: bool) -> History:
+        """A history of its own, below a folder that is not there, which begins where this stands.
+
+        It has all that can be gone back to here. What is in memory only here, is so there, too:
+        have it stored.
+
+        Args:
+            folder: Where it is to be.
+            files: How the files that were open at commits are called there (`origin.py`).
+            reseed: Whether other random numbers are drawn there.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        other = History(folder, self.image)
+        folder.mkdir(mode=0o700)
+        with self._shape:
+            with self._guard:
+                other.commits, other.names = dict(self.commits), dict(self.names)
+                other.head, other.undone, other._last = self.head, self.undone, self._last
+            other.origin = Origin(other._last, reseed, files)
+            other.origin.write(folder)
+            self.shelf.lend(other.shelf, sorted(other.commits))
+        other._pinned, other._stale = frozenset(other.undone), True
+        other.save_head()
+        return other
+
     def next_id(self) -> int:
         """The number of the next commit; none is given twice."""
         return self._last + 1
 
     def add(self, commit: Commit, content: Content) -> None:
         """A commit of the living memory, which it becomes the head of; not on disk yet."""
-        self._shelf.hold(commit, content)
+        self.shelf.hold(commit, content)
         self._grow(commit)
 
     def add_written(self, commit: Commit, content: Iterable[memoryview]) -> None:
@@ -99,7 +132,7 @@ class History:
         Raises:
             OSError: it can't be written, or there is no disk; nothing was added.
         """
-        self._shelf.write(commit, content)
+        self.shelf.write(commit, content)
         self._grow(commit)
 
     def _grow(self, commit: Commit) -> None:
@@ -113,7 +146,7 @@ class History:
 
     def squeeze(self, one: int) -> None:
         """Take the pages of zeros out of a commit that is not on disk yet."""
-        squeezed = self._shelf.squeeze(one)
+        squeezed = self.shelf.squeeze(one)
         with self._guard:
             if squeezed is not None and one in self.commits:
                 self.commits[one] = squeezed
@@ -124,7 +157,7 @@ class History:
         Raises:
             OSError: it can't be written, and stays in memory.
         """
-        self._shelf.store(one)
+        self.shelf.store(one)
 
     @property
     def waiting(self) -> list[int]:
@@ -132,7 +165,7 @@ class History:
 
         A commit on disk is of no use before all that it stands on are.
         """
-        return self._shelf.waiting
+        return self.shelf.waiting
 
     @property
     def unwritten(self) -> int:
@@ -216,7 +249,7 @@ class History:
             target = Target(instance)
             for commit in line:
                 try:
-                    self._shelf.lay(commit.id, target)
+                    self.shelf.lay(commit.id, target)
                 except (HistoryError, OSError) as problem:
                     why = problem.strerror if isinstance(problem, OSError) else str(problem)
                     raise Unreadable(commit.id, why or "it can't be read") from problem
@@ -226,71 +259,30 @@ class History:
         with self._guard:
             for one in some:
                 self.commits.pop(one, None)
-        self._shelf.drop(some)
+        self.shelf.drop(some)
 
-    def fold(self, keep: int, kept: Collection[int] = (), *, all_of_it: bool = False) -> None:
-        """Fold away what lies more than `keep` cells behind the head, has no name and no pin.
+    def has(self, some: Collection[int]) -> bool:
+        """Whether all these commits are there."""
+        with self._guard:
+            return self.commits.keys() >= set(some)
 
-        What is in `kept` stays as well, and what is far larger than all that it would become a part
-        of, unless it is to be `all_of_it`.
-
-        Raises:
-            OSError, HistoryError: a commit can't be written, or read; all others are folded.
-        """
-        failed: Exception | None = None
+    def chains(self, keep: int, kept: Collection[int]) -> dict[int | None, list[int]]:
+        """What can be folded away, by what it becomes a part of (`folding.py`)."""
         with self._guard:
             stay = {*kept, *self._pinned, *self.names.values()}
-            steps = folding.plan(dict(self.commits), self.head, stay, keep)
-        for child, chain in folding.chains(steps).items():
-            try:
-                self._fold_chain(chain if all_of_it else self._spared(chain, child), child)
-            except (OSError, HistoryError) as problem:
-                failed = failed or problem
-        if failed is not None:
-            raise failed
+            return folding.chains(folding.plan(dict(self.commits), self.head, stay, keep))
 
-    def _spared(self, chain: list[int], child: int | None) -> list[int]:
-        if child is None or not self.commits.keys() >= {child, *chain}:
-            return chain
-        return folding.spared(self.commits, chain, child)
-
-    def _fold_chain(self, chain: list[int], child: int | None) -> None:
-        if child is None:
-            with self._shape:
-                if self._free(chain):
-                    self.drop(chain)
-            return
-        held = self._shelf.in_memory
-        disk = self._folder is not None and held(child)
-        written = [one for one in chain if disk and not held(one)]
-        self._merge([one for one in chain if one not in written], child)
-        if written:  # a crash must find them on disk, as long as the child is not there
-            self._merge(written[:-1], written[-1])
-
-    def _merge(self, chain: list[int], child: int) -> None:
-        # nobody waits for this: memory may be filled meanwhile, from the child before or after and
-        # from the chain, which goes in the end if nobody needs it then
-        line = [child, *reversed(chain)]
-        with self._guard:
-            known = self.commits.keys() >= set(line)
-        if not chain or not known:
-            return
-        try:
-            merged = self._shelf.fold(line)
-        except FileNotFoundError:
-            if self.commits.keys() >= set(line):
-                raise
-            return  # given up meanwhile
+    def let_go(self, chain: Collection[int], merged: Commit | None = None) -> None:
+        """Drop commits that were folded away, into `merged` or nowhere, if nobody needs them."""
+        child = None if merged is None else merged.id
         with self._shape:
-            if self._free(chain, child):
-                with self._guard:
-                    self.commits[child] = merged
-                self.drop(chain)
-
-    def _free(self, chain: list[int], child: int | None = None) -> bool:
-        with self._guard:
-            needed = {self.head, *self._pinned, *self.names.values()}
-            return folding.free(self.commits, needed, chain, child)
+            with self._guard:
+                needed = {self.head, *self._pinned, *self.names.values()}
+                if not folding.free(self.commits, needed, chain, child):
+                    return
+                if merged is not None:
+                    self.commits[merged.id] = merged
+            self.drop(chain)
 
     @property
     def on_disk(self) -> bool:

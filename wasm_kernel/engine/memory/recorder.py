@@ -19,6 +19,7 @@ from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.gather import gather, in_steps, stretch
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.pages import PAGE, Range, Tracker, best, merge
+from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.engine.memory.zeros import sort_out
 from wasm_kernel.errors import HistoryError
 
@@ -43,6 +44,8 @@ class Recorder:
         self._tracker: Tracker | None = None
         self._missed: list[Range] = []
         self._jobs: queue.Queue[int | None] = queue.Queue()
+        for one in history.waiting:
+            self._jobs.put(one)
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
 
@@ -112,9 +115,20 @@ class Recorder:
         ):
             time.sleep(_WAIT_SECONDS)
 
+    @property
+    def behind(self) -> bool:
+        """Whether a commit could not be taken, so that memory is not as the head has it."""
+        return bool(self._missed)
+
     def flush(self) -> None:
         """Wait until everything is written, or can't be."""
         self._jobs.join()
+
+    def catch_up(self, seconds: float) -> None:
+        """Wait until the commits are on disk, but so long at most, and not where they can't be."""
+        until = time.monotonic() + seconds
+        while self.history.waiting and not self._troubled and time.monotonic() < until:
+            time.sleep(_WAIT_SECONDS / 4)
 
     def close(self) -> None:
         """Write what is left and end; idempotent."""
@@ -134,12 +148,12 @@ class Recorder:
         most = (2 if paused else 6) * keep + self.history.staying + len(unwritten)
         between = sum(not commit.cells for commit in list(self.history.commits.values()))
         if len(self.history.commits) - min(between, keep) > most:
-            self.history.fold(keep, unwritten)
+            thin(self.history, keep, unwritten)
         if not paused:
             return
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
-            self.history.fold(keep, all_of_it=True)
+            thin(self.history, keep, all_of_it=True)
 
     def _write(self) -> None:
         while (one := self._jobs.get()) is not None:

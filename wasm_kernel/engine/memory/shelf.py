@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from wasm_kernel.engine.content import share
 from wasm_kernel.engine.memory import aside, found
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content
@@ -92,6 +93,25 @@ class Shelf:
         """
         commits.write(self._path(commit.id), commit, content)
         self._note(commit.id)
+
+    def lend(self, other: Shelf, some: Iterable[int]) -> None:
+        """Give commits to an empty shelf: both have the same file, or the same bytes in memory.
+
+        Nobody may drop commits meanwhile.
+
+        Raises:
+            OSError: a file can't be given.
+        """
+        for one in some:
+            with self._guard:
+                held = self._held.get(one)
+            if held is not None:
+                other.hold(*held)
+                continue
+            verified = self._stamps.get(one) == self._stamp(one)
+            share(self._path(one), other._path(one))
+            if verified:
+                other._note(one)
 
     def squeeze(self, one: int) -> Commit | None:
         """Take the pages of zeros out of a commit in memory: what it is then, None where it is not

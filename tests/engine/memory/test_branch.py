@@ -1,0 +1,262 @@
+"""A history that begins where another stands: shared files, lives of their own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.memory.session import IMAGE, Session
+from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.history import History
+from wasm_kernel.engine.memory.origin import Origin
+from wasm_kernel.engine.memory.thinning import thin
+
+Making = Callable[..., Session]
+
+
+@pytest.fixture
+def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
+    """Makes a session of its own on a branch of another one."""
+    made = 0
+
+    def one(session: Session, *, reseed: bool = False) -> Session:
+        nonlocal made
+        made += 1
+        folder = tmp_path / f"branch {made}"
+        folder.mkdir()
+        history = session.history.branch(folder / "history", {}, reseed=reseed)
+        return session_of(folder=folder, history=history)
+
+    return one
+
+
+Branching = Callable[..., Session]
+
+
+def test_a_branch_stands_where_its_parent_does(session: Session, branched: Branching) -> None:
+    session.cell(p1="one")
+    session.cell(p2="two")
+    assert branched(session).state == session.state == {1: "one", 2: "two"}
+
+
+def test_both_go_their_own_ways(session: Session, branched: Branching) -> None:
+    session.cell(p1="one")
+    branch = branched(session)
+    session.cell(p1="here")
+    branch.cell(p1="there", p2="more")
+    for each in (session, branch):
+        each.flush()
+        each.go(each.history.head)
+    assert session.state == {1: "here"}
+    assert branch.state == {1: "there", 2: "more"}
+
+
+def test_commits_on_disk_are_shared(session: Session, branched: Branching) -> None:
+    session.cell(p1="one")
+    session.flush()
+    branch = branched(session)
+    names = [name for name in session.files() if name.endswith(".commit")]
+    assert [name for name in branch.files() if name.endswith(".commit")] == names
+    for name in names:
+        assert (branch.folder / name).samefile(session.folder / name)
+
+
+def test_what_is_not_on_disk_yet_is_written_twice(
+    session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.flush()
+    wrote = commits.write
+    gate = threading.Event()
+
+    def late(path: Path, commit: Commit, pages: object) -> None:
+        gate.wait(30)
+        wrote(path, commit, pages)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commits, "write", late)
+    session.cell(p1="one")
+    branch = branched(session)
+    assert branch.state == {1: "one"}
+    gate.set()
+    for each in (session, branch):
+        each.flush()
+        assert each.history.waiting == []
+        assert each.go(each.history.head) == {1: "one"}
+
+
+def test_a_session_without_a_disk_branches_off_to_one(
+    session_of: Making, branched: Branching
+) -> None:
+    session = session_of(disk=False)
+    session.cell(p1="one")
+    branch = branched(session)
+    branch.flush()
+    assert [name for name in branch.files() if name.endswith(".commit")] == ["0000000001.commit"]
+    assert branch.state == {1: "one"}
+
+
+def test_a_branch_can_go_back_to_where_its_parent_was(
+    session: Session, branched: Branching
+) -> None:
+    first = session.cell(p1="one")
+    session.cell(p1="two")
+    session.history.name("early", first.id)
+    branch = branched(session)
+    assert branch.history.names == {"early": first.id}
+    assert branch.go(first.id) == {1: "one"}
+    assert session.state == {1: "two"}
+
+
+def test_a_branch_stands_where_an_undo_led_and_knows_the_way_back(
+    session: Session, branched: Branching
+) -> None:
+    first = session.cell(p1="one")
+    second = session.cell(p1="two")
+    session.history.move(first.id, (second.id,))
+    branch = branched(session)
+    assert branch.state == {1: "one"}
+    assert branch.history.undone == (second.id,)
+    assert branch.go(second.id) == {1: "two"}
+
+
+def test_numbers_go_on_upwards_after_an_undo(session: Session, branched: Branching) -> None:
+    first = session.cell(p1="one")
+    second = session.cell(p1="two")
+    session.history.move(first.id)
+    assert branched(session).cell(p1="three").id > second.id
+
+
+def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branching) -> None:
+    for number in range(8):
+        session.cell(**{f"p{number}": f"cell {number}"})
+    session.flush()
+    branch = branched(session)
+    expected = session.state
+    thin(session.history, 1)
+    session.cell(p1="later")
+    session.flush()
+    newest = branch.history.head
+    assert branch.go(3) == {0: "cell 0", 1: "cell 1", 2: "cell 2"}
+    assert branch.go(newest) == expected
+    thin(branch.history, 1)
+    assert branch.go(newest) == expected
+
+
+def test_branching_while_the_parent_folds(session: Session, branched: Branching) -> None:
+    for number in range(6):
+        session.cell(**{f"p{number}": f"cell {number}"})
+    session.flush()
+    expected, stop = session.state, threading.Event()
+
+    def fold() -> None:
+        while not stop.is_set():
+            thin(session.history, 1)
+
+    folding = threading.Thread(target=fold)
+    folding.start()
+    try:
+        for number in range(6, 16):
+            session.cell(**{f"p{number}": f"cell {number}"})
+            expected[number] = f"cell {number}"
+            branch = branched(session)
+            assert branch.state == expected
+            thin(branch.history, 1)
+            branch.flush()
+            assert branch.go(branch.history.head) == expected
+    finally:
+        stop.set()
+        folding.join()
+
+
+def test_a_branch_is_found_by_a_later_process(
+    session: Session, session_of: Making, branched: Branching
+) -> None:
+    session.cell(p1="one")
+    branch = branched(session, reseed=True)
+    inherited = branch.history.head
+    own = branch.cell(p1="two")
+    branch.close()
+    later = session_of(folder=branch.folder.parent, load=True)
+    assert later.problems == []
+    assert later.state == {1: "two"}
+    assert later.history.origin == Origin(inherited, True, {})
+    assert not later.history.origin.inherits(own)
+
+
+def test_a_new_beginning_has_no_origin(
+    session: Session, branched: Branching, tmp_path: Path
+) -> None:
+    session.cell(p1="one")
+    branch = branched(session, reseed=True)
+    branch.history.clear()
+    assert branch.history.origin == Origin()
+    again = History(branch.folder, IMAGE)
+    again.load()
+    assert again.origin == Origin()
+
+
+def test_where_files_can_not_be_shared_they_are_copied(
+    session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*args: object, **options: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    session.cell(p1="one")
+    session.flush()
+    monkeypatch.setattr(os, "link", no_links)
+    branch = branched(session)
+    assert branch.state == {1: "one"}
+    name = "0000000001.commit"
+    assert not (branch.folder / name).samefile(session.folder / name)
+
+
+def test_a_full_disk_is_told(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    session.cell(p1="one")
+    session.flush()
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space"):
+        session.history.branch(tmp_path / "branch", {}, reseed=False)
+
+
+def opened(identity: str) -> OpenFile:
+    return OpenFile(9, "/app", "x", 0, 0, 0, 0, 0, identity)
+
+
+def commit(one: int, *identities: str) -> Commit:
+    files = tuple(map(opened, identities))
+    return Commit(one, one - 1, IMAGE, one, one + 1, "", 0.0, 4096, files=files)
+
+
+def test_inherited_files_are_called_as_their_copies() -> None:
+    origin = Origin(5, False, {"1:a": "2:b", "3:c": "gone"})
+    found = [file.identity for file in origin.files_of(commit(5, "1:a", "3:c", "4:d", ""))]
+    assert found == ["2:b", "gone", "4:d", ""]
+
+
+def test_files_of_ones_own_are_called_as_they_are() -> None:
+    assert Origin(5, False, {"1:a": "2:b"}).files_of(commit(6, "1:a")) == (opened("1:a"),)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"last": 3}', '{"files": 3}', "\xff"])
+def test_a_damaged_origin_trusts_no_file_and_no_seed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "origin.json").write_text(text)
+    origin = Origin.read(tmp_path, 7)
+    assert (origin.last, origin.reseed) == (7, True)
+    assert origin.files_of(commit(7, "1:a")) == (opened("1:a"),)  # no file here is called so
+
+
+def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
+    origin = Origin(5, True, {"1:a": "2:b"})
+    origin.write(tmp_path)
+    assert Origin.read(tmp_path, 99) == origin

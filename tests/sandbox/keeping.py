@@ -1,0 +1,48 @@
+"""A keeper as a session is one, without sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wasm_kernel.result import SandboxResult
+from wasm_kernel.sandbox.keeper import Home
+from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+
+class Keeping:
+    """Names forks after their parent; `ended` is shared by all of a family."""
+
+    def __init__(self, root: Path, name: str, ended: list[str] | None = None) -> None:
+        self.root = root
+        self.name = name
+        self.workspace = root / name
+        self.ended: list[str] = [] if ended is None else ended
+        self._forks = 0
+        self._closed = False
+
+    def opened(self, sandbox: BaseSandbox) -> None:
+        pass
+
+    def executed(self, result: SandboxResult) -> None:
+        pass
+
+    def new_home(self) -> Home:
+        self._forks += 1
+        name = f"{self.name}-{self._forks}"
+        (self.root / name).mkdir()
+        (self.root / name / ".metadata.json").write_text("{}")
+        return Home(self.root / name, name)
+
+    def keeper_of(self, home: Home) -> Keeping:
+        return Keeping(self.root, home.session_id, self.ended)
+
+    def entered(self) -> None:
+        pass
+
+    def left(self) -> bool:
+        return True
+
+    def closed(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.ended.append(self.name)
