@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from enum import IntFlag
+from functools import cache
 from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
@@ -132,6 +133,7 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
         os.close(descriptor)
 
 
+@cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 

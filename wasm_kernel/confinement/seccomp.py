@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 import sys
 from collections.abc import Iterator
@@ -77,7 +76,7 @@ _CLONE3 = Call("clone3", 435, 435)
 
 def available() -> bool:
     """Whether this machine's calls are known here."""
-    return sys.platform.startswith("linux") and platform.machine() in _SECCOMP
+    return sys.platform.startswith("linux") and os.uname().machine in _SECCOMP
 
 
 def refuse() -> None:
@@ -86,9 +85,9 @@ def refuse() -> None:
     Raises:
         OSError: the kernel can't; nothing was given up.
     """
-    machine = platform.machine()
     if not available():
         raise OSError("the system calls of this machine are not known here")
+    machine = os.uname().machine
     code = program(machine)
     kept = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
