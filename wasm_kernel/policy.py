@@ -61,6 +61,10 @@ def _check_mount(mount: Mount) -> None:
         raise PolicyError("mounts", f"names a host folder for {mount.guest} that is not there")
 
 
+_COUNTED = frozenset({"stdout_bytes", "stderr_bytes", "display_bytes", "display_count"})
+_COUNTED |= {"comm_count", "comm_bytes", "workspace_bytes", "workspace_files"}
+
+
 @dataclass(frozen=True)
 class ExecutionPolicy:
     """The limits of one sandbox; each holds for every single cell unless it says otherwise.
@@ -77,6 +81,9 @@ class ExecutionPolicy:
         stderr_bytes: The same for standard error.
         display_bytes: Bytes of rich output (displays, results, errors) a cell may send.
         display_count: How many rich outputs a cell may send.
+        comm_seconds: Seconds that a widget's callback may take; it is then interrupted.
+        comm_count: How many messages a cell, or a callback, may send to widgets in the page.
+        comm_bytes: Bytes of such messages.
         open_files: Files the guest may have open at once.
         workspace_bytes: The most that the files in `/app` and `/tmp` together may hold, in bytes.
             A sparse file counts with its full length, one with several names counts once, the
@@ -99,6 +106,9 @@ class ExecutionPolicy:
     stderr_bytes: int = 16 * MIB
     display_bytes: int = 256 * MIB
     display_count: int = 20_000
+    comm_seconds: float = 60.0
+    comm_count: int = 200_000
+    comm_bytes: int = 256 * MIB
     open_files: int = 256
     workspace_bytes: int = 2048 * MIB
     workspace_files: int = 16_000
@@ -108,12 +118,10 @@ class ExecutionPolicy:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("stdout_bytes", "stderr_bytes", "display_bytes", "display_count"):
+        for name in sorted(_COUNTED):
             self._whole(name, 0, None)
         self._whole("memory_bytes", MEMORY_MIN, WASM_MEMORY_MAX)
         self._whole("open_files", 16, 65_536)
-        self._whole("workspace_bytes", 0, None)
-        self._whole("workspace_files", 0, None)
         self._whole("history_cells", 1, 10_000)
         self._whole("history_bytes", 64 * MIB, None)
         if self.fuel_budget is not None:
@@ -122,6 +130,7 @@ class ExecutionPolicy:
             self._seconds("cell_timeout")
         self._seconds("grace_seconds")
         self._seconds("query_seconds")
+        self._seconds("comm_seconds")
         self._check_env()
         self._check_mounts()
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))

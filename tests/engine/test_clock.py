@@ -435,3 +435,17 @@ def test_an_errand_sees_the_deadline_without_waiting(
     before = clock.over()
     at.now += 6.0
     assert (before, clock.over()) == (False, True)
+
+
+def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 5.0, 2.0, soft=True)
+    at.now += 5.0
+    assert not clock.on_epoch()
+    signals.is_pending = False
+    at.now += 1.9
+    assert not clock.on_epoch()
+    at.now += 0.1
+    assert clock.on_epoch()
+    assert clock.reason == Reason("grace", 2.0)

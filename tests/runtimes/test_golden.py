@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from IPython.core.error import StdinNotImplementedError
+from wasm_kernel_agent.comms import GuestComm, GuestCommManager
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.errands import send_out
 from wasm_kernel_agent.limits import parse
@@ -52,6 +53,21 @@ REPLY = {
 }
 IMAGE = {"text/plain": "'é'", "image/png": b"\x89PNG\r"[:4]}
 VALUES = {"application/json": {"a": (1, float("nan"), None)}}
+STATE = {"state": {"value": "é", "max": float("inf")}, "buffer_paths": [["a"]]}
+UPDATE = {"method": "update", "state": {"value": 3}}
+
+
+def talk(kind: str, **fields: Any) -> Callable[[Door], None]:
+    def say(door: Door) -> None:
+        one = GuestComm(comm_id="c1", primary=False, target_name="jupyter.widget")
+        one._closed = True
+        one.say = door.send
+        one.publish_msg(kind, **fields)
+
+    return say
+
+
+OPENED = {"target_name": "jupyter.widget", "target_module": None}
 WRITES: dict[str, Callable[[Door], Any]] = {
     "frame_next": lambda door: door.send({"op": "next"}),
     "frame_display": lambda door: Outbox(door).bundle(
@@ -68,6 +84,18 @@ WRITES: dict[str, Callable[[Door], Any]] = {
         "ValueError", "ü", ["\x1b[31mValueError\x1b[39m: ü"]
     ),
     "frame_input": ask,
+    "frame_comm_open": talk(
+        "comm_open",
+        data=STATE,
+        metadata={"version": "2.1.0"},
+        buffers=[memoryview(b"\x89PNG")],
+        **OPENED,
+    ),
+    "frame_comm_msg": talk("comm_msg", data=UPDATE),
+    "frame_comm_close": talk("comm_close"),
+    "frame_comm_target": lambda door: GuestCommManager(door.send).register_target(
+        "jupyter.widget", print
+    ),
     "frame_limit": lambda door: door.send({"op": "limit", **parse("seconds=0.5 fuel=1e9")}),
     "frame_terminate": clean_exit,
     "frame_errand": errand,
@@ -122,6 +150,8 @@ FIELDS = {
     "is_complete": {"status", "indent"},
     "history": {"status", "history"},
     "start": {"status"},
+    "comm": {"status"},
+    "comms": {"status", "comms", "targets"},
 }
 
 

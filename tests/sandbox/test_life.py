@@ -12,6 +12,7 @@ import pytest
 from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.comm_frames import CommMessage
 
 
 class Ear:
@@ -24,6 +25,9 @@ class Ear:
     def emit(self, output: frames.Output) -> None:
         self.heard.append(output)
         self.at.append(time.monotonic())
+
+    def comm(self, message: CommMessage) -> None:
+        """No page."""
 
     def ask(self, prompt: str, password: bool) -> str:
         return "answer"

@@ -11,6 +11,8 @@ import pytest
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.comm_frames import CommMessage
+from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted, Errands, switched_off
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused
 from wasm_kernel.sandbox.standing import Order
@@ -25,12 +27,16 @@ class Ear:
 
     def __init__(self, answer: str | Exception = "a line") -> None:
         self.heard: list[frames.Output] = []
+        self.said: list[CommMessage] = []
         self.asked: list[tuple[str, bool]] = []
         self.terminated = 0
         self._answer = answer
 
     def emit(self, output: frames.Output) -> None:
         self.heard.append(output)
+
+    def comm(self, message: CommMessage) -> None:
+        self.said.append(message)
 
     def ask(self, prompt: str, password: bool) -> str:
         self.asked.append((prompt, password))
@@ -47,6 +53,7 @@ class Sandbox:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.comms = Comms()
         self.errands = Errands()
         self.over = False
 
@@ -58,6 +65,7 @@ class Sandbox:
             taken=lambda: self.calls.append("taken"),
             travel=self._travel,
             begun=lambda: self.calls.append("begun"),
+            comms=self.comms,
             errands=self.errands,
             wait=lambda seconds: self.over,
             over=lambda: self.over,
@@ -345,3 +353,39 @@ def test_an_errand_whose_value_is_no_json_is_refused(value: object) -> None:
     driven = asking()
     driven.sandbox.errands.offer("knock", lambda order, caller: value)
     assert "refused" in driven.send(KNOCK)
+
+
+COMM = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
+
+
+def test_comm_messages_reach_the_page_and_the_table() -> None:
+    driven = Driven()
+    assert driven.send(COMM) == {}
+    assert driven.send({"op": "comm_msg", "comm_id": "c", "data": {"a": 1}}) == {}
+    assert [message.kind for message in driven.ear.said] == ["open", "msg"]
+    assert driven.sandbox.comms.open == {"c": "t"}
+    assert not driven.turn.outputs
+
+
+def test_a_message_on_no_comm_is_refused() -> None:
+    driven = Driven()
+    assert "no such comm" in driven.send({"op": "comm_msg", "comm_id": "x"})["refused"]
+    assert not driven.ear.said
+
+
+@pytest.mark.parametrize(("setting", "most"), [("comm_count", 3), ("comm_bytes", 200)])
+def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int) -> None:
+    limits: dict[str, Any] = {setting: most}
+    driven = Driven(**limits)
+    answers = [driven.send(COMM | {"comm_id": f"c{n}"}) for n in range(20)]
+    assert answers[2] == {}
+    assert "refused" in answers[-1]
+    assert len(driven.ear.said) == 3
+    notices = [text for text in driven.turn.text["stderr"] if setting in text]
+    assert len(notices) == 1
+
+
+def test_comm_messages_after_the_end_are_refused() -> None:
+    driven = Driven()
+    driven.send({"op": "done", "reply": {}})
+    assert driven.send(COMM) == {"refused": "the turn is over"}

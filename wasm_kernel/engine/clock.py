@@ -69,7 +69,7 @@ class Clock:
         self._limit = 0.0
         self._own = False
         self._grace = 0.0
-        self._soft = False
+        self._soft = self._warned = False
         self._paused_at: float | None = None
         self._asked = 0  # interrupts of this turn
         self._signalled = 0  # interrupts put before the guest
@@ -108,6 +108,7 @@ class Clock:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
             self._deadline = None if seconds is None else time.monotonic() + seconds
             self._soft, self._paused_at, self._own = soft, None, False
+            self._warned = False
             self._asked = self._signalled = 0
             if expected:
                 self._expected -= 1
@@ -246,8 +247,12 @@ class Clock:
             self.reason = Reason("grace", self._grace)
 
     def _at_deadline(self) -> None:
-        if self._soft:
-            self._deadline, self._asked = None, self._asked + 1
+        if self._soft and not self._warned:
+            # taken or not: a guest that goes on has no more than its grace
+            self._deadline, self._warned = time.monotonic() + self._grace, True
+            self._asked += 1
+        elif self._soft:
+            self.reason = Reason("grace", self._grace)
         else:
             self.reason = Reason("deadline", self._limit, self._own)
 

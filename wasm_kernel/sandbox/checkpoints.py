@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -48,8 +49,11 @@ class Travelling(abc.ABC):
     _life: Life
 
     @abc.abstractmethod
+    def _later(self, job: Callable[[], T]) -> Future[T]:
+        """Run a job on the guest's thread, once the guest is there and no cell runs."""
+
     def _between_cells(self, job: Callable[[], T]) -> T:
-        """Run a job on the guest's thread when no cell runs."""
+        return self._later(job).result()
 
     def checkpoint(self, name: str) -> None:
         """Name the state that memory is in now; it is kept as long as the session.

@@ -32,6 +32,7 @@ PACKAGES = {
     "decorator": "decorator",
     "matplotlib_inline": "matplotlib-inline",
     "comm": "comm",
+    "ipywidgets": "ipywidgets",
     "jedi": "jedi",
     "parso": "parso",
     "prompt_toolkit": "prompt-toolkit",

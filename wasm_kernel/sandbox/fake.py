@@ -4,7 +4,8 @@ It runs code with `exec` in this very process, on a thread. NOTHING IS ISOLATED:
 that you would not run yourself.
 
 Code finds `print`, `input`, `display(data)`, `update(data)`, `result(data)`, `clear()`,
-`terminate()` and `payload(item)` in its namespace, and `stderr` to print to.
+`comm(kind, comm_id, data)`, `terminate()` and `payload(item)` in its namespace, and `stderr` to
+print to.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.comm_frames import CLOSE, OPEN, CommMessage
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener, Silence
 
@@ -110,6 +112,30 @@ class FakeSandbox:
             return dict(found)
 
         return self._thread.submit(answer)
+
+    def comm(
+        self,
+        message: CommMessage,
+        *,
+        parent: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+    ) -> Future[None]:
+        """Hand the message to `on_comm(message, listener)` of the namespace, if it has any."""
+        self.start()
+
+        def serve() -> None:
+            hear, page = self._namespace.get("on_comm"), listener or Silence()
+            if hear is not None:
+                hear(message, page)
+            elif message.kind == OPEN:
+                page.comm(CommMessage(CLOSE, message.comm_id))
+
+        return self._thread.submit(serve)
+
+    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
+        """What `open_comms` of the namespace says."""
+        self.start()
+        return self._thread.submit(lambda: dict(self._namespace.get("open_comms", {})))
 
     def interrupt(self) -> bool:
         """As `BaseSandbox.interrupt`; code that blocks outside of Python is not reached."""
@@ -205,6 +231,7 @@ class _Cell:
         names["update"] = lambda data, **k: emit(frames.Display(data, {}, k, update=True))
         names["result"] = lambda data: emit(frames.Result(count, data))
         names["clear"] = lambda wait=False: emit(frames.ClearOutput(wait))
+        names["comm"] = lambda *a, **k: self._listener.comm(CommMessage(*a, **k))
         names["terminate"] = self._listener.terminate
         names["payload"] = self._payload.append
         return names

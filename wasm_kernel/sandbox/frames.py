@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.sandbox import fields, wire
+from wasm_kernel.sandbox.comm_frames import CommMessage, CommTarget, read_comm, read_target
 from wasm_kernel.sandbox.fields import Message, plain
 from wasm_kernel.sandbox.wire import FRAME_BYTES, FRAME_DEPTH, Json, write
 
@@ -127,7 +128,7 @@ class Done:
 
 
 Output = Stream | Display | ClearOutput | Result | Error
-Said = Input | Limit | Travel | Errand | Terminate | Immortal | Done
+Said = Input | Limit | Travel | Errand | CommMessage | CommTarget | Terminate | Immortal | Done
 Frame = Next | Display | ClearOutput | Result | Error | Said
 
 
@@ -216,6 +217,10 @@ _BUILDERS: dict[str, Callable[[Message], Frame]] = {
         fields.text(message, "prompt"), fields.flag(message, "password")
     ),
     "limit": _limit,
+    "comm_open": read_comm,
+    "comm_msg": read_comm,
+    "comm_close": read_comm,
+    "comm_target": read_target,
     "immortal": _immortal,
     "travel": _travel,
     "errand": _errand,

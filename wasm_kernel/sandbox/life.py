@@ -17,16 +17,14 @@ from wasm_kernel.engine.output import Streams
 from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.errors import (
     GuestCrashed,
-    GuestExited,
     GuestStopped,
-    Interrupted,
-    StackExhausted,
 )
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import frames, told
+from wasm_kernel.sandbox import frames, losses
 from wasm_kernel.sandbox.beginning import start_request
 from wasm_kernel.sandbox.branch import Branch, branch
 from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import Listener, Silence
@@ -38,8 +36,6 @@ from wasm_kernel.sandbox.turn import Host, Turn
 from wasm_kernel.sandbox.wishes import Wishes
 
 _START_SECONDS = 30.0
-
-_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted)
 
 
 class Life:
@@ -63,6 +59,7 @@ class Life:
             driver, workspace / PRIVATE, policy, resume=resume, inherited=inherited
         )
         self._wishes = Wishes(self.timeline)
+        self.comms = Comms()
         self.host = Host(
             flush=self._streams.flush,
             lower=self._lower,
@@ -70,6 +67,7 @@ class Life:
             taken=self.clock.take_interrupt,
             travel=self._wishes.hear,
             begun=self.clock.begun,
+            comms=self.comms,
             errands=errands,
             wait=self.clock.wait_outside,
             over=self.clock.over,
@@ -142,6 +140,8 @@ class Life:
                 stopped = None
             if stopped is None:
                 self._close_cell(turn, request)
+        elif turn.talks and stopped is None:
+            self.timeline.commit_between(self._living())
         return turn, stopped
 
     def _lose(self, turn: Turn, stopped: GuestStopped, seconds: float | None) -> None:
@@ -149,8 +149,11 @@ class Life:
         self._drop()
         self._wishes.forget()
         self.timeline.hold(None)
-        spoilt = seconds is None and self._step_back(turn, stopped)
-        stopped.kept = told.SPOILT if spoilt else told.KEPT
+        head, closed = self.timeline.head, self.clock.closed
+        spoilt = seconds is None and losses.spoilt(turn, stopped, head, closed=closed)
+        if spoilt and head is not None:
+            self.timeline.go(Journey(head.parent, (), ()))
+        stopped.kept = losses.kept(turn, spoilt=spoilt)
         self._revive()
 
     def _tell_troubles(self, turn: Turn) -> None:
@@ -158,20 +161,6 @@ class Life:
         troubles = self.timeline.troubles
         while troubles:
             turn.hear("stderr", troubles.pop(0))
-
-    def _step_back(self, turn: Turn, stopped: GuestStopped) -> bool:
-        """Where the guest can't even ask for its request, what the last cell left is of no use.
-
-        A limit that is too low for any turn says nothing of the kind, nor does a sandbox that is
-        being closed.
-        """
-        head = self.timeline.head
-        if turn.handed or not isinstance(stopped, _BY_THE_GUEST) or self.clock.closed:
-            return False
-        if head is None or head.parent == 0:
-            return False
-        self.timeline.go(Journey(head.parent, (), ()))
-        return True
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""
@@ -221,7 +210,7 @@ class Life:
         instance, policy = self._living(), self._policy
         if seconds is not None:
             self.clock.arm(instance.words, seconds, policy.grace_seconds, soft=True)
-            self._drive(instance, turn, None)
+            self._drive(instance, turn, policy.fuel_budget if turn.talks else None)
             return
         self.clock.arm(instance.words, policy.cell_timeout, policy.grace_seconds, expected=True)
         self._drive(instance, turn, policy.fuel_budget)
@@ -256,7 +245,9 @@ class Life:
         if head is None:
             self._tell_start(instance)
             self.timeline.commit(instance, cell=0, count=self.next_count, code="")
+            self.comms.settle({})
             return
+        self.comms.doubtful = True
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
         if estranged or head.count != self.next_count:

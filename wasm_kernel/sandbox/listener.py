@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from wasm_kernel.sandbox.comm_frames import CommMessage
 from wasm_kernel.sandbox.frames import Output
 
 
@@ -20,6 +21,9 @@ class Listener(Protocol):
 
     def emit(self, output: Output) -> None:
         """One piece of output, as it happens; must be quick, and must not call the sandbox."""
+
+    def comm(self, message: CommMessage) -> None:
+        """A message on a comm, for the front end's page; as quick as `emit`."""
 
     def ask(self, prompt: str, password: bool) -> str:
         """The line that the user answers with.
@@ -41,6 +45,9 @@ class Silence:
 
     def emit(self, output: Output) -> None:
         """Nothing to do: the sandbox collects the output for its result."""
+
+    def comm(self, message: CommMessage) -> None:
+        """There is no page."""
 
     def ask(self, prompt: str, password: bool) -> str:
         """Nobody is there to answer."""

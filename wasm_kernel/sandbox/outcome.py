@@ -12,6 +12,10 @@ from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.turn import Turn
 
+NEVER_RAN = frames.Error(
+    "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
+)
+
 
 def as_error(stopped: GuestStopped) -> frames.Error:
     """A lost guest, in the shape of a Python error."""

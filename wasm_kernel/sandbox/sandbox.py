@@ -20,7 +20,7 @@ from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.sandbox import frames, outcome
+from wasm_kernel.sandbox import outcome
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.claim import Resume
@@ -30,6 +30,7 @@ from wasm_kernel.sandbox.fork import Forking
 from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
+from wasm_kernel.sandbox.talking import Talking
 from wasm_kernel.sandbox.turn import Turn
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ Progress = Callable[[str], None]
 _JOIN_SECONDS, _SAVE_SECONDS = 5.0, 120.0  # for a guest to stop; for the last cells to be saved
 
 
-class BaseSandbox(Travelling, Forking):
+class BaseSandbox(Travelling, Forking, Talking):
     """A guest with a workspace. Make one with `create_sandbox`.
 
     Attributes:
@@ -111,6 +112,7 @@ class BaseSandbox(Travelling, Forking):
         allow_stdin: bool = False,
         user_expressions: Mapping[str, str] | None = None,
         cell_id: str | None = None,
+        parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> Future[SandboxResult]:
         """Queue a cell; its future ends with its result, whatever the code does.
@@ -122,6 +124,7 @@ class BaseSandbox(Travelling, Forking):
             allow_stdin: Whether `input()` may ask the listener.
             user_expressions: Expressions to evaluate afterwards, by name.
             cell_id: The front end's id of the cell, for tracebacks.
+            parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
             listener: Hears the cell while it runs.
         """
         request = {
@@ -132,6 +135,7 @@ class BaseSandbox(Travelling, Forking):
             "allow_stdin": allow_stdin,
             "user_expressions": dict(user_expressions or {}),
             "cell_id": cell_id,
+            "parent": dict(parent or {}),
         }
         started = self.start()
         assert self._thread is not None
@@ -161,17 +165,7 @@ class BaseSandbox(Travelling, Forking):
                 if not self.interrupt():
                     raise
 
-    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
-        """Ask the guest something: `complete`, `inspect`, `is_complete` or `history`.
-
-        The request and the reply are those of `runtimes/PROTOCOL.md`. A query has
-        `policy.query_seconds`; it is then interrupted, and stopped if it goes on.
-        """
-        started = self.start()
-        assert self._thread is not None
-        return self._thread.submit(lambda: self._query(started, request))
-
-    def _between_cells(self, job: Callable[[], T]) -> T:
+    def _later(self, job: Callable[[], T]) -> Future[T]:
         started = self.start()
         assert self._thread is not None
 
@@ -180,7 +174,7 @@ class BaseSandbox(Travelling, Forking):
             self._life.ensure()
             return job()
 
-        return self._thread.submit(run).result()
+        return self._thread.submit(run)
 
     def interrupt(self) -> bool:
         """Interrupt the running cell, or those that wait for the guest to start.
@@ -275,6 +269,7 @@ class BaseSandbox(Travelling, Forking):
         try:
             started.result()
             self._life.ensure()
+            self._settle(listener)
         except BaseException:
             self._life.clock.expect(-1)
             raise
@@ -286,24 +281,16 @@ class BaseSandbox(Travelling, Forking):
             turn.error = outcome.as_error(stopped)
             listener.emit(turn.error)
         result = self._outcome(turn, stopped, duration)
+        self._settle(listener)
         if self._keeper is not None:
             self._keeper.executed(result)
         self._logger.log_execution_complete(self._driver.name, result, self.session_id)
         return result
 
-    def _query(self, started: Future[None], request: Mapping[str, Any]) -> Mapping[str, Any]:
-        started.result()
-        turn, stopped = self._life.run(request, Silence(), seconds=self.policy.query_seconds)
-        if stopped is not None:
-            raise stopped
-        return turn.reply or {}
-
     def _never_ran(self) -> SandboxResult:
         """The result of a cell that was interrupted while the guest was still starting."""
         turn = Turn({}, Silence(), self.policy, self._life.host)
-        turn.error = frames.Error(
-            "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
-        )
+        turn.error = outcome.NEVER_RAN
         return self._outcome(turn, None, 0.0)
 
     def _outcome(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:

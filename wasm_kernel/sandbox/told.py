@@ -9,6 +9,9 @@ from wasm_kernel.engine.memory.commit import Commit
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
+KEPT_OF_CALLBACK = (
+    "The variables are as they were before this callback; the files in /app are as it left them."
+)
 SPOILT = (
     "An earlier cell had left the interpreter unable to run another. The variables are now as they "
     "were before that earlier cell, and this cell was not run."

@@ -14,6 +14,8 @@ from wasm_kernel import result
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.comm_frames import CommMessage, CommTarget
+from wasm_kernel.sandbox.comms import COMMS, Comms, CommsFull
 from wasm_kernel.sandbox.errands import Errands, Standing, as_answer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.sandbox.standing import Order
@@ -27,8 +29,8 @@ class Host:
 
     `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
     user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
-    `begun` that the agent has its request; `errands` are done by the host for the cell's text, and
-    `wait` and `over` tell one whether the cell still waits for it.
+    `begun` that the agent has its request; `comms` knows the open ones; `errands` are done by the
+    host for the cell's text, and `wait` and `over` tell one whether the cell still waits for it.
     """
 
     flush: Callable[[], None]
@@ -37,6 +39,7 @@ class Host:
     taken: Callable[[], None]
     travel: Callable[[frames.Travel], Mapping[str, Any]]
     begun: Callable[[], None]
+    comms: Comms
     errands: Errands
     wait: Callable[[float], bool]
     over: Callable[[], bool]
@@ -54,12 +57,15 @@ class Turn:
     ) -> None:
         self._request: Mapping[str, Any] | None = request
         self._may_ask = bool(request.get("allow_stdin", False))
+        self.talks = request.get("op") == "comm"  # on a comm, to code of the user's
         self._listener = listener
         self._policy = policy
         self._host = host
         self._frames = 0
         self._display_bytes = 0
         self._told_cap = False
+        self._comm_count = self._comm_bytes = 0
+        self._told_comms = False
         self.code = str(request.get("code", "")) if request.get("op") == "execute" else ""
         self._standing = Standing(self.code, lambda: host.errands.names)
         self._said_bytes = 0
@@ -112,6 +118,10 @@ class Turn:
             return self._travel(frame)
         elif isinstance(frame, frames.Errand):
             return self._send_out(Order(frame.name, frame.line, frame.cell))
+        elif isinstance(frame, CommMessage):
+            self._comm(frame, size)
+        elif isinstance(frame, CommTarget):
+            self._host.comms.aim(frame.name)
         elif isinstance(frame, frames.Immortal):
             raise FrameError("only the base image may say so")
         elif isinstance(frame, frames.Terminate):
@@ -167,6 +177,33 @@ class Turn:
             raise FrameError("the cell's rich output is over its cap")
         self.outputs.append(_as_output(output))
         self._listener.emit(output)
+
+    def _comm(self, message: CommMessage, size: int) -> None:
+        if self.reply is not None:
+            raise FrameError("the turn is over")
+        self._comm_count += 1
+        self._comm_bytes += size
+        policy = self._policy
+        if self._comm_count > policy.comm_count:
+            raise self._too_much(f"{policy.comm_count:,} messages to widgets", "comm_count")
+        if self._comm_bytes > policy.comm_bytes:
+            raise self._too_much(f"{policy.comm_bytes:,} bytes to widgets", "comm_bytes")
+        try:
+            self._host.comms.said(message)
+        except CommsFull:
+            raise self._too_much(f"{COMMS:,} widgets' comms in one session", "") from None
+        self._listener.comm(message)
+
+    def _too_much(self, cap: str, setting: str) -> FrameError:
+        if not self._told_comms:
+            self._told_comms = True
+            advice = f" Raise {setting} to send more." if setting else " Close some of them."
+            self.hear(
+                "stderr",
+                f"\n[wasm-kernel] More than {cap}: the rest is dropped, and what widgets show may "
+                f"differ from what they hold.{advice}\n",
+            )
+        return FrameError("over the cap of messages to widgets")
 
     def _within_caps(self, size: int) -> bool:
         self._display_bytes += size

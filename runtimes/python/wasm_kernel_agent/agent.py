@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from wasm_kernel_agent import bundles, queries, seeds
 from wasm_kernel_agent.boot import make_shell, prepare_guest
 from wasm_kernel_agent.cells import Cells
+from wasm_kernel_agent.comms import Comms
 from wasm_kernel_agent.door import FRAME_BYTES, Door
 from wasm_kernel_agent.shell import GuestShell, text_of
 from wasm_kernel_agent.signals import Signals
@@ -32,7 +34,7 @@ class Agent:
         self._signals = Signals(door)
         self._streams = Streams()
         self.shell: GuestShell | None = None
-        self._cells: Cells | None = None
+        self._answers: dict[object, Callable[[Reply], Reply]] = {}
         self._vitals: Vitals | None = None
 
     def turn(self) -> None:
@@ -57,12 +59,10 @@ class Agent:
         op = request.get("op")
         if op == "boot" and self.shell is None:
             return self._boot()
-        if self.shell is None or self._cells is None:
+        if self.shell is None:
             return _error("ProtocolError", "the guest was not booted")
-        if op == "execute":
-            return self._cells.execute(request)
-        if op == "start":
-            return self._start(request)
+        if op in self._answers:
+            return self._answers[op](request)
         if isinstance(op, str) and op in queries.ANSWERS:
             return self._query(op, request)
         return _error("ProtocolError", f"unknown request: {op!r:.80}")
@@ -73,7 +73,14 @@ class Agent:
             self._signals.install()
         shell = make_shell(self.door)
         shell.agent = self
-        self._cells = Cells(shell, self._signals, Stdin(self.door))
+        stdin = Stdin(self.door)
+        comms = Comms(shell, self._signals, stdin)
+        self._answers = {
+            "execute": Cells(shell, self._signals, stdin).execute,
+            "comm": comms.serve,
+            "comms": comms.agree,
+            "start": self._start,
+        }
         if self._in_guest:
             prepare_guest(shell)
         self.shell = shell

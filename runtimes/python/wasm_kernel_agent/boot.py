@@ -9,12 +9,14 @@ import sys
 from typing import Any
 
 from wasm_kernel_agent import (
+    comms,
     completion,
     executors,
     folders,
     immortal,
     loop,
     modules,
+    namesakes,
     plots,
     queries,
     refusals,
@@ -22,6 +24,7 @@ from wasm_kernel_agent import (
     themes,
 )
 from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.kernel import KernelFace
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.shell import GuestShell, configuration
 
@@ -39,6 +42,7 @@ def make_shell(door: Door) -> GuestShell:
     loop.install()
     themes.load()
     shell: GuestShell = GuestShell.instance(outbox=Outbox(door), config=configuration())
+    shell.kernel = KernelFace(shell, comms.install(door.send))
     return shell
 
 
@@ -49,6 +53,7 @@ def prepare_guest(shell: GuestShell) -> None:
     folders.install()
     sources.install()
     _path()
+    namesakes.install(shell)
     import numpy  # noqa: F401
     import pandas  # noqa: F401
 

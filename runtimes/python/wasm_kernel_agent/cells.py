@@ -9,6 +9,7 @@ from typing import Any
 
 from wasm_kernel_agent import bundles
 from wasm_kernel_agent.integers import IntegerNotice
+from wasm_kernel_agent.kernel import parent_of
 from wasm_kernel_agent.outbox import flush, note
 from wasm_kernel_agent.shell import text_of
 from wasm_kernel_agent.signals import Signals
@@ -31,13 +32,14 @@ class Cells:
         shell = self._shell
         self._stdin.install(bool(request.get("allow_stdin", False)))
         shell.awaiter.make_current()
+        shell.set_parent(parent_of(request))
         shell.payload_manager.clear_payload()
         try:
             error = self._run(request)
             self._after(request)
         finally:
             flush()
-            self._settle()
+            settle(shell)
         reply: Reply = {"status": "ok", "execution_count": shell.execution_count - 1}
         if error is not None:
             reply |= {
@@ -85,16 +87,6 @@ class Cells:
         if not request.get("silent"):
             self._integers.look(self._shell.user_ns, request["code"])
 
-    def _settle(self) -> None:
-        """End what a cell left half done, such as a debugger that was interrupted."""
-        shell = self._shell
-        sys.displayhook = sys.__displayhook__
-        shell.displayhook.finish_displayhook()
-        shell.display_trap._nested_level = 0
-        if shell.builtin_trap._nested_level:
-            shell.builtin_trap._nested_level = 0
-            shell.builtin_trap.deactivate()
-
     def _expressions(self, expressions: dict[str, str]) -> Reply:
         evaluate: Callable[[], Any] = lambda: self._shell.user_expressions(expressions)  # noqa: E731
         try:
@@ -102,6 +94,16 @@ class Cells:
         except KeyboardInterrupt:
             return {}
         return {name: _expression(answer) for name, answer in answers.items()}
+
+
+def settle(shell: Any) -> None:
+    """End what a cell or a callback left half done, such as a debugger that was interrupted."""
+    sys.displayhook = sys.__displayhook__
+    shell.displayhook.finish_displayhook()
+    shell.display_trap._nested_level = 0
+    if shell.builtin_trap._nested_level:
+        shell.builtin_trap._nested_level = 0
+        shell.builtin_trap.deactivate()
 
 
 def _expression(answer: Any) -> Reply:

@@ -14,6 +14,7 @@ from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
+from traitlets import Any as AnyTrait
 from traitlets import CBool, Instance, Type, default
 from traitlets.config import Config
 
@@ -49,6 +50,8 @@ class GuestShell(_Base):  # type: ignore[misc]
     display_pub_class = Type(FramePublisher)
     autoindent = CBool(False)
     exiter = Instance(ZMQExitAutocall)
+    kernel = AnyTrait(help="What of the kernel is inside the guest; libraries look for it.")
+    parent_header: dict[str, Any] | None = None
     keepkernel_on_exit: bool | None = None
     memory_bytes = 0
     last_traceback: list[str] | None = None
@@ -99,6 +102,14 @@ class GuestShell(_Base):  # type: ignore[misc]
         super().init_magics()
         self.register_magics(KernelMagics, LimitMagic, TravelMagics)
         refusals.replace_magics(self)
+
+    def set_parent(self, parent: dict[str, Any]) -> None:
+        """The front end's message that is being served; `Output` widgets want to know it."""
+        self.parent_header = parent
+
+    def get_parent(self) -> dict[str, Any]:
+        """As it was set."""
+        return self.parent_header or {}
 
     def count_from(self, count: int) -> None:
         """The next cell has this number; cells whose effects are undone stand empty in `In`."""
@@ -287,6 +298,7 @@ def configuration() -> Config:
     config.Completer.use_jedi = False
     config.ScriptMagics.script_magics = []
     config.AliasManager.default_aliases = []
+    config.IPKernelApp.connection_file = ""  # tqdm and others take a notebook to be where it stands
     return config
 
 

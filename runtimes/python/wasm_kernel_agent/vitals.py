@@ -26,6 +26,7 @@ _ATTRIBUTES = (
     "input_transformer_manager",
     "inspector",
     "InteractiveTB",
+    "kernel",
     "loop_runner",
     "magics_manager",
     "outbox",

@@ -9,12 +9,14 @@ from wasm_kernel.frontends.jupyter import messages, outputs
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.terminal import StreamCleaner
+from wasm_kernel.sandbox.comm_frames import CommMessage
 from wasm_kernel.sandbox.frames import Output, Stream
 from wasm_kernel.sandbox.listener import InputRefused
 
 TOLD_MOST = 20  # things left out that one cell is told of
 
 Send = Callable[[str, dict[str, Any]], None]
+Talk = Callable[[CommMessage], None]
 Ask = Callable[[str, bool], str]
 
 
@@ -23,15 +25,22 @@ class CellListener:
 
     Args:
         send: Publishes a message of a type and content, from any thread.
+        talk: Publishes a message on a comm, from any thread.
         ask: Asks the user for a line; None where the front end takes no input.
         terminate: Called when the cell asked that its kernel end.
         mode: How much of rich outputs is shown.
     """
 
     def __init__(
-        self, send: Send, ask: Ask | None, terminate: Callable[[], None], mode: Mode = Mode.SAFE
+        self,
+        send: Send,
+        talk: Talk,
+        ask: Ask | None,
+        terminate: Callable[[], None],
+        mode: Mode = Mode.SAFE,
     ) -> None:
         self._send = send
+        self._talk = talk
         self._ask = ask
         self._terminate = terminate
         self._mode = mode
@@ -51,6 +60,10 @@ class CellListener:
         if fresh and len(self._told) < TOLD_MOST:
             self._told.update(fresh)
             self._send(*messages.of_output(Stream("stderr", outputs.notice(fresh, self._mode))))
+
+    def comm(self, message: CommMessage) -> None:
+        """Send a message on a comm."""
+        self._talk(message)
 
     def ask(self, prompt: str, password: bool) -> str:
         """The user's answer. Raises as `Listener.ask` says."""

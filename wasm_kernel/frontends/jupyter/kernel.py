@@ -18,7 +18,7 @@ from jupyter_client.session import Session
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import about, messages
 from wasm_kernel.frontends.jupyter.cell import CellListener
-from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
+from wasm_kernel.frontends.jupyter.comms import CommKernel, header_of
 from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
@@ -36,7 +36,7 @@ STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
 Content = dict[str, Any]
 
 
-class WasmKernel(PlainKernel):
+class WasmKernel(CommKernel):
     """A Jupyter kernel whose cells run in a sandbox.
 
     Its handlers run on the main thread's event loop, those of the control channel on the control
@@ -98,7 +98,7 @@ class WasmKernel(PlainKernel):
         cell_id: Any = None,
     ) -> Content:
         """Run a cell in the sandbox; the reply's content."""
-        listener = self._listener(allow_stdin)
+        listener = self.listener(allow_stdin)
         expressions = user_expressions or {}
         try:
             started = self.sandbox.start(self.starting.tell)
@@ -109,6 +109,7 @@ class WasmKernel(PlainKernel):
                 allow_stdin=allow_stdin,
                 user_expressions={k: v for k, v in expressions.items() if isinstance(v, str)},
                 cell_id=cell_id if isinstance(cell_id, str) else None,
+                parent=header_of(self.get_parent("shell")),
                 listener=listener,
             )
             cell = asyncio.wrap_future(future)
@@ -127,11 +128,13 @@ class WasmKernel(PlainKernel):
         self._obey(reply["payload"])
         return reply
 
-    def _listener(self, allow_stdin: bool) -> CellListener:
+    def listener(self, allow_stdin: bool) -> CellListener:
+        """Who hears what is said under the message that is being answered."""
         parent = self.get_parent("shell")
         ident = self._get_shell_context_var(self._shell_parent_ident)
         ask = partial(self._ask, parent, ident) if allow_stdin else None
-        return CellListener(partial(self._publish, parent), ask, self._terminate, self._mode)
+        send, talk = partial(self._publish, parent), partial(self.send_comm, parent)
+        return CellListener(send, talk, ask, self._terminate, self._mode)
 
     def _publish(self, parent: Content, kind: str, content: Content) -> None:
         """Send on IOPub, from any thread: the socket hands over to the thread behind it."""
@@ -184,6 +187,15 @@ class WasmKernel(PlainKernel):
         # before that would be lost, and the client wait for it forever.
         await self._heard.wait()
         await self.shell_main(None, message)
+
+    async def shell_main(self, subshell_id: str | None, msg: list[zmq.Frame]) -> None:
+        """Answer one message after another, in the order in which they came.
+
+        The base class lets comm messages pass a cell that runs, and so mixes up whose parent the
+        cell's last messages have: its loop stands still while a cell computes, this one is free.
+        """
+        async with self._main_asyncio_lock:
+            await self.dispatch_shell(msg)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Abort the cells that came behind a failed one before its reply left.

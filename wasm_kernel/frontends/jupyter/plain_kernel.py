@@ -1,4 +1,4 @@
-"""What this kernel has not: a debugger, subshells, comms, child processes."""
+"""What this kernel has not: a debugger, subshells, child processes."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (ipykernel carries no types)
@@ -53,16 +53,6 @@ class PlainKernel(Kernel):
 
     delete_subshell_request = create_subshell_request
     list_subshell_request = create_subshell_request
-
-    async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Close a comm at once: the guest knows no target for it."""
-        comm_id = parent["content"].get("comm_id", "")
-        self.answer(self.iopub_socket, "comm_close", {"comm_id": comm_id, "data": {}}, parent)
-
-    async def comm_msg(self, stream: Any, ident: Any, parent: Content) -> None:
-        """A comm that was never open: nothing to do."""
-
-    comm_close = comm_msg
 
     def _process_children(self) -> list[Any]:
         # the base class would ask psutil, at the cost of importing it

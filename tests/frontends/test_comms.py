@@ -1,0 +1,142 @@
+"""Comm messages at the kernel, over real sockets, on a fake sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.frontends.conftest import SECONDS, Driven
+from wasm_kernel.frontends.jupyter.comms import header_of, message_of
+
+ECHO = "def on_comm(message, listener): seen.append(message); listener.comm(message)\nseen = []"
+
+
+def say(kernel: Driven, kind: str, content: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    """Send a comm message; what is said under it, up to idle."""
+    session = kernel.kc.session
+    message = session.msg(kind, content, metadata=fields.get("metadata"))
+    session.send(kernel.kc.shell_channel.socket, message, buffers=fields.get("buffers"))
+    heard: list[dict[str, Any]] = []
+    while True:
+        got = kernel.kc.get_iopub_msg(timeout=SECONDS)
+        if got["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+            heard.append(got)
+            if got["content"].get("execution_state") == "idle":
+                return heard
+
+
+def test_what_a_cell_says_on_a_comm_is_published_with_its_buffers(kernel: Driven) -> None:
+    _, heard = kernel.run(
+        "comm('open', 'c1', {'a': 1}, target_name='t', metadata={'version': '2'},"
+        " buffers=(b'x', b'yz'))\ncomm('msg', 'c1', {'b': 2})\ncomm('close', 'c1')"
+    )
+    opened, said, closed = (m for m in heard if m["msg_type"].startswith("comm_"))
+    assert opened["content"] == {
+        "comm_id": "c1",
+        "data": {"a": 1},
+        "target_name": "t",
+        "target_module": None,
+    }
+    assert [bytes(buffer) for buffer in opened["buffers"]] == [b"x", b"yz"]
+    assert opened["metadata"]["version"] == "2"
+    assert said["content"] == {"comm_id": "c1", "data": {"b": 2}}
+    assert (closed["msg_type"], closed["content"]) == ("comm_close", {"comm_id": "c1", "data": {}})
+
+
+def test_a_message_of_the_page_reaches_the_sandbox_and_answers_are_under_it(kernel: Driven) -> None:
+    kernel.run(ECHO)
+    heard = say(kernel, "comm_msg", {"comm_id": "c1", "data": {"v": 3}}, buffers=[b"abc"])
+    assert [m["msg_type"] for m in heard] == ["status", "comm_msg", "status"]
+    assert heard[0]["content"]["execution_state"] == "busy"
+    assert heard[1]["content"]["data"] == {"v": 3}
+    assert kernel.value("[(m.kind, m.buffers) for m in seen]") == "[('msg', (b'abc',))]"
+
+
+def test_messages_that_come_while_a_cell_computes_wait_for_it_in_order(kernel: Driven) -> None:
+    kernel.run(ECHO + "\nat = []")
+    first = kernel.kc.execute("import time; time.sleep(0.5); at.append(len(seen))")
+    session, socket = kernel.kc.session, kernel.kc.shell_channel.socket
+    for value in range(3):
+        session.send(socket, session.msg("comm_msg", {"comm_id": "c1", "data": {"v": value}}))
+    second = kernel.kc.execute("at.append(len(seen))")
+    assert kernel.reply(first)["status"] == "ok"
+    assert kernel.reply(second)["status"] == "ok"
+    assert kernel.value("at, [m.data['v'] for m in seen]") == "([0, 3], [0, 1, 2])"
+
+
+def test_the_last_messages_of_a_cell_keep_their_parent_while_comms_wait(kernel: Driven) -> None:
+    kernel.run(ECHO)
+    cells = []
+    session, socket = kernel.kc.session, kernel.kc.shell_channel.socket
+    for _ in range(3):
+        cells.append(kernel.kc.execute("import time; time.sleep(0.2)"))
+        session.send(socket, session.msg("comm_msg", {"comm_id": "c1", "data": {}}))
+    states: dict[str, list[str]] = {}
+    while "idle" not in states.get(cells[-1], []):
+        got = kernel.kc.get_iopub_msg(timeout=SECONDS)
+        if got["msg_type"] == "status":
+            parent = got["parent_header"].get("msg_id")
+            states.setdefault(parent, []).append(got["content"]["execution_state"])
+    assert [states[cell] for cell in cells] == [["busy", "idle"]] * 3
+
+
+def test_a_failed_cell_does_not_swallow_comm_messages(kernel: Driven) -> None:
+    kernel.run(ECHO)
+    failed = kernel.kc.execute("import time; time.sleep(0.3); 1/0")
+    behind = kernel.kc.execute("pass")
+    session = kernel.kc.session
+    sent = session.msg("comm_msg", {"comm_id": "c1", "data": {}})
+    session.send(kernel.kc.shell_channel.socket, sent)
+    assert kernel.reply(failed)["status"] == "error"
+    assert kernel.reply(behind)["status"] == "aborted"
+    assert kernel.value("len(seen)") == "1"
+
+
+@pytest.mark.parametrize(("target", "found"), [(None, ["a", "b"]), ("t", ["a"]), ("nothing", [])])
+def test_front_ends_are_told_which_comms_are_open(
+    kernel: Driven, target: str | None, found: list[str]
+) -> None:
+    kernel.run("open_comms = {'a': 't', 'b': 'u'}")
+    reply = kernel.reply(kernel.kc.comm_info(target))
+    assert (reply["status"], sorted(reply["comms"])) == ("ok", found)
+    assert all(set(comm) == {"target_name"} for comm in reply["comms"].values())
+
+
+def test_a_page_does_not_wait_for_a_first_start(start: Callable[..., Driven]) -> None:
+    kernel = start(FAKE_START="8")
+    opened = {"comm_id": "c1", "target_name": "jupyter.widget.control", "data": {}}
+    heard = say(kernel, "comm_open", opened)
+    assert [m["content"] for m in heard if m["msg_type"] == "comm_close"] == [
+        {"comm_id": "c1", "data": {}}
+    ]
+    assert kernel.reply(kernel.kc.comm_info())["comms"] == {}
+    assert kernel.value("1") == "1"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"comm_id": 5}, {"comm_id": "c", "target_name": 3}, {"comm_id": "c", "data": [1]}],
+)
+def test_an_odd_message_is_answered_with_idle(kernel: Driven, content: dict[str, Any]) -> None:
+    kernel.run(ECHO)
+    assert say(kernel, "comm_open", content)[-1]["content"]["execution_state"] == "idle"
+    assert kernel.value("1") == "1"
+
+
+def test_the_guest_is_told_a_messages_name_and_not_who_sent_it() -> None:
+    header = {"msg_id": "m", "msg_type": "comm_msg", "username": "ada", "session": "s", "date": 1}
+    assert header_of({"header": header}) == {"msg_id": "m", "msg_type": "comm_msg"}
+    assert header_of({}) == {}
+
+
+def test_buffers_are_copied_out_of_the_sockets_frames() -> None:
+    parent = {
+        "header": {"msg_type": "comm_msg"},
+        "content": {"comm_id": "c", "data": {}},
+        "buffers": [memoryview(b"abc"), b"d"],
+    }
+    message = message_of(parent)
+    assert message is not None
+    assert message.buffers == (b"abc", b"d")

@@ -1,0 +1,237 @@
+"""Comms under ordinary CPython: what widgets send, and what they do with what they are sent."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from wasm_kernel_agent.resync import agree
+
+Serve = Callable[..., list[Any]]
+Cell = Callable[..., dict[str, Any]]
+
+SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')"
+PARENT = {"msg_id": "m7", "msg_type": "comm_msg"}
+
+
+def update(comm_id: str, **state: Any) -> dict[str, Any]:
+    data = {"method": "update", "state": state, "buffer_paths": []}
+    return {"op": "comm", "kind": "msg", "comm_id": comm_id, "data": data, "parent": PARENT}
+
+
+def states(turn: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Each update that was sent: the comm's id, and the state in it."""
+    return [(f["comm_id"], f["data"]["state"]) for f in turn.sent("comm_msg")]
+
+
+def test_a_widget_opens_a_comm_for_each_of_its_models(serve: Serve) -> None:
+    [turn] = serve(SLIDER)
+    models = [f["data"]["state"]["_model_name"] for f in turn.sent("comm_open")]
+    assert models == ["LayoutModel", "SliderStyleModel", "IntSliderModel"]
+    last = turn.sent("comm_open")[-1]
+    assert (last["comm_id"], last["target_name"]) == ("s1", "jupyter.widget")
+    assert last["metadata"]["version"].startswith("2.")
+
+
+def test_importing_ipywidgets_tells_its_targets(serve: Serve) -> None:
+    [turn] = serve("import ipywidgets")
+    targets = [frame["name"] for frame in turn.sent("comm_target")]
+    assert targets == ["jupyter.widget", "jupyter.widget.control"]
+
+
+def test_nothing_of_widgets_is_imported_before_it_is_used(serve: Serve) -> None:
+    [turn] = serve("import sys; 'ipywidgets' in sys.modules")
+    assert turn.text == "False"
+
+
+def test_an_update_reaches_observe_and_is_echoed(serve: Serve) -> None:
+    _, moved, asked = serve(
+        f"{SLIDER}\nlog = []\ns.observe(lambda c: log.append((c.old, c.new)), 'value')",
+        update("s1", value=7),
+        "log, s.value",
+    )
+    assert moved.reply == {"status": "ok"}
+    assert [f["data"]["method"] for f in moved.sent("comm_msg")] == ["echo_update"]
+    assert asked.text == "([(3, 7)], 7)"
+
+
+def test_a_change_in_a_callback_goes_out_and_is_not_sent_back(serve: Serve) -> None:
+    _, moved = serve(
+        f"{SLIDER}\nt = w.IntText(model_id='t1')\nw.link((s, 'value'), (t, 'value'))",
+        update("s1", value=9),
+    )
+    assert ("t1", {"value": 9}) in states(moved)
+
+
+def test_an_error_in_a_callback_is_shown_with_its_traceback(serve: Serve) -> None:
+    _, clicked = serve(
+        "import ipywidgets as w\nb = w.Button(model_id='b1')\nb.on_click(lambda _: 1 / 0)",
+        {
+            "op": "comm",
+            "kind": "msg",
+            "comm_id": "b1",
+            "data": {"method": "custom", "content": {"event": "click"}},
+        },
+    )
+    [error] = clicked.sent("error")
+    assert error["ename"] == "ZeroDivisionError"
+    assert clicked.reply == {"status": "ok"}
+
+
+def test_a_message_for_nobody_does_nothing(serve: Serve) -> None:
+    [turn] = serve(update("nobody", value=1))
+    assert turn.reply == {"status": "ok"}
+    assert not turn.frames
+
+
+def test_an_output_widget_captures_by_the_id_of_the_request(serve: Serve, make_cell: Cell) -> None:
+    _, cell, moved = serve(
+        "import ipywidgets as w\no = w.Output(model_id='o1'); s = w.IntSlider(model_id='s1')\n"
+        "@o.capture()\ndef show(change): print(change.new)\ns.observe(show, 'value')",
+        make_cell("with o: print('x')", parent={"msg_id": "m5", "msg_type": "execute_request"}),
+        update("s1", value=2),
+    )
+    ids = [state["msg_id"] for one, state in states(cell) if one == "o1"]
+    assert ids == ["m5", ""]
+    assert [s["msg_id"] for one, s in states(moved) if one == "o1"] == ["m7", ""]
+
+
+def test_buffers_go_out_and_come_in(serve: Serve) -> None:
+    data = b"\x89PNG\x00\xff"
+    file = {"name": "a.bin", "type": "", "size": 6, "last_modified": 0}
+    state = {"value": [file]}
+    sent = {"method": "update", "state": state, "buffer_paths": [["value", 0, "content"]]}
+    shown, _, got = serve(
+        f"import ipywidgets as w\nw.Image(value={data!r}); u = w.FileUpload(model_id='u1')",
+        {
+            "op": "comm",
+            "kind": "msg",
+            "comm_id": "u1",
+            "data": sent,
+            "buffers": [b64encode(data).decode()],
+        },
+        "bytes(u.value[0].content), u.value[0].name",
+    )
+    image = shown.sent("comm_open")[1]
+    assert image["buffers"] == [b64encode(data).decode()]
+    assert image["data"]["buffer_paths"] == [["value"]]
+    assert got.text == f"({data!r}, 'a.bin')"
+
+
+def test_a_front_end_can_ask_for_all_states(serve: Serve) -> None:
+    control = {"op": "comm", "comm_id": "c1"}
+    _, opened, asked = serve(
+        SLIDER,
+        control
+        | {
+            "kind": "open",
+            "target_name": "jupyter.widget.control",
+            "metadata": {"version": "1.0.0"},
+        },
+        control | {"kind": "msg", "data": {"method": "request_states"}},
+    )
+    assert not opened.frames
+    [answer] = asked.sent("comm_msg")
+    assert answer["data"]["states"]["s1"]["state"]["value"] == 3
+
+
+def test_a_target_of_the_users_own_hears_the_front_end(serve: Serve) -> None:
+    opened = {"op": "comm", "kind": "open", "comm_id": "x1", "target_name": "mine"}
+    _, first, second = serve(
+        "import comm\nheard = []\ndef took(c, m):\n    heard.append(m['content']['data'])\n"
+        "    c.on_msg(lambda m: (heard.append(m['content']['data']), c.send({'back': 1})))\n"
+        "comm.get_comm_manager().register_target('mine', took)",
+        opened | {"data": {"a": 1}},
+        opened | {"kind": "msg", "data": {"b": 2}},
+    )
+    assert not first.frames
+    assert [f["data"] for f in second.sent("comm_msg")] == [{"back": 1}]
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')"])
+def test_a_number_that_json_lacks_is_sent_as_text(serve: Serve, value: str) -> None:
+    [turn] = serve(f"import comm; comm.create_comm('t', data={{'x': {value}}})")
+    assert isinstance(turn.sent("comm_open")[0]["data"]["x"], str)
+
+
+def test_what_json_can_not_carry_fails_where_it_is_sent(serve: Serve) -> None:
+    [turn] = serve("import comm; comm.create_comm('t', data={'x': object()})")
+    assert turn.reply["ename"] == "NotCarried"
+    assert not turn.sent("comm_open")
+
+
+def test_libraries_find_what_they_look_for_in_a_kernel(serve: Serve, make_cell: Cell) -> None:
+    ask = (
+        "ip = get_ipython(); k = ip.kernel\n"
+        "ip.has_trait('kernel'), k.get_parent()['header']['msg_id'], ip.parent_header['msg_id'],"
+        " 'IPKernelApp' in ip.config, hasattr(k, 'session'), k.comm_manager.comms"
+    )
+    [turn] = serve(make_cell(ask, parent={"msg_id": "m1", "msg_type": "execute_request"}))
+    assert turn.text == "(True, 'm1', 'm1', True, False, {})"
+
+
+# -- after memory was brought elsewhere
+
+
+def test_the_guest_says_what_it_believes_in(serve: Serve) -> None:
+    _, told = serve(SLIDER, {"op": "comms", "open": None})
+    assert told.reply["comms"]["s1"] == "jupyter.widget"
+    assert "jupyter.widget.control" in told.reply["targets"]
+    assert not told.frames
+
+
+def test_widgets_that_the_front_end_has_are_sent_their_state(serve: Serve) -> None:
+    _, told = serve(SLIDER, {"op": "comms", "open": ["s1"]})
+    assert ("s1", 3) in [(one, state.get("value")) for one, state in states(told)]
+
+
+def test_widgets_that_the_front_end_has_closed_are_opened_again_parts_first(serve: Serve) -> None:
+    box = "import ipywidgets as w\nbox = w.VBox(model_id='box')\n"
+    box += "box.children = [w.IntSlider(value=4, model_id='late')]"
+    _, told, moved = serve(box, {"op": "comms", "open": []}, update("late", value=5))
+    opened = [f["comm_id"] for f in told.sent("comm_open")]
+    assert opened.index("late") < opened.index("box")
+    assert len(opened) == len(set(opened)) == 5
+    assert not told.sent("comm_close")
+    assert [f["data"]["state"] for f in moved.sent("comm_msg")] == [{"value": 5}]
+
+
+def test_other_comms_that_the_front_end_has_closed_end_here_too(serve: Serve) -> None:
+    _, told, asked = serve(
+        "import comm\nended = []\nc = comm.create_comm('t', comm_id='t1')\n"
+        "c.on_close(lambda m: ended.append(1))",
+        {"op": "comms", "open": []},
+        "ended, 't1' in comm.get_comm_manager().comms",
+    )
+    assert told.reply["comms"] == {}
+    assert not told.frames
+    assert asked.text == "([1], False)"
+
+
+def test_a_widget_that_can_not_say_its_state_does_not_keep_the_others_from_it() -> None:
+    class Widget:
+        def get_state(self) -> dict[str, Any]:
+            return {}
+
+        def send_state(self) -> None:
+            sent.append(1)
+
+        def hear(self) -> None:
+            """As a widget's own handler."""
+
+    class Broken(Widget):
+        def send_state(self) -> None:
+            raise ValueError
+
+    class Comm:
+        def __init__(self, comm_id: str, widget: Widget) -> None:
+            self.comm_id, self._msg_callback = comm_id, widget.hear
+
+    class Manager:
+        comms = {"a": Comm("a", Broken()), "b": Comm("b", Widget())}
+
+    sent: list[int] = []
+    agree(Manager(), ["a", "b"])
+    assert sent == [1]

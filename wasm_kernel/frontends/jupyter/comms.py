@@ -1,0 +1,113 @@
+"""Comms at the kernel: Jupyter's comm messages in and out."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (ipykernel carries no types)
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.jupyter.cell import CellListener
+from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
+from wasm_kernel.frontends.jupyter.starting import Starting
+from wasm_kernel.sandbox.comm_frames import CLOSE, CommMessage
+from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+Content = dict[str, Any]
+
+START_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
+_SHOWN_HEADER = ("msg_id", "msg_type")
+
+
+class CommKernel(PlainKernel):
+    """A kernel whose comms end in the sandbox. Its handlers run on the main thread's loop."""
+
+    sandbox: BaseSandbox
+    starting: Starting
+
+    def listener(self, allow_stdin: bool) -> CellListener:
+        """Who hears what is said under the message that is being answered."""
+        raise NotImplementedError
+
+    def send_comm(self, parent: Content, message: CommMessage) -> None:
+        """Send what the guest says on a comm to the front ends, from any thread."""
+        content: Content = {"comm_id": message.comm_id, "data": dict(message.data)}
+        if message.target_name:
+            content |= {"target_name": message.target_name, "target_module": message.target_module}
+        assert self.session is not None
+        self.session.send(
+            self.iopub_socket,
+            f"comm_{message.kind}",
+            content,
+            parent=parent,
+            ident=f"comm-{message.comm_id}".encode(),
+            buffers=list(message.buffers),
+            metadata=dict(message.metadata),
+        )
+
+    async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Hand a message to the guest; whoever opens a comm to nobody is told so."""
+        message, listener = message_of(parent), self.listener(False)
+        if message is None:
+            return
+        try:
+            if await self._is_up():
+                about = header_of(parent)
+                future = self.sandbox.comm(message, parent=about, listener=listener)
+                await asyncio.wrap_future(future)
+            elif message.target_name:
+                listener.comm(CommMessage(CLOSE, message.comm_id))
+        except WasmKernelError as problem:
+            self.log.warning("a widget's message was not delivered: %s", problem)
+        listener.finish()
+
+    comm_msg = comm_close = comm_open
+
+    async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Say which comms are open, all or those to one target."""
+        target = parent["content"].get("target_name")
+        found: dict[str, str] = {}
+        try:
+            if await self._is_up():
+                found = await asyncio.wrap_future(self.sandbox.comms(self.listener(False)))
+        except WasmKernelError as problem:
+            self.log.warning("the open comms are not known: %s", problem)
+        comms = {one: {"target_name": name} for one, name in found.items()}
+        shown = {one: it for one, it in comms.items() if target in (None, it["target_name"])}
+        self.answer(stream, "comm_info_reply", {"status": "ok", "comms": shown}, parent, ident)
+
+    async def _is_up(self) -> bool:
+        """Whether the guest is there, or comes soon: a first start may take a minute."""
+        started = asyncio.wrap_future(self.sandbox.start(self.starting.tell))
+        await asyncio.wait((started,), timeout=START_SECONDS)
+        return started.done() and started.exception() is None
+
+
+def message_of(parent: Content) -> CommMessage | None:
+    """A front end's comm message; None where it is none."""
+    content, kind = parent["content"], parent["header"]["msg_type"].removeprefix("comm_")
+    comm_id, data = content.get("comm_id"), content.get("data")
+    target = content.get("target_name", "")
+    if not (isinstance(comm_id, str) and isinstance(target, str)):
+        return None
+    return CommMessage(
+        kind,
+        comm_id,
+        data if isinstance(data, dict) else {},
+        target_name=target,
+        metadata=parent.get("metadata") or {},
+        buffers=tuple(_bytes(parent.get("buffers") or ())),
+    )
+
+
+def header_of(parent: Content) -> dict[str, str]:
+    """What the guest may know of a message: how it is called, and not who sent it."""
+    header = parent.get("header") or {}
+    return {name: str(header[name])[:200] for name in _SHOWN_HEADER if name in header}
+
+
+def _bytes(buffers: Iterable[Any]) -> Iterable[bytes]:
+    return (bytes(memoryview(getattr(each, "buffer", each))) for each in buffers)
