@@ -30,7 +30,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*\Z")
 # What is left is numbers, words, colours, paths and transforms. The characters that could begin
 # a comment, an escape or another declaration are missing.
 _PLAIN = re.compile(r"[\w\s.,:;#%()+\-/*'\"&=]*\Z", re.ASCII)
-_CALL = re.compile(r"([\w-]+)\s*\(")
+_CALL = re.compile(r"(?<![\w-])([\w-]++)\s*+\(")
 _CALLS = words("rgb rgba hsl hsla var translate rotate scale matrix skewx skewy calc inset circle")
 _LOCAL = re.compile(
     r"\s*url\(\s*['\"]?#(?P<id>[A-Za-z0-9_.:-]{1,200})['\"]?\s*\)\s*\Z", re.IGNORECASE
@@ -60,16 +60,16 @@ class Attributes:
 
     def __call__(self, element: str, name: str, value: str) -> str | None:
         """The value that an allowed attribute may have; None where it goes."""
-        if name == "href":
-            return self._link(element, value)
-        if name == "src":
-            return self._source(element, value)
+        if name in ("href", "src"):
+            return self._link(element, value) if name == "href" else self._source(element, value)
         if name == "style":
             return style_attribute(value, self._removals) or None
         if name == "class":
             return _classes(value)
         if name in _IDS:
             return _ids(value)
+        if name == "tabindex":
+            return value if value in ("0", "-1") else None
         return value if name in _FREE else _plain(value)
 
     def _link(self, element: str, value: str) -> str | None:

@@ -28,17 +28,27 @@ SCHEMES = {"http", "https", "mailto", "data"}
 _STYLE = re.compile(r"(<style(?:\s[^>]*)?>)(.*?)(</style>)", re.DOTALL)
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
 _STYLED = re.compile(r"<style|\s(?:style|class)=")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_COMMENT_END = re.compile(r"--!?>")
 _OPENED = re.compile(r"<([A-Za-z][A-Za-z0-9:_-]{0,40})")
+_SCRIPT_LINK = re.compile(r"=\s*+[\"']?+\s*+(?:javascript|vbscript)\s*:", re.IGNORECASE)
+_FETCHING = re.compile(
+    r"[\s/\"'](?:srcset|poster|background|ping|lowsrc|dynsrc)\s*+=\s*+[\"']?+\s*+[^\s\"'>]",
+    re.IGNORECASE,
+)
 _HANDLER = re.compile(
-    r"[\s/\"'](on(?:click|dblclick|auxclick|contextmenu|abort|error|load\w*|unload|before\w+|mouse\w+"
-    r"|key\w+|pointer\w+|touch\w+|focus\w*|blur|change|input|invalid|submit|reset|toggle|animation\w+"
-    r"|transition\w+|scroll\w*|drag\w*|drop|copy|cut|paste|select\w*|begin|end|repeat|wheel|can\w+"
-    r"|play\w*|pause|time\w+|volume\w+|message\w*|hashchange|popstate|resize|show|finish|bounce"
-    r"|start|cancel|close|cue\w+|duration\w+|emptied|stalled|suspend|waiting|search|storage))\s*=",
+    r"[\s/\"'](on(?:click|dblclick|auxclick|contextmenu|abort|error|load\w*+|unload|before\w++|mouse\w++"
+    r"|key\w++|pointer\w++|touch\w++|focus\w*+|blur|change|input|invalid|submit|reset|toggle|animation\w++"
+    r"|transition\w++|scroll\w*+|drag\w*+|drop|copy|cut|paste|select\w*+|begin|end|repeat|wheel|can\w++"
+    r"|play\w*+|pause|time\w++|volume\w++|message\w*+|hashchange|popstate|resize|show|finish|bounce"
+    r"|start|cancel|close|cue\w++|duration\w++|emptied|stalled|suspend|waiting|search|storage))\s*+=",
     re.IGNORECASE,
 )
 
+_HINTS = (
+    (_HANDLER, told.HANDLERS),
+    (_SCRIPT_LINK, told.SCRIPT_LINKS),
+    (_FETCHING, told.SOURCES),
+)
 _QUIET = frozenset({"html", "head", "body", "meta", "title", "wbr", "desc", "metadata"})
 _NAMED = {
     "script": told.SCRIPTS,
@@ -77,26 +87,34 @@ def clean_html(html: str, removals: Removals) -> str:
     Raises:
         Refused: it is too large, or so built that parsing it would take long.
     """
-    check_size(html)
-    clean = clean_math_in(_written_anew(html, removals), removals)
-    if not _STYLED.search(clean):
-        return clean
-    scope = f"wk-{blake2s(html.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
-    extra = _SKLEARN if _SKLEARN_MARK in clean else ""
-    inside = clean_styles(extra + clean, scope, removals)
-    return f'<div class="{scope}" style="{BOX}">{inside}</div>'
+    html = checked(html)
+    scope = scope_of(html)
+    clean = _written_anew(html, removals)
+    if _SKLEARN_MARK in clean:
+        clean = _SKLEARN + clean
+    # style sheets first: their text may look like elements, and has none left afterwards
+    clean = clean_styles(clean, scope, removals)
+    clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
+    clean = clean_math_in(clean, removals)
+    return f'<div class="{scope}" style="{BOX}">{clean}</div>' if _STYLED.search(clean) else clean
 
 
-def check_size(document: str) -> None:
-    """Refuse what can't be parsed in a time that stays in proportion to its size.
+def scope_of(document: str) -> str:
+    """The class of the box that a document's content stands in."""
+    return f"wk-{blake2s(document.encode(), digest_size=6).hexdigest()}"
+
+
+def checked(document: str) -> str:
+    """A document that can be parsed in a time that stays in proportion to its size.
 
     Raises:
-        Refused: as said.
+        Refused: it can't be.
     """
     if len(document) > shape.LARGEST:
         raise Refused(f"a document of more than {shape.LARGEST // 2**20} MiB")
     if len(document) > shape.SMALL and not shape.is_regular(document):
         raise Refused(f"a document of more than {shape.SMALL // 2**10} KiB with unclosed elements")
+    return document.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no place
 
 
 def _written_anew(html: str, removals: Removals) -> str:
@@ -112,7 +130,7 @@ def _written_anew(html: str, removals: Removals) -> str:
         set_tag_attribute_values={"a": {"target": "_blank"}},
         url_schemes=SCHEMES,
     )
-    return _INPUT.sub(lambda found: _checkbox(found[0], removals), cleaner.clean(html))
+    return cleaner.clean(html)
 
 
 def _checkbox(element: str, removals: Removals) -> str:
@@ -141,10 +159,22 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
 
 def tell(document: str, removals: Removals) -> None:
     """Name what of a document will be missed. This decides nothing; nh3 does."""
-    text = _COMMENT.sub("", document) if "<!--" in document else document
+    text = _without_comments(document)
     # an element with a namespace of its own (Inkscape's, RDF's) is nothing to a browser
     names = {name.lower() for name in _OPENED.findall(text) if ":" not in name}
     for name in sorted(names - _ALLOWED - _QUIET):
-        removals.add(_NAMED.get(name, told.OTHER_ELEMENTS))
-    if _HANDLER.search(text):
-        removals.add(told.HANDLERS)
+        removals.add(_NAMED.get(name, f"<{name[:20]}>"))
+    for pattern, phrase in _HINTS:
+        if pattern.search(text):
+            removals.add(phrase)
+
+
+def _without_comments(document: str) -> str:
+    parts, at = [], 0
+    while (start := document.find("<!--", at)) >= 0:
+        parts.append(document[at:start])
+        end = _COMMENT_END.search(document, start + 2)  # `<!-->` is a whole one
+        if end is None:
+            return "".join(parts)
+        at = end.end()
+    return "".join(parts) + document[at:]

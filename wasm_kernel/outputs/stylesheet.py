@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from wasm_kernel.outputs.declarations import declared
-from wasm_kernel.outputs.removals import FETCHED_STYLE, STYLES, Removals
+from wasm_kernel.outputs.removals import ANIMATIONS, FETCHED_STYLE, STYLES, Removals
 from wasm_kernel.outputs.selectors import scoped
 from wasm_kernel.outputs.values import IDENTIFIER
 
-CHARACTERS_MOST = 4 * 1024 * 1024
+CHARACTERS_MOST = 1024 * 1024
+RULES_MOST = 20_000
 DEPTH = 3
-_FETCHING = frozenset({"import", "font-face"})
+_MISSED = {
+    "import": FETCHED_STYLE,
+    "font-face": FETCHED_STYLE,
+    "keyframes": ANIMATIONS,
+    "-webkit-keyframes": ANIMATIONS,
+}
 # A query names features of the screen; it can't be told from outside whether it held.
 _QUERY = re.compile(r"[A-Za-z0-9 ,():.%-]{1,300}\Z")
 
@@ -34,13 +40,15 @@ def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
 
 def _rules(rules: Sequence[Any], scope: str, removals: Removals, depth: int) -> list[str]:
     kept: list[str] = []
-    for rule in rules:
+    if len(rules) > RULES_MOST:
+        removals.add(STYLES)
+    for rule in rules[:RULES_MOST]:
         if rule.type == "qualified-rule":
             kept.extend(_rule(rule, scope, removals))
         elif rule.type == "at-rule" and rule.lower_at_keyword == "media" and depth < DEPTH:
             kept.extend(_media(rule, scope, removals, depth))
-        elif rule.type == "at-rule" and rule.lower_at_keyword in _FETCHING:
-            removals.add(FETCHED_STYLE)
+        elif rule.type == "at-rule" and rule.lower_at_keyword in _MISSED:
+            removals.add(_MISSED[rule.lower_at_keyword])
     return kept
 
 

@@ -7,13 +7,12 @@ their page, which is HTML and would. What comes out is fit for both.
 from __future__ import annotations
 
 import re
-from hashlib import blake2s
 
 import nh3
 
 from wasm_kernel.outputs import elements
 from wasm_kernel.outputs.attributes import Attributes
-from wasm_kernel.outputs.html import SCHEMES, check_size, clean_styles, tell
+from wasm_kernel.outputs.html import SCHEMES, checked, clean_styles, scope_of, tell
 from wasm_kernel.outputs.removals import Removals
 
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -28,7 +27,7 @@ def clean_svg(svg: str, removals: Removals) -> str:
     Raises:
         Refused: it is too large, or so built that parsing it would take long.
     """
-    check_size(svg)
+    svg = checked(svg)
     tell(svg, removals)
     cleaner = nh3.Cleaner(
         tags=set(elements.SVG),
@@ -37,7 +36,9 @@ def clean_svg(svg: str, removals: Removals) -> str:
         attribute_filter=Attributes(removals),
         url_schemes=SCHEMES,
     )
-    root = _first_image(cleaner.clean(svg))
+    scope = scope_of(svg)
+    # style sheets first: their text may look like an image, and has no `<` left afterwards
+    root = _first_image(clean_styles(cleaner.clean(svg), scope, removals, escaped=True))
     if not root:
         return ""
     text = _NOT_XML.sub("", root).replace("&nbsp;", "&#160;")
@@ -45,8 +46,6 @@ def clean_svg(svg: str, removals: Removals) -> str:
     head = text[: len("<svg")] + f" {_NAMESPACES}" + text[len("<svg") : opened]
     body = text[opened : -len("</svg>")]
     if "<style" in body:
-        scope = f"wk-{blake2s(svg.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
-        body = clean_styles(body, scope, removals, escaped=True)
         body = f'<g class="{scope}">{body}</g>'
     return f"{head}{body}</svg>"
 

@@ -58,8 +58,9 @@ class CellListener:
         self._send(*messages.of_output(clean))
         fresh = [phrase for phrase in removed if phrase not in self._told]
         if fresh and len(self._told) < TOLD_MOST:
+            line = outputs.notice(fresh, self._mode, first=not self._told)
             self._told.update(fresh)
-            self._send(*messages.of_output(Stream("stderr", outputs.notice(fresh, self._mode))))
+            self._send(*messages.of_output(Stream("stderr", line)))
 
     def comm(self, message: CommMessage) -> None:
         """Send a message on a comm."""

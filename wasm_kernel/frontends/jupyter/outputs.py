@@ -62,7 +62,8 @@ def clean_output(output: Output, mode: Mode) -> tuple[Output, tuple[str, ...]]:
     return clean, shown.removed
 
 
-def notice(removed: Iterable[str], mode: Mode) -> str:
-    """The line that says what was left out of an output, why, and how to allow it."""
+def notice(removed: Iterable[str], mode: Mode, *, first: bool = True) -> str:
+    """The line that says what was left out of an output; the first one of a cell says why."""
     listed = ", ".join(terminal.clean(phrase) for phrase in removed)
-    return f"[wasm-kernel] Left out of this output: {listed}. {_REASON[mode]} {_ADVICE[mode]}\n"
+    why = f" {_REASON[mode]} {_ADVICE[mode]}" if first else ""
+    return f"[wasm-kernel] Left out of this output: {listed}.{why}\n"

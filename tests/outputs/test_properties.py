@@ -1,0 +1,174 @@
+"""Whatever bundle goes in, what comes out holds what is harmless and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.outputs.payloads import PAYLOADS
+from tests.outputs.strict import problems_in
+from wasm_kernel.outputs import shape
+from wasm_kernel.outputs.bundle import Mode, shown
+from wasm_kernel.outputs.html import clean_html
+from wasm_kernel.outputs.kinds import KINDS
+from wasm_kernel.outputs.removals import Refused, Removals
+from wasm_kernel.outputs.words import words
+
+# Pieces at whose seams parsers have been caught.
+TAGS = sorted(
+    words(
+        """
+    a b p div span table tr td th style script svg math mtext mi mglyph malignmark annotation-
+    xml foreignObject desc title textarea xmp iframe noscript noembed noframes plaintext select
+    option template form input button img image use animate set details summary video source
+    object embed base meta link body html head frameset font br hr li ul pre code g path text
+    defs x-y s:script
+    """
+    )
+)
+ATTRIBUTES = sorted(
+    words(
+        """
+    href src style class id name onerror onload xlink:href xml:base srcset action formaction
+    type data data-commandlinker-command title alt is slot values to attributeName encoding fill
+    clip-path for background poster ping target
+    """
+    )
+)
+VALUES = [
+    "x", "javascript:alert(1)", "https://x.y/z", "#a", "data:text/html,<script>", "url(#a)",
+    "url(//x.y)", "position:fixed", "background:url(//x)", "</style><img src=x onerror=1>",
+    "text/html",
+    "\"><img src=x onerror=1>", "checkbox", "jp-Dialog a", "color:red", "--><script>1</script>",
+    "]]><img src=x onerror=1>", "&lt;script&gt;", "java\tscript:1", "\x00", "`", "${x}",
+    "\\75rl(//x)",
+]  # fmt: skip
+LOOSE = [
+    "<!--", "-->", "--!>", "<![CDATA[", "]]>", "<!DOCTYPE x>", "<?x?>", "&lt;", "&#0;", "\x00", "<",
+    ">",     "\"", "'", "`", "/", "$\\href{javascript:1}{x}$", "</style>", "</script>",
+    "p{background:url(//x)}",
+    "@import '//x';", "*{position:fixed}", "} body{display:none} x{", "/*", "*/", "\\3c ", "\u2028",
+    "~ div{color:red}", ":root{--a:url(//x)}", "a:not(b,c)>d{color:red}", "\ud800",
+]  # fmt: skip
+
+value = st.sampled_from(VALUES)
+attribute = st.builds("{}={}".format, st.sampled_from(ATTRIBUTES), st.one_of(
+    value.map('"{}"'.format), value.map("'{}'".format), value,
+))  # fmt: skip
+opening = st.builds(
+    lambda name, attributes, end: f"<{name} {' '.join(attributes)}{end}",
+    st.sampled_from(TAGS),
+    st.lists(attribute, max_size=3),
+    st.sampled_from([">", "/>", " >", "", "\n>"]),
+)
+closing = st.sampled_from(TAGS).map("</{}>".format)
+document = st.lists(
+    st.one_of(opening, closing, st.sampled_from(LOOSE), st.text(max_size=8)), max_size=14
+).map("".join)
+seeds = st.sampled_from([
+    content
+    for payload in PAYLOADS
+    for content in payload.armed("//x.y").data.values()
+    if isinstance(content, str)
+])  # fmt: skip
+text = st.one_of(
+    document, st.lists(st.one_of(document, seeds), min_size=2, max_size=3).map("".join)
+)
+json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.floats(allow_nan=False), text), lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ), max_leaves=6,
+)  # fmt: skip
+bundles = st.dictionaries(
+    st.one_of(st.sampled_from(sorted(KINDS)), st.text(max_size=12)),
+    st.one_of(text, json),
+    max_size=4,
+)
+
+
+@given(text)
+@settings(max_examples=800)
+def test_html(source: str) -> None:
+    html = clean_html(source, Removals())
+    assert problems_in({"text/html": html}) == []
+    # a page that holds it parses it once more, and so may whoever stores it
+    assert problems_in({"text/html": clean_html(html, Removals())}) == []
+
+
+@given(text)
+@settings(max_examples=400)
+def test_svg(source: str) -> None:
+    for svg in (f"<svg>{source}</svg>", source, f"<style>{source}</style><svg/>"):
+        assert problems_in(shown({"image/svg+xml": svg}, {}, Mode.SAFE).data) == []
+
+
+@given(text)
+@settings(max_examples=400)
+def test_markdown_and_tex(source: str) -> None:
+    for mime in ("text/markdown", "text/latex"):
+        assert problems_in(shown({mime: source}, {}, Mode.SAFE).data) == []
+
+
+@given(bundles, st.dictionaries(st.text(max_size=8), json, max_size=3))
+@settings(max_examples=400)
+def test_any_bundle(bundle: dict[str, Any], metadata: dict[str, Any]) -> None:
+    safe = shown(bundle, metadata, Mode.SAFE)
+    assert problems_in(safe.data) == []
+    assert bool(safe.data) == bool(bundle)
+    assert all(
+        isinstance(value, int | float | str | bool | dict) for value in safe.metadata.values()
+    )
+
+
+HOSTILE: dict[str, Callable[[int], str]] = {
+    "deep": lambda n: "<div>" * n,
+    "deep formatting": lambda n: "".join(f"<b class=c{i}>" for i in range(n)),
+    "deep paragraphs": lambda n: "<em></p>" * n,
+    "text in a table": lambda n: "<table>" + "x<b>y</b>" * n,
+    "tables": lambda n: "<table>x" * n,
+    "attributes": lambda n: "<p " + " ".join(f"a{i}=1" for i in range(n)) + ">",
+    "comments": lambda n: "<!--" * n,
+    "brackets": lambda n: "<" * n,
+    "spaces": lambda n: "<p class=" + " " * n + "'x",
+    "handlers": lambda n: " onload" * n,
+    "equals": lambda n: "= " * n,
+    "a giant style": lambda n: "<style>" + "a{b:c}" * n + "</style>",
+    "an unclosed style": lambda n: "<style>" + "a{" * n,
+    "open brackets in a style": lambda n: "<style>p{color:" + "(" * n + "</style>",
+    "a giant attribute": lambda n: f"<p style='{'color:red;' * n}'>",
+    "a giant path": lambda n: f"<svg><path transform='{'a' * 5 * n}('/></svg>",
+    "many selectors": lambda n: "<style>" + "a," * n + "b{color:red}</style>",
+    "is of is": lambda n: "<style>" + ":is(" * n + "{color:red}</style>",
+    "entities": lambda n: "&amp" * n,
+    "svg": lambda n: "<svg>" * n,
+    "formulas": lambda n: "$\\href" * n,
+    "cdata": lambda n: "<svg>" + "<![CDATA[" * n,
+    "half tags": lambda n: "<a b " * n,
+    "closing": lambda n: "</p>" * n,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("mime", ["text/html", "image/svg+xml", "text/markdown", "text/latex"])
+def test_hostile_text_takes_bounded_time(name: str, mime: str) -> None:
+    for count in (5_000, 200_000):
+        begun = time.perf_counter()
+        shown({mime: HOSTILE[name](count)}, {}, Mode.SAFE)
+        assert time.perf_counter() - begun < 8, count
+
+
+def test_a_large_table_is_shown() -> None:
+    row = "<tr>" + "<td>0.123456</td>" * 20 + "</tr>\n"
+    html = f"<table class='dataframe'>\n<tbody>{row * 5000}</tbody></table>"
+    assert len(html) > 20 * shape.SMALL
+    assert clean_html(html, Removals()).count("<td>") == 100_000
+
+
+def test_a_large_document_with_unclosed_elements_is_refused() -> None:
+    with pytest.raises(Refused, match="unclosed"):
+        clean_html("<p>x" * 20_000, Removals())
