@@ -66,6 +66,11 @@ class Files:
         """A turn begins."""
         self._quota.begin()
 
+    @property
+    def limit(self) -> str:
+        """The name of the quota's limit that this turn has met, empty for none."""
+        return self._quota.limit
+
     def shadows(self) -> dict[str, Shadow]:
         """The calls, by WASI's name."""
         plain: dict[str, Callable[[Call], int]] = {

@@ -224,6 +224,11 @@ class Instance:
         finally:
             TICKER.remove(id(self))
 
+    @property
+    def limit(self) -> str:
+        """The name of the workspace's limit that this turn has met, empty for none."""
+        return self._files.limit
+
     def _turn(self, source: bytes, fuel: int | None) -> int:
         slots = (ctypes.c_uint64 * 4)(len(source), 0)
         stop = self._call("host_alloc", slots, 1)

@@ -50,6 +50,11 @@ class Streams:
         self.flush()
         self._sink, self._left = lambda name, text: None, {}
 
+    @property
+    def cut(self) -> set[str]:
+        """The names of the caps that this turn has reached."""
+        return {f"{name}_bytes" for name, left in self._left.items() if left < 0}
+
     def wants(self, name: str) -> bool:
         """Whether anything that is written to a stream is still shown."""
         return self._left.get(name, -1) >= 0

@@ -82,6 +82,13 @@ class Quota:
         """A turn begins."""
         self.refused = self._checked = self._confirmed = False
 
+    @property
+    def limit(self) -> str:
+        """The name of the limit that this turn has met, empty for none."""
+        if not self.refused:
+            return ""
+        return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
+
     def admit(self, files: int, size: int = 0) -> None:
         """Let so many files with so many bytes come.
 

@@ -24,6 +24,7 @@ def create_sandbox(
     resume: Resume = Resume.NEVER,
     keeper: Keeper | None = None,
     driver: Driver | None = None,
+    quiet: bool = False,
 ) -> BaseSandbox:
     """A sandbox on a workspace folder, which is made if it is not there.
 
@@ -36,6 +37,7 @@ def create_sandbox(
         resume: Whether to go on with the variables that an earlier process left there.
         keeper: What the session does for the sandbox, where there is one.
         driver: The guest to run, where it is not the one that this process shares.
+        quiet: Whether the first cell says nothing where the session goes on just as it was left.
 
     Nothing is started yet: the first cell does it, or `start`.
     """
@@ -53,6 +55,7 @@ def create_sandbox(
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
+    place = folder.resolve()
     return BaseSandbox(
-        driver, folder.resolve(), limits, bound, session_id, resume=resume, keeper=keeper
+        driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
     )

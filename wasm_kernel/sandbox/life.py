@@ -25,6 +25,7 @@ from wasm_kernel.sandbox.beginning import start_request
 from wasm_kernel.sandbox.branch import Branch, branch
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.comms import Comms
+from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import Listener, Silence
@@ -49,6 +50,7 @@ class Life:
         *,
         resume: Resume,
         errands: Errands,
+        diary: Diary,
         inherited: Branch | None = None,
     ) -> None:
         self.clock = Clock()
@@ -56,7 +58,7 @@ class Life:
         self.fuel_consumed: int | None = None
         self._streams = Streams()
         self.timeline = Timeline(
-            driver, workspace / PRIVATE, policy, resume=resume, inherited=inherited
+            driver, workspace / PRIVATE, policy, resume=resume, diary=diary, inherited=inherited
         )
         self._wishes = Wishes(self.timeline)
         self.comms = Comms()
@@ -75,6 +77,7 @@ class Life:
         self._driver = driver
         self._workspace = workspace
         self._policy = policy
+        self._diary = diary
         self._instance: Instance | None = None
         self._turn: Turn | None = None
         self.next_count = 1
@@ -127,7 +130,7 @@ class Life:
         turn = Turn(request, listener, self._policy, self.host)
         self.changes.clear()
         if request.get("op") == "execute" and not request.get("silent"):
-            self._tell_troubles(turn)
+            self._diary.tell(turn.hear)
         stopped: GuestStopped | None = None
         try:
             self._run(turn, seconds)
@@ -148,19 +151,13 @@ class Life:
         """The guest is lost; another one stands where memory was before the turn."""
         self._drop()
         self._wishes.forget()
-        self.timeline.hold(None)
+        self.timeline.fall_back()
         head, closed = self.timeline.head, self.clock.closed
         spoilt = seconds is None and losses.spoilt(turn, stopped, head, closed=closed)
         if spoilt and head is not None:
             self.timeline.go(Journey(head.parent, (), ()))
         stopped.kept = losses.kept(turn, spoilt=spoilt)
         self._revive()
-
-    def _tell_troubles(self, turn: Turn) -> None:
-        """What happened to the session since the last cell is said once, in the next one."""
-        troubles = self.timeline.troubles
-        while troubles:
-            turn.hear("stderr", troubles.pop(0))
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""
@@ -233,6 +230,7 @@ class Life:
             if left is not None and fuel is not None:
                 self.fuel_consumed = fuel - self._fuel_cut - left
             self.clock.disarm()
+            turn.limits |= {*self._streams.cut, instance.limit} - {""}
             self._streams.end()
             self._turn = None
         if status or turn.reply is None:

@@ -27,8 +27,8 @@ def result_of(
     turn: Turn,
     stopped: GuestStopped | None,
     life: Life,
-    *,
     duration: float,
+    *,
     workspace: Path,
     session_id: str | None,
 ) -> SandboxResult:

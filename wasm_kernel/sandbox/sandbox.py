@@ -24,6 +24,7 @@ from wasm_kernel.sandbox import outcome
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.fork import Forking
@@ -59,6 +60,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         resume: Resume = Resume.NEVER,
         keeper: Keeper | None = None,
         inherited: Branch | None = None,
+        quiet: bool = False,
     ) -> None:
         self.workspace = workspace
         self.policy = policy
@@ -67,8 +69,15 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._driver = driver
         self._keeper = keeper
         self.errands = Errands()
+        self._diary = Diary(logger, driver.name, quiet=quiet)
         self._life = Life(
-            driver, workspace, policy, resume=resume, errands=self.errands, inherited=inherited
+            driver,
+            workspace,
+            policy,
+            resume=resume,
+            errands=self.errands,
+            diary=self._diary,
+            inherited=inherited,
         )
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
@@ -273,7 +282,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         except BaseException:
             self._life.clock.expect(-1)
             raise
-        self._logger.log_execution_start(self._driver.name, self.policy, self.session_id)
+        self._diary.begin_cell(self.policy)
         begun = time.monotonic()
         turn, stopped = self._life.run(request, listener)
         duration = time.monotonic() - begun
@@ -284,7 +293,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._settle(listener)
         if self._keeper is not None:
             self._keeper.executed(result)
-        self._logger.log_execution_complete(self._driver.name, result, self.session_id)
+        self._diary.end_cell(turn, stopped, result)
         return result
 
     def _never_ran(self) -> SandboxResult:
@@ -294,11 +303,5 @@ class BaseSandbox(Travelling, Forking, Talking):
         return self._outcome(turn, None, 0.0)
 
     def _outcome(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
-        return outcome.result_of(
-            turn,
-            stopped,
-            self._life,
-            duration=duration,
-            workspace=self.workspace,
-            session_id=self.session_id,
-        )
+        life, place, name = self._life, self.workspace, self.session_id
+        return outcome.result_of(turn, stopped, life, duration, workspace=place, session_id=name)

@@ -19,6 +19,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Claim, Resume
+from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.travel import Journey, Past, listed
 
@@ -39,6 +40,7 @@ class Timeline:
         policy: ExecutionPolicy,
         *,
         resume: Resume,
+        diary: Diary,
         inherited: Branch | None = None,
     ) -> None:
         self._driver = driver
@@ -48,14 +50,14 @@ class Timeline:
         self._policy = policy
         self._folder = folder
         self._recorder: Recorder | None = None
-        self.troubles: list[str] = []
+        self._diary = diary
         self.saving = False  # the last commits are being written, the session is over
         self._held: Journey | None = None
 
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
 
-        What the user must be told about it stands in `troubles` afterwards.
+        What the user must be told about it stands in the diary afterwards.
         """
         if self._recorder is None:
             try:
@@ -69,7 +71,7 @@ class Timeline:
     def _history(self) -> History:
         image = self._driver.image_name
         if not self._claim.take():
-            self.troubles.append(told.TAKEN)
+            self._diary.trouble(told.TAKEN, "another process has the session open")
             return History(None, image)
         if self._inherited is not None:
             history = self._inherit(self._inherited)
@@ -80,7 +82,8 @@ class Timeline:
 
     def _inherit(self, branch: Branch) -> History:
         if branch.left_out:
-            self.troubles.append(told.left_out(branch.left_out))
+            words = f"{len(branch.left_out)} files of the parent are not in the fork"
+            self._diary.trouble(told.left_out(branch.left_out), words)
         return branch.history
 
     def _found(self, image: str) -> History:
@@ -99,7 +102,7 @@ class Timeline:
         try:
             damaged = history.load()
         except HistoryError as problem:
-            self.troubles.append(told.lost(problem))
+            self._diary.trouble(told.lost(problem), told.why(problem))
             history.clear()
             return
         head = history.commits.get(history.head)
@@ -107,13 +110,13 @@ class Timeline:
             history.clear()
             return
         claim = self._claim
-        words = told.going_on(head, forked=claim.forked, crashed=claim.crashed)
-        self.troubles.append(words)
+        self._diary.go_on(head, forked=claim.forked, crashed=claim.crashed)
         if damaged:
-            self.troubles.append(told.damaged(len(damaged)))
+            words = f"{len(damaged)} saved states are damaged"
+            self._diary.trouble(told.damaged(len(damaged)), words)
 
     def _trouble(self, problem: Exception) -> None:
-        self.troubles.append(told.unsaved(problem))
+        self._diary.trouble(told.unsaved(problem), told.why(problem))
 
     @property
     def history(self) -> History:
@@ -156,7 +159,7 @@ class Timeline:
     def give_up(self, problem: Unreadable) -> None:
         """A commit that the head stands on can't be read: the head is the state before it now."""
         lost = self.history.commits[problem.one]
-        self.troubles.append(told.unreadable(lost, problem))
+        self._diary.trouble(told.unreadable(lost, problem), told.why(problem))
         self.history.forget(lost.id)
         self._save_head()
 
@@ -204,7 +207,7 @@ class Timeline:
         """
         recorder = self._live()
         if recorder.behind and not self.commit_between(instance):
-            raise ForkError(self.troubles.pop().removeprefix("[wasm-kernel] ").strip())
+            raise ForkError(self._diary.take_back().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:
             raise ForkError("its beginning could not be kept")
         recorder.catch_up(_SHARE_SECONDS)
@@ -230,7 +233,7 @@ class Timeline:
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
-            self.troubles.append(told.untaken(cell, label, problem))
+            self._diary.trouble(told.untaken(cell, label, problem), told.why(problem))
             return False
         self._pin()
         return True
@@ -263,6 +266,11 @@ class Timeline:
         held = set() if self._held is None else {self._held.to, *self._held.undone}
         self.history.pin({*held, *self.history.undone} & self.history.commits.keys() | held)
 
+    def fall_back(self) -> None:
+        """The guest is lost in a turn: memory goes back to where the head is."""
+        self.hold(None)
+        self._diary.fall_back(self.head)
+
     def go(self, journey: Journey) -> None:
         """From now on the head is where a journey leads; instances are brought there by `stand`.
 
@@ -272,11 +280,13 @@ class Timeline:
         self.history.move(journey.to, journey.undone)
         self.hold(None)
         self._save_head()
+        self._diary.travel(journey, self.head)
 
     def name(self, name: str) -> None:
         """Give the head a name."""
         self.history.name(name, self.history.head)
         self._save_head()
+        self._diary.name(name, self.head)
 
     def _save_head(self) -> None:
         try:

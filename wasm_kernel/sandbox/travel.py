@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wasm_kernel.engine.memory.commit import Commit, lineage
@@ -44,11 +44,13 @@ class Journey:
     """Where memory is to stand, and the cells whose effects come or go with it, oldest first.
 
     What ran between two cells, such as a widget's callback, comes and goes with the first of them.
+    `how` is the wish's name: `undo`, `redo`, `restore`; or nobody's wish, a `rollback`.
     """
 
     to: int
     cells: tuple[Commit, ...]
     undone: tuple[int, ...] = ()
+    how: str = field(default="rollback", compare=False)
 
 
 def checked_name(name: str) -> str:
@@ -128,8 +130,8 @@ def journey_of(past: Past, how: str, cells: int, name: str) -> Journey:
         TravelError: it leads nowhere.
     """
     if how == "undo":
-        return undo(past, cells)
-    return redo(past) if how == "redo" else restore(past, name)
+        return replace(undo(past, cells), how=how)
+    return replace(redo(past) if how == "redo" else restore(past, name), how=how)
 
 
 def listed(past: Past) -> list[dict[str, Any]]:

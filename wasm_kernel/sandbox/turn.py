@@ -69,6 +69,7 @@ class Turn:
         self.code = str(request.get("code", "")) if request.get("op") == "execute" else ""
         self._standing = Standing(self.code, lambda: host.errands.names)
         self._said_bytes = 0
+        self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: frames.Error | None = None
         self.outputs: list[result.Output] = []
@@ -215,6 +216,7 @@ class Turn:
         return True
 
     def _cut(self, cap: str, setting: str) -> bool:
+        self.limits.add(setting)
         if not self._told_cap:
             self._told_cap = True
             self.hear(

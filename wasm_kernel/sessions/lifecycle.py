@@ -105,6 +105,7 @@ def _sandbox_in(
             session_id=session.id,
             resume=Resume.ALWAYS,
             keeper=session,
+            quiet=True,
         )
     except BaseException:
         session.closed()

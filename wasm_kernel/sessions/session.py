@@ -70,6 +70,7 @@ class Session:
         self._guard = threading.Lock()
         self._closed = False
         self._homes: dict[str, Session] = {}
+        self._parent: Session | None = None
         self._told = ""
         try:
             root.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
@@ -104,6 +105,9 @@ class Session:
     def opened(self, sandbox: BaseSandbox) -> None:
         """A sandbox lives here from now on."""
         LIVE.add(self.workspace, sandbox)
+        if self._parent is not None:
+            self._parent._log(events.SESSION_FORKED, fork_id=self.id)
+            self._parent = None
 
     def executed(self, result: SandboxResult) -> None:
         """A cell has ended: the metadata says so, where the session has any."""
@@ -135,7 +139,7 @@ class Session:
             found = self._homes.pop(home.session_id, None)
         if found is None:
             return Session(home.workspace.parent, home.session_id, self.logger)
-        self._log(events.SESSION_FORKED, fork_id=home.session_id)
+        found._parent = self
         return found
 
     def entered(self) -> None:

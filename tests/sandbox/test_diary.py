@@ -1,0 +1,157 @@
+"""What a sandbox tells the application's log: cells, traps, limits, journeys, resumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from wasm_kernel import BaseSandbox, ExecutionPolicy, Resume, SandboxLogger, create_sandbox
+
+Opening = Callable[..., BaseSandbox]
+SECRET = "the_secret_name"
+
+
+class Heard(list[tuple[str, dict[str, Any]]]):
+    """Events by name, with their fields."""
+
+    def __init__(self, captured: CapturingLogger) -> None:
+        super().__init__((c.args[0], {**c.kwargs, "level": c.method_name}) for c in captured.calls)
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self if event == name]
+
+
+@pytest.fixture
+def captured() -> CapturingLogger:
+    return CapturingLogger()
+
+
+@pytest.fixture
+def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Opening]:
+    """Sandboxes on one workspace that the log hears."""
+    with ExitStack() as stack:
+
+        def one(resume: Resume = Resume.NEVER, quiet: bool = False, **limits: Any) -> BaseSandbox:
+            made = create_sandbox(
+                workspace=tmp_path / "app",
+                policy=ExecutionPolicy(**limits),
+                logger=SandboxLogger(captured),
+                session_id="abc-123",
+                resume=resume,
+                quiet=quiet,
+            )
+            stack.callback(made.close)
+            return made
+
+        yield one
+    assert SECRET not in str(captured.calls)
+
+
+def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, captured: CapturingLogger) -> None:
+    sandbox = opened()
+    sandbox.execute("x = 1")
+    sandbox.execute(f"import os; {SECRET} = 1; os.abort()")
+    heard = Heard(captured)
+    assert heard.of("execution.trap") == [
+        {"runtime": "python", "trap": "GuestCrashed", "session_id": "abc-123", "level": "warning"}
+    ]
+    assert heard.of("memory.rollback") == [{"to_cell": 1, "session_id": "abc-123", "level": "info"}]
+    assert [fields.get("error") for fields in heard.of("execution.complete")] == [
+        None,
+        "GuestCrashed",
+    ]
+
+
+def test_a_limit_is_named_by_its_field(opened: Opening, captured: CapturingLogger) -> None:
+    sandbox = opened(
+        cell_timeout=1.0,
+        grace_seconds=0.2,
+        stdout_bytes=100,
+        stderr_bytes=5_000,
+        display_count=3,
+        display_bytes=10_000,
+        workspace_bytes=1000,
+    )
+    met: dict[str, str] = {
+        "print('x' * 200)": "stdout_bytes",
+        "import sys; sys.stderr.write('x' * 9_000)": "stderr_bytes",
+        "for i in range(9): display(i)": "display_count",
+        "display('x' * 20_000)": "display_bytes",
+        "open('f', 'w').write('x' * 2000)": "workspace_bytes",
+        "while True: pass": "cell_timeout",
+        "1 + 1": "",
+    }
+    for code, limit in met.items():
+        captured.calls.clear()
+        sandbox.execute(code)
+        found = Heard(captured).of("execution.limit")
+        assert [fields["limit"] for fields in found] == ([limit] if limit else []), code
+
+
+def test_a_fuel_budget_is_a_limit(
+    opened: Opening, warm_metered: None, captured: CapturingLogger
+) -> None:
+    opened(fuel_budget=500_000_000).execute("while True: pass")
+    heard = Heard(captured)
+    assert heard.of("execution.trap")[0]["trap"] == "OutOfFuel"
+    assert heard.of("execution.limit")[0]["limit"] == "fuel_budget"
+
+
+def test_many_files_are_a_limit(opened: Opening, captured: CapturingLogger) -> None:
+    opened(workspace_files=3).execute("for i in range(9): open(f'f{i}', 'w').close()")
+    assert Heard(captured).of("execution.limit")[0]["limit"] == "workspace_files"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_journeys_are_told(opened: Opening, captured: CapturingLogger, inside: bool) -> None:
+    sandbox = opened()
+    for code in (f"{SECRET} = 1", "b = 2", "c = 3"):
+        sandbox.execute(code)
+    captured.calls.clear()
+    if inside:
+        for line in ("%undo 2", "%redo", "%checkpoint here", "%restore 1"):
+            assert sandbox.execute(line).success, line
+    else:
+        sandbox.undo(2)
+        sandbox.redo()
+        sandbox.checkpoint("here")
+        sandbox.restore(1)
+        sandbox.rollback()
+    heard = Heard(captured)
+    assert [(f["to_cell"], f["cells"]) for f in heard.of("memory.undo")] == [(1, 2)]
+    assert [f["cells"] for f in heard.of("memory.redo")] == [2]
+    assert [f["name"] for f in heard.of("memory.checkpoint")] == ["here"]
+    assert [f["to_cell"] for f in heard.of("memory.restore")] == [1]
+    assert len(heard.of("memory.rollback")) == (0 if inside else 1)
+
+
+def test_going_on_is_told(opened: Opening, captured: CapturingLogger) -> None:
+    for quiet in (False, True):
+        with opened(resume=Resume.ALWAYS) as sandbox:
+            sandbox.execute(f"{SECRET} = 1")
+        captured.calls.clear()
+        with opened(resume=Resume.ALWAYS, quiet=quiet) as sandbox:
+            said = sandbox.execute(f"print({SECRET})")
+        assert said.stdout == "1\n"
+        assert ("The session goes on" in said.stderr) is not quiet
+        (resumed,) = Heard(captured).of("memory.resume")
+        assert resumed["crashed"] is False
+        assert resumed["cell"] >= 1
+
+
+def test_trouble_is_told_without_the_cells_text(
+    opened: Opening, captured: CapturingLogger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened()
+    first.execute(f"{SECRET} = 1")
+    second = opened()
+    said = second.execute("1 + 1")
+    assert "Another process has this session open" in said.stderr
+    (trouble,) = Heard(captured).of("memory.trouble")
+    assert trouble["error"] == "another process has the session open"
+    assert trouble["level"] == "warning"
