@@ -31,13 +31,18 @@ class Content:
         Raises:
             OSError: one can't be read, or the other not be written.
         """
-        if size == 0 or self._cloned(source, target):
+        if size == 0 or self.clone(source, target):
             return
         os.ftruncate(target, size)
         for start, end in _stretches(source, size):
             self._copy_stretch(source, target, start, end)
 
-    def _cloned(self, source: int, target: int) -> bool:
+    def clone(self, source: int, target: int) -> bool:
+        """Make an empty file a clone of another; False where the file system can't.
+
+        Raises:
+            OSError: it could, and there is no room.
+        """
         if not self._clones:
             return False
         import fcntl

@@ -1,0 +1,244 @@
+"""Files are brought back to what they were, whatever happened to them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.versions.workspace import Workspace
+from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.versions.was import Unkept
+
+
+def test_a_file_that_was_made_is_removed(workspace: Workspace) -> None:
+    workspace.write("a", "new")
+    assert workspace.bring(1).removed == ["a"]
+    assert workspace.state == {}
+
+
+def test_a_file_that_was_written_to_holds_what_it_held(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.write("a", " and new", append=True)
+    assert workspace.bring(one).back == ["a"]
+    assert workspace.state == {"a": "old"}
+
+
+def test_a_file_that_was_removed_is_there_again(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    before = (workspace.root / "a").stat()
+    workspace.remove("a")
+    workspace.bring(one)
+    after = (workspace.root / "a").stat()
+    assert workspace.state == {"a": "old"}
+    assert (after.st_mtime_ns, after.st_mode) == (before.st_mtime_ns, before.st_mode)
+
+
+def test_a_file_that_was_renamed_has_its_name_again(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.rename("a", "b")
+    workspace.write("b", "changed in place")
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+
+
+def test_a_file_that_was_replaced_by_a_rename(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.write("a.tmp", "new")
+    workspace.rename("a.tmp", "a")
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+
+
+def test_folders_come_and_go_with_all_in_them(workspace: Workspace) -> None:
+    workspace.make_folder("d")
+    workspace.make_folder("d/e")
+    workspace.write("d/e/f", "deep")
+    one = workspace.commit()
+    workspace.remove_folder("d")
+    workspace.make_folder("g")
+    workspace.write("g/h", "new")
+    two = workspace.commit()
+    workspace.bring(one)
+    assert workspace.state == {"d": None, "d/e": None, "d/e/f": "deep"}
+    workspace.bring(two)
+    assert workspace.state == {"g": None, "g/h": "new"}
+
+
+def test_a_renamed_folder_is_where_it_was(workspace: Workspace) -> None:
+    workspace.make_folder("d")
+    workspace.write("d/f", "one")
+    one = workspace.commit()
+    workspace.rename("d", "e")
+    workspace.write("e/f", "two")
+    workspace.write("e/g", "three")
+    two = workspace.commit()
+    workspace.bring(one)
+    assert workspace.state == {"d": None, "d/f": "one"}
+    workspace.bring(two)
+    assert workspace.state == {"e": None, "e/f": "two", "e/g": "three"}
+
+
+def test_what_changed_its_kind(workspace: Workspace) -> None:
+    workspace.write("file", "text")
+    workspace.make_folder("folder")
+    workspace.write("folder/in", "x")
+    workspace.link("link", "file")
+    one = workspace.commit()
+    workspace.remove("file")
+    workspace.make_folder("file")
+    workspace.write("file/in", "y")
+    workspace.remove_folder("folder")
+    workspace.link("folder", "file")
+    workspace.remove("link")
+    workspace.write("link", "z")
+    two = workspace.commit()
+    workspace.bring(one)
+    assert workspace.state == workspace.states[one]
+    workspace.bring(two)
+    assert workspace.state == workspace.states[two]
+
+
+def test_a_link_out_of_the_workspace_is_never_followed(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_text("mine")
+    workspace.make_folder("d")
+    workspace.write("d/f", "old")
+    one = workspace.commit()
+    workspace.write("d/f", "new")
+    (workspace.root / "d" / "f").unlink()
+    (workspace.root / "d").rmdir()
+    (workspace.root / "d").symlink_to(outside)  # somebody else did that
+    missed = workspace.bring(one).missed
+    assert missed == [("d/f", Unkept("unwritable"))]
+    assert (outside / "f").read_text() == "mine"
+    assert [path.name for path in outside.iterdir()] == ["f"]
+
+
+def test_a_file_that_others_wrote_to_since_can_be_had_again(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.write("a", "cell")
+    two = workspace.commit()
+    (workspace.root / "a").write_text("editor")
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+    workspace.bring(two)
+    assert workspace.state == {"a": "editor"}
+
+
+def test_what_others_made_in_a_folder_stays(workspace: Workspace) -> None:
+    workspace.make_folder("d")
+    workspace.write("d/f", "cell")
+    (workspace.root / "d" / "theirs").write_text("x")
+    brought = workspace.bring(1)
+    assert brought.removed == ["d/f"]
+    assert brought.missed == [("d", Unkept("unwritable"))]
+    assert workspace.state == {"d": None, "d/theirs": "x"}
+
+
+def test_what_nobody_touched_is_left_alone(workspace: Workspace) -> None:
+    workspace.write("a", "same")
+    workspace.write("b", "old")
+    one = workspace.commit()
+    before = identity(str(workspace.root / "a"))
+    workspace.write("b", "new")
+    assert workspace.bring(one).back == ["b"]
+    assert identity(str(workspace.root / "a")) == before
+
+
+def test_a_file_that_is_what_it_was_is_no_change(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.rename("a", "b")
+    workspace.rename("b", "a")
+    brought = workspace.bring(one)
+    assert (brought.back, brought.removed, brought.missed) == ([], [], [])
+
+
+def test_bringing_twice_is_bringing_once(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.write("a", "new")
+    workspace.bring(one)
+    brought = workspace.bring(one)
+    assert (brought.back, brought.removed) == ([], [])
+
+
+def test_a_file_that_was_open_has_a_twin(workspace: Workspace) -> None:
+    """A copy of a file that is open at some commit stands for that file."""
+    workspace.write("a", "old")
+    one = workspace.commit()
+    first = identity(str(workspace.root / "a"))
+    workspace.write("a", "new")
+    workspace.bring(one, (first,))
+    second = identity(str(workspace.root / "a"))
+    assert first != second
+    assert workspace.versions.first_twin(second) == workspace.versions.first_twin(first)
+
+
+NAMES = ["a", "b", "d", "d/a", "d/b", "e", "e/a"]
+ACTS = ["write", "append", "remove", "link", "folder", "rename", "commit", "bring", "fold", "load"]
+
+
+def act(workspace: Workspace, what: str, name: str, other: str, number: int) -> None:
+    """Do something if it can be done."""
+    root = workspace.root
+    there = os.path.lexists(root / name)
+    is_folder = (root / name).is_dir() and not (root / name).is_symlink()
+    plain = not there or not (is_folder or (root / name).is_symlink())
+    parent = (root / name).parent
+    has_parent = parent.is_dir() and not parent.is_symlink()
+    if what in ("write", "append") and has_parent and plain:
+        workspace.write(name, f"{number}", append=what == "append")
+    elif what == "remove" and there and has_parent:
+        (workspace.remove_folder if is_folder else workspace.remove)(name)
+    elif what == "link" and not there and has_parent:
+        workspace.link(name, other)
+    elif what == "folder" and not there and has_parent:
+        workspace.make_folder(name)
+    elif what == "rename" and there and has_parent and not os.path.lexists(root / other):
+        above = (root / other).parent
+        if above.is_dir() and not above.is_symlink() and not f"{other}/".startswith(f"{name}/"):
+            workspace.rename(name, other)
+
+
+@given(st.data())
+def test_every_commit_can_be_brought_back(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        any_life(Workspace(Path(folder)), data)
+
+
+def any_life(workspace: Workspace, data: st.DataObject) -> None:
+    for number in range(data.draw(st.integers(1, 40))):
+        what = data.draw(st.sampled_from(ACTS))
+        if what == "commit":
+            workspace.commit()
+        elif what == "bring":
+            one = data.draw(st.sampled_from(workspace.commits))
+            assert workspace.bring(one).missed == []
+            assert workspace.state == workspace.states[one]
+        elif what == "fold" and len(workspace.commits) > 1:
+            workspace.forget(data.draw(st.sampled_from(workspace.commits[:-1])))
+        elif what == "load":
+            workspace.versions.close()
+            again = Workspace(workspace.root.parent, load=True)
+            workspace = again.load(workspace)
+            assert workspace.whole
+        else:
+            name, other = data.draw(st.sampled_from(NAMES)), data.draw(st.sampled_from(NAMES))
+            act(workspace, what, name, other, number)
+    for one in reversed(workspace.commits):
+        assert workspace.bring(one).missed == []
+        assert workspace.state == workspace.states[one]
+    workspace.versions.close()

@@ -1,0 +1,117 @@
+"""A workspace whose changes are told to `Versions` before they happen, as a guest's are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from wasm_kernel.engine.versions.bringing import Brought, bring
+from wasm_kernel.engine.versions.versions import Change, Versions
+
+PLENTY = 1 << 30
+Tree = dict[str, str | None]
+
+
+class Workspace:
+    """Files, and commits that are taken of them; `state` is what a test compares."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        most_bytes: int = PLENTY,
+        copy_bytes: int = PLENTY,
+        load: bool = False,
+    ) -> None:
+        self.root = folder / "app"
+        self.root.mkdir(exist_ok=True)
+        self.folder = folder / "kept"
+        self.versions = Versions(
+            self.root, self.folder, most_bytes=most_bytes, copy_bytes=copy_bytes
+        )
+        self.commits: list[int] = []
+        self.states: dict[int, Tree] = {}
+        self.whole = True
+        if not load:
+            self.versions.clear()
+            self.commit()
+
+    def load(self, other: Workspace) -> Workspace:
+        """Go on in another process with what this one kept."""
+        self.commits, self.states = list(other.commits), dict(other.states)
+        self.whole = self.versions.load(max(self.commits))
+        return self
+
+    def commit(self) -> int:
+        """A cell is over."""
+        one = max(self.commits, default=0) + 1
+        self.commits.append(one)
+        self.states[one] = self.state
+        self.versions.begin(one, self.commits)
+        return one
+
+    def forget(self, *some: int) -> None:
+        """Old commits are folded away."""
+        self.commits = [one for one in self.commits if one not in some]
+        self.versions.fold(self.commits)
+
+    @property
+    def state(self) -> Tree:
+        """Texts of files, `->` and the target of links, None for folders."""
+        found: Tree = {}
+        for path in sorted(self.root.rglob("*")):
+            name = str(path.relative_to(self.root))
+            if path.is_symlink():
+                found[name] = f"-> {path.readlink()}"
+            else:
+                found[name] = None if path.is_dir() else path.read_text()
+        return found
+
+    def bring(self, one: int, opened: tuple[str, ...] = ()) -> Brought:
+        """Bring the files back."""
+        return bring(self.versions, one, lambda path, found: None, opened)
+
+    def _touch(self, name: str, change: Change) -> None:
+        path = self.root / name
+        found = path.lstat() if os.path.lexists(path) else None
+        self.versions.touch(name, found, change)
+
+    def write(self, name: str, text: str, *, append: bool = False) -> None:
+        self._touch(name, Change.WRITE)
+        with (self.root / name).open("a" if append else "w") as file:
+            file.write(text)
+
+    def remove(self, name: str) -> None:
+        self._touch(name, Change.END)
+        (self.root / name).unlink()
+
+    def link(self, name: str, target: str) -> None:
+        self._touch(name, Change.END)
+        (self.root / name).symlink_to(target)
+
+    def make_folder(self, name: str) -> None:
+        self._touch(name, Change.END)
+        (self.root / name).mkdir()
+
+    def remove_folder(self, name: str) -> None:
+        """With all in it, as `shutil.rmtree` in a guest does."""
+        for path in sorted((self.root / name).rglob("*"), reverse=True):
+            self._touch(str(path.relative_to(self.root)), Change.END)
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+        self._touch(name, Change.END)
+        (self.root / name).rmdir()
+
+    def rename(self, old: str, new: str) -> None:
+        below = [str(p.relative_to(self.root / old)) for p in (self.root / old).rglob("*")]
+        for name in ("", *below):
+            self._touch(f"{old}/{name}".rstrip("/"), Change.MOVE)
+            self._touch(f"{new}/{name}".rstrip("/"), Change.END)
+        (self.root / old).rename(self.root / new)
+
+    def wipe(self) -> None:
+        """Everything kept is gone."""
+        shutil.rmtree(self.folder)

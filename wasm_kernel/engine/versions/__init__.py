@@ -1,0 +1,1 @@
+"""Earlier versions of the workspace's files, so that an undo can bring them back."""

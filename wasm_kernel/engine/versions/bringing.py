@@ -1,0 +1,183 @@
+"""Bringing the workspace's files back to what they were at a commit, one by one.
+
+Each file is the old one or the new one at every moment: it is made aside and renamed. Nothing is
+followed out of the workspace; what is replaced is kept like anything that changes, so that going
+back again is possible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wasm_kernel.engine.descent import Descent
+from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.versions.store import Changed, checksum_of
+from wasm_kernel.engine.versions.versions import Change, Versions
+from wasm_kernel.engine.versions.was import File, Folder, Link, Nothing, Unkept, Was
+
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+Changing = Callable[[str, os.stat_result | None], None]
+"""Hears of each path that is about to change, and what is there."""
+
+
+@dataclass
+class Brought:
+    """What came of it, as paths in the workspace: files and links that are there again or hold
+    what they held, those that are gone, and those that could not be brought back.
+    """
+
+    back: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    missed: list[tuple[str, Unkept]] = field(default_factory=list)
+
+
+def bring(versions: Versions, one: int, changing: Changing, opened: Collection[str]) -> Brought:
+    """Bring all files back to commit `one`.
+
+    Args:
+        versions: What was kept.
+        one: The commit; everything about it is known (`Versions.complete`).
+        changing: Hears what changes.
+        opened: The identities of files that are open at any commit.
+    """
+    state = {path: was for path, was in versions.state(one).items() if not path.startswith("/")}
+    work = _Work(versions, changing, frozenset(map(versions.first_twin, opened)))
+    deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
+    for path in deepest_first:
+        work.attempt(path, state[path], work.clear)
+    for path in reversed(deepest_first):
+        if isinstance(state[path], Folder):
+            work.attempt(path, state[path], work.make_folder)
+    for path in sorted(state):
+        if isinstance(state[path], File | Link):
+            work.attempt(path, state[path], work.put)
+    return work.brought
+
+
+class _Work:
+    """The steps; each is undone by none, and repeated without harm."""
+
+    def __init__(self, versions: Versions, changing: Changing, opened: Collection[str]) -> None:
+        self._versions = versions
+        self._changing = changing
+        self._opened = opened
+        self._missed: set[str] = set()
+        self.brought = Brought()
+
+    def attempt(self, path: str, was: Was, step: Callable[[str, Was, str, int], None]) -> None:
+        """Do a step for a path; what goes wrong is noted."""
+        if path in self._missed:
+            return
+        try:
+            with _folder_of(self._versions.root, path, make=step == self.put) as (folder, name):
+                step(path, was, name, folder)
+        except Changed:
+            self._miss(path, Unkept("changed"))
+        except OSError as problem:
+            if step == self.clear and (problem.errno in _NOWHERE or not isinstance(was, Nothing)):
+                return  # nothing is there, or another step will find out
+            self._miss(path, Unkept("unwritable"))
+
+    def _miss(self, path: str, why: Unkept) -> None:
+        self._missed.add(path)
+        self.brought.missed.append((path, why))
+
+    def clear(self, path: str, was: Was, name: str, folder: int) -> None:
+        """Remove what can't stay."""
+        if isinstance(was, Unkept):
+            self._miss(path, was)
+            return
+        found = os.lstat(name, dir_fd=folder)
+        is_folder = stat.S_ISDIR(found.st_mode)
+        if isinstance(was, Folder) and is_folder:
+            return
+        if isinstance(was, File | Link) and not is_folder:
+            return  # it is replaced when the other is ready
+        if isinstance(was, File):
+            self._versions.store.check(was)
+        self._change(path, found)
+        if is_folder:
+            os.rmdir(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)
+            if isinstance(was, Nothing):
+                self.brought.removed.append(path)
+
+    def make_folder(self, path: str, was: Was, name: str, folder: int) -> None:
+        """Make a folder that was there."""
+        if _found(name, folder) is None:
+            self._change(path, None)
+            os.mkdir(name, dir_fd=folder)
+
+    def put(self, path: str, was: Was, name: str, folder: int) -> None:
+        """Put a file or a link in its place."""
+        found = _found(name, folder)
+        if isinstance(was, Link):
+            if found is None or not stat.S_ISLNK(found.st_mode) or _text(name, folder) != was.text:
+                self._change(path, found)
+                self._link(was.text, name, folder)
+                self.brought.back.append(path)
+            return
+        assert isinstance(was, File)
+        if found is not None and self._is_there(path, was, found):
+            return
+        self._versions.store.check(was)
+        self._change(path, found)
+        self._versions.store.put(was, name, folder)
+        self.brought.back.append(path)
+        if self._versions.first_twin(was.identity) in self._opened:
+            self._versions.pair(was.identity, identity(str(self._versions.host(path))))
+
+    def _is_there(self, path: str, was: File, found: os.stat_result) -> bool:
+        """Whether a file is the very one that was there, or holds the same."""
+        if self._versions.store.is_at(was, found):
+            return True
+        if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
+            return False
+        file = self._versions.host(path)
+        same = was.checksum is not None and checksum_of(file, was.size) == was.checksum
+        return same or identity(str(file)) == was.identity
+
+    def _link(self, text: str, name: str, folder: int) -> None:
+        aside = self._versions.store.path(0)
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(text)
+        os.rename(aside, name, dst_dir_fd=folder)
+
+    def _change(self, path: str, found: os.stat_result | None) -> None:
+        self._changing(path, found)
+        self._versions.touch(path, found, Change.END)
+
+
+def _found(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+
+
+def _text(name: str, folder: int) -> str:
+    return os.readlink(name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _folder_of(root: Path, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
+    """The folder that a path lies in, open, and its name there; no link is followed."""
+    *way, name = path.split("/")
+    with Descent(root) as descent:
+        for part in way:
+            try:
+                descent.enter(part)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                os.mkdir(part, dir_fd=descent.fd)
+                descent.enter(part)
+        yield descent.fd, name

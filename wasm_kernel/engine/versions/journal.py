@@ -1,0 +1,107 @@
+"""The entries on disk: a file that only grows, and is now and then written anew.
+
+Version 1 of the format: lines of UTF-8, each a JSON object, a space, and the CRC-32 of the object's
+text in eight hexadecimal digits. The first object has `versions` (the format's version) and
+`complete`; the others are entries (`was.py`), or have
+
+- `lost` and `why`: a content of the store is no more;
+- `twins`: two identities that name one and the same file to the guest.
+
+An entry is written before what it speaks of happens. A last line that is cut off speaks of
+something that did not; any other damage means that nobody knows what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.engine.memory.aside import written_aside
+from wasm_kernel.errors import HistoryError
+
+VERSION = 1
+_NAME = "journal"
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """The journal in one folder; close it. The guest's thread owns it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / _NAME
+        self._descriptor = -1
+        self.appended = 0  # lines since it was written anew
+
+    def read(self) -> list[Line]:
+        """All lines but the first, whose `complete` comes as a line of its own; none for no file.
+
+        Raises:
+            HistoryError: it is damaged, or of another version.
+            OSError: it can't be read.
+        """
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return []
+        whole, _, _ = data.rpartition(b"\n")
+        lines = [_parsed(line) for line in whole.split(b"\n")]
+        if lines[0].get("versions") != VERSION:
+            raise HistoryError("the record of earlier files has another version")
+        return lines
+
+    def write(self, complete: int, lines: Iterable[Line]) -> None:
+        """Write it anew.
+
+        Raises:
+            OSError: it can't be written; it is as it was.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with written_aside(self._path) as file:
+            for line in ({"versions": VERSION, "complete": complete}, *lines):
+                file.write(_written(line))
+        self.close()
+        self.appended = 0
+
+    def append(self, line: Line) -> None:
+        """Add a line to one that was written.
+
+        Raises:
+            OSError: it can't be added.
+        """
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._path, _APPEND)
+        data = _written(line)
+        if os.write(self._descriptor, data) != len(data):
+            raise OSError(28, os.strerror(28))
+        self.appended += 1
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def clear(self) -> None:
+        """Remove it."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _written(line: Line) -> bytes:
+    text = json.dumps(line, separators=(",", ":")).encode()
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def _parsed(line: bytes) -> Line:
+    text, _, checksum = line.rpartition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise HistoryError("the record of earlier files is damaged")
+    found: Line = json.loads(text)
+    return found
