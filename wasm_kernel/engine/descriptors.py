@@ -19,6 +19,7 @@ from typing import Any
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.files import Files
+from wasm_kernel.engine.identity import identity
 from wasm_kernel.engine.opened import Opened, identity_in
 from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopens
 from wasm_kernel.engine.reach import Reach
@@ -81,20 +82,24 @@ class Descriptors:
 
     def save(self) -> tuple[OpenFile, ...]:
         """What is open now."""
-        return tuple(
-            OpenFile(
-                fd,
-                opened.preopen.guest,
-                None if opened.parts is None else "/".join(opened.parts),
-                self.offset(fd, self._scratch + _ANSWER_AT),
-                opened.flags,
-                opened.rights,
-                opened.inheriting,
-                opened.fdflags,
-                opened.identify(),
-            )
-            for fd, opened in sorted(self._files.opened().items())
-        )
+        return tuple(self._saved(fd, opened) for fd, opened in sorted(self._files.opened().items()))
+
+    def _saved(self, fd: int, opened: Opened) -> OpenFile:
+        guest = opened.preopen.guest
+        path = None if opened.parts is None else "/".join(opened.parts)
+        name = opened.identify()
+        if opened.loose:
+            guest, path, name = self._loose(opened.loose)
+        offset = self.offset(fd, self._scratch + _ANSWER_AT)
+        how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
+        return OpenFile(fd, guest, path, offset, *how, name)
+
+    def _loose(self, called: str) -> tuple[str, str, str]:
+        """Where a file without a name lies, as the host opens it, and its identity."""
+        versions = self._files.versions
+        workspace = next(preopen for preopen in self._preopens.all if preopen.tracked)
+        host = versions.host(called)
+        return workspace.guest, str(host.relative_to(workspace.host)), identity(str(host))
 
     def restore(self, table: Sequence[OpenFile]) -> list[OpenFile]:
         """Open the files of a table again.
@@ -131,10 +136,13 @@ class Descriptors:
         """Go on with the file under `wanted.fd`; False where it is another than it was."""
         preopen = next(p for p in self._preopens.all if p.guest == wanted.guest)
         parts = tuple(part for part in (wanted.path or "").split("/") if part)
-        if wanted.identity not in ("", identity_in(preopen, parts)):
+        versions, name = self._files.versions, identity_in(preopen, parts)
+        twin = versions.record.first_twin
+        if wanted.identity and twin(wanted.identity) != twin(name):
             return False
-        how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags, wanted.identity)
-        self._files.adopt(wanted.fd, Opened(preopen, parts, *how))
+        how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags, name)
+        loose = versions.loose.called(wanted.path or "", versions.root) if preopen.tracked else ""
+        self._files.adopt(wanted.fd, Opened(preopen, parts, *how, loose=loose))
         if wanted.offset and not wanted.flags & abi.O_DIRECTORY:
             self._call("fd_seek", wanted.fd, wanted.offset, _SET, self._scratch + _ANSWER_AT)
         return True

@@ -14,6 +14,7 @@ from wasm_kernel.engine.paths import Paths
 from wasm_kernel.engine.quota import Quota, key_of
 from wasm_kernel.engine.refused import Refused
 from wasm_kernel.engine.shadow import Call, Shadow
+from wasm_kernel.engine.versions.versions import Change, Versions
 
 _Status = os.stat_result | None
 
@@ -21,11 +22,14 @@ _Status = os.stat_result | None
 class Edits:
     """The calls of one guest. Only the guest's thread uses it."""
 
-    def __init__(self, paths: Paths, table: Table, changes: Changes, quota: Quota) -> None:
+    def __init__(
+        self, paths: Paths, table: Table, changes: Changes, quota: Quota, versions: Versions
+    ) -> None:
         self._paths = paths
         self._table = table
         self._changes = changes
         self._quota = quota
+        self._versions = versions
 
     def shadows(self) -> dict[str, Shadow]:
         """The calls, by WASI's name."""
@@ -41,6 +45,7 @@ class Edits:
     def _create_folder(self, call: Call) -> int:
         place = self._paths.place(call, 0, 1)
         self._admit(place)
+        self._versions.make(place.path)
         answer = call.forward()
         if answer == abi.SUCCESS:
             self._came(place, 1)
@@ -49,6 +54,7 @@ class Edits:
     def _remove_folder(self, call: Call) -> int:
         place = self._paths.place(call, 0, 1)
         before = place.status()
+        self._versions.touch(place.path, before, Change.END)
         answer = call.forward()
         if answer == abi.SUCCESS:
             self._came(place, -1)
@@ -58,9 +64,12 @@ class Edits:
     def _unlink(self, call: Call) -> int:
         place = self._paths.place(call, 0, 1)
         before = place.status()
+        loose = self._keep(place, before)
         answer = call.forward()
         if answer == abi.SUCCESS:
-            self._gone(place, before)
+            self._gone(place, before, loose)
+        elif loose:
+            self._versions.loose.remove(loose)
         return answer
 
     def _link(self, call: Call) -> int:
@@ -69,6 +78,7 @@ class Edits:
         status = old.status()
         size = 0 if status is None or old.preopen.counted else _length(status)
         self._admit(new, size)
+        self._versions.make(new.path)
         answer = call.forward()
         if answer == abi.SUCCESS and status is not None:
             self._came(new, 1, size)
@@ -82,6 +92,7 @@ class Edits:
             raise Refused(abi.ENOENT)
         place = self._paths.place(call, 2, 3)
         self._admit(place)
+        self._versions.make(place.path)
         answer = call.forward()
         if answer == abi.SUCCESS and (status := place.status()) is not None:
             self._came(place, 1)
@@ -94,13 +105,15 @@ class Edits:
         inside = self._outline(old, new, moved)
         if moved is not None and not old.preopen.counted:
             self._admit(new, inside.size, inside.count)
+        same = replaced is not None and moved is not None and key_of(replaced) == key_of(moved)
+        loose = "" if same else self._keep_moved(old, new, moved, replaced, inside)
         answer = call.forward()
-        if answer != abi.SUCCESS or moved is None:
-            return answer
-        if replaced is not None and key_of(replaced) == key_of(moved):
-            return answer  # two names of one file: nothing happens
+        if answer != abi.SUCCESS or moved is None or same:
+            if loose:
+                self._versions.loose.remove(loose)
+            return answer  # where both are names of one file, nothing happens
         if replaced is not None:
-            self._gone(new, replaced)
+            self._gone(new, replaced, loose)
         if old.preopen.counted is not new.preopen.counted:
             self._came(old, -inside.count, -inside.size)
             self._came(new, inside.count, inside.size)
@@ -134,7 +147,29 @@ class Edits:
             if new.path is not None:
                 self._changes.touch(f"{new.path}/{name}", None)
 
-    def _gone(self, place: Place, before: _Status) -> None:
+    def _keep(self, place: Place, before: _Status) -> str:
+        """What stands at a place is about to lose its name; what it is called then, if open."""
+        self._versions.touch(place.path, before, Change.END)
+        if before is None or not stat.S_ISREG(before.st_mode) or not self._versions.keeps:
+            return ""
+        opened = place.preopen.writable and self._table.of(place, before)
+        return self._versions.loose.catch(place.host) if opened else ""
+
+    def _keep_moved(
+        self, old: Place, new: Place, moved: _Status, replaced: _Status, inside: Outline
+    ) -> str:
+        """As `_keep`, of what a rename is about to replace, and of all that it moves."""
+        if moved is None or not self._versions.keeps:
+            return ""
+        for name in ("", *sorted((*inside.names, *inside.folders), reverse=True)):
+            here, there = (f"{place.path}/{name}".rstrip("/") for place in (old, new))
+            if old.path is not None:
+                self._versions.touch_there(here, Change.MOVE)
+            if new.path is not None and name:
+                self._versions.touch(there, None, Change.END)
+        return self._keep(new, replaced)
+
+    def _gone(self, place: Place, before: _Status, loose: str = "") -> None:
         """A name was there and is not any more, or another file has it."""
         if before is None:
             return
@@ -144,7 +179,7 @@ class Edits:
             self._changes.touch(place.path, key_of(before))
             if place.preopen.counted:
                 self._quota.unnamed(before)
-        self._table.unnamed(place, before)
+        self._table.unnamed(place, before, loose)
 
     def _admit(self, place: Place, size: int = 0, files: int = 1) -> None:
         if place.preopen.counted:

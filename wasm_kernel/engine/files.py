@@ -29,6 +29,7 @@ from wasm_kernel.engine.quota import Quota, key_of
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.refused import Refused
 from wasm_kernel.engine.shadow import Call, Shadow
+from wasm_kernel.engine.versions.versions import Change, Versions
 
 _LOOKS = ("path_filestat_get", "path_filestat_set_times", "path_readlink")
 _WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
@@ -46,16 +47,18 @@ class Files:
         changes: Changes,
         *,
         quota: Quota,
+        versions: Versions,
         open_files: int,
     ) -> None:
+        self.versions = versions
         self._reach = reach
         self._changes = changes
         self._quota = quota
         self._open_files = open_files
         self._table = Table(preopens)
         self._paths = Paths(preopens, reach, self._table)
-        self._edits = Edits(self._paths, self._table, changes, quota)
-        self._growth = Growth(self._table, reach, tell, changes, quota)
+        self._edits = Edits(self._paths, self._table, changes, quota, versions)
+        self._growth = Growth(self._table, reach, tell, changes, quota=quota, versions=versions)
 
     def use_scratch(self, at: int) -> None:
         """Guest memory that belongs to the host lies at `at`; it begins with a dot."""
@@ -96,6 +99,9 @@ class Files:
         status = Place(opened.preopen, opened.parts).status()
         if status is not None:
             self._know(opened, status)
+        opened.gone = bool(opened.loose)
+        if opened.held is not None:
+            opened.held.nameless = opened.gone
 
     def _look(self, *, flags: int | None = None, path: int = 1) -> Shadow:
         def shadow(call: Call) -> int:
@@ -116,6 +122,8 @@ class Files:
         makes = before is None and how & abi.O_CREAT and place.preopen.counted
         if makes:
             self._quota.admit(1)
+        if how & (abi.O_CREAT if before is None else abi.O_TRUNC):
+            self.versions.touch(place.path, before, Change.WRITE)
         answer = call.forward()
         if answer != abi.SUCCESS:
             return answer if how & abi.O_CREAT else _found(place, answer)
@@ -166,8 +174,12 @@ class Files:
 
     def _closed(self, fd: int) -> None:
         opened = self._table.by_number.pop(fd, None)
-        if opened is not None and opened.held is not None:
+        if opened is None:
+            return
+        if opened.held is not None:
             self._quota.closed(opened.held)
+        if opened.loose in self.versions.loose.fresh and not self._table.calls(opened.loose):
+            self.versions.loose.remove(opened.loose)
 
     def _renumber(self, call: Call) -> int:
         old, new = call.args

@@ -14,6 +14,7 @@ from wasm_kernel.engine.opened import Opened, Table
 from wasm_kernel.engine.quota import Full, Quota
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call, Shadow
+from wasm_kernel.engine.versions.versions import Versions
 
 _IOVEC = struct.Struct("<II")
 
@@ -29,9 +30,17 @@ class Growth:
     """
 
     def __init__(
-        self, table: Table, reach: Reach, tell: Tell, changes: Changes, quota: Quota
+        self,
+        table: Table,
+        reach: Reach,
+        tell: Tell,
+        changes: Changes,
+        *,
+        quota: Quota,
+        versions: Versions,
     ) -> None:
         self._table = table
+        self._versions = versions
         self._reach = reach
         self._tell = tell
         self._changes = changes
@@ -79,6 +88,7 @@ class Growth:
         start = size if start is None else start
         if held is not None:
             self._make_room(call, start, size)
+        self._keep(opened)
         answer = call.forward()
         if answer == abi.SUCCESS and (written := self._reach.read_word(out)):
             self._changed(opened, max(size, start + written))
@@ -116,6 +126,7 @@ class Growth:
         more = size - opened.held.size if opened.held is not None else 0
         if more > 0 and self._quota.room(more) < more:
             raise Full
+        self._keep(opened)
         answer = call.forward()
         if answer == abi.SUCCESS:
             self._changed(opened, size)
@@ -127,6 +138,11 @@ class Growth:
         if answer == abi.SUCCESS and opened is not None:
             opened.fdflags = call.args[1]
         return answer
+
+    def _keep(self, opened: Opened) -> None:
+        """A file is about to change."""
+        if opened.key is not None:
+            self._versions.write(opened.loose or opened.path, opened.key)
 
     def _changed(self, opened: Opened, size: int) -> None:
         """A file's content changed, and it is so long now."""

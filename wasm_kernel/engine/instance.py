@@ -11,7 +11,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import wasmtime
@@ -30,6 +30,7 @@ from wasm_kernel.engine.reach import OutOfBounds, Reach
 from wasm_kernel.engine.seams import Stop
 from wasm_kernel.engine.time import GuestTime
 from wasm_kernel.engine.traps import classify
+from wasm_kernel.engine.versions.versions import Versions, nothing_kept
 from wasm_kernel.engine.waits import Waits
 from wasm_kernel.errors import GuestCrashed
 
@@ -41,7 +42,7 @@ PAGE = 65_536  # bytes of a wasm page
 class Surroundings:
     """What an instance finds around it, and what outlives it.
 
-    `handler` answers the door; `clock`, `streams` and `changes` belong to the sandbox.
+    `handler` answers the door; `clock`, `streams`, `changes` and `versions` belong to the sandbox.
     `clock_before` is what the guest's monotonic clock showed in the instance before, in
     nanoseconds.
     """
@@ -57,6 +58,7 @@ class Surroundings:
     workspace_bytes: int
     workspace_files: int
     clock_before: int = 0
+    versions: Versions = field(default_factory=nothing_kept)
 
 
 class Instance:
@@ -136,6 +138,7 @@ class Instance:
             self._tell,
             around.changes,
             quota=quota,
+            versions=around.versions,
             open_files=around.open_files,
         )
         writes = Writes(around.streams, reach)

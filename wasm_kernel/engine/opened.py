@@ -68,7 +68,8 @@ class Opened:
 
     `parts` is None where its name is not known; it has none any more where it is `gone`. `key`
     tells it from others, `identity` even from later ones (`identity.py`). `held` where its length
-    counts. `listing` is a folder's content as the guest reads it.
+    counts. `listing` is a folder's content as the guest reads it. `loose` is what it is called
+    where it has lost its last name (`versions/loose.py`).
     """
 
     preopen: Preopen
@@ -82,6 +83,7 @@ class Opened:
     held: Held | None = None
     gone: bool = False
     listing: Listing | None = None
+    loose: str = ""
 
     @property
     def path(self) -> str | None:
@@ -129,12 +131,19 @@ class Table:
             if below and not opened.gone and opened.preopen is place.preopen:
                 yield opened
 
-    def unnamed(self, place: Place, status: os.stat_result | None) -> None:
-        """What stood at a place has lost this name."""
-        if status is None:
-            return
-        for opened in self.at(place):
-            opened.gone = opened.key == key_of(status)
+    def unnamed(self, place: Place, status: os.stat_result | None, loose: str = "") -> None:
+        """What stood at a place has lost this name, and is called `loose` from now on."""
+        for opened in self.of(place, status):
+            opened.gone, opened.loose = True, loose
+
+    def of(self, place: Place, status: os.stat_result | None) -> list[Opened]:
+        """The descriptors of what stands at a place, which has this status."""
+        key = None if status is None else key_of(status)
+        return [opened for opened in self.at(place) if opened.key == key]
+
+    def calls(self, loose: str) -> bool:
+        """Whether a file without a name is open."""
+        return any(opened.loose == loose for opened in self.by_number.values())
 
     def moved(self, old: Place, new: Place) -> None:
         """What stood at a place, or below it, stands elsewhere now."""

@@ -13,12 +13,13 @@ from wasm_kernel.engine import walk
 class Outline:
     """What lies in a folder.
 
-    `names` are its files and links, by their paths below it, with device and number; `count` also
-    counts the folders, itself among them; `size` is the bytes of its files, `longest` the bytes of
-    the longest path.
+    `names` are its files and links, by their paths below it, with device and number, `folders` the
+    folders in it; `count` is of all these and itself; `size` is the bytes of its files, `longest`
+    the bytes of the longest path.
     """
 
     names: dict[str, tuple[int, int]] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
     count: int = 1
     size: int = 0
     longest: int = 0
@@ -37,6 +38,7 @@ def outline(folder: str) -> Outline:
             found.count += 1
             found.longest = max(found.longest, len(os.fsencode(path)))
             if entry.is_folder:
+                found.folders.append(path)
                 continue
             try:
                 status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)

@@ -184,7 +184,9 @@ def test_a_file_that_was_open_has_a_twin(workspace: Workspace) -> None:
     workspace.bring(one, (first,))
     second = identity(str(workspace.root / "a"))
     assert first != second
-    assert workspace.versions.first_twin(second) == workspace.versions.first_twin(first)
+    assert workspace.versions.record.first_twin(second) == workspace.versions.record.first_twin(
+        first
+    )
 
 
 NAMES = ["a", "b", "d", "d/a", "d/b", "e", "e/a"]
@@ -231,7 +233,7 @@ def any_life(workspace: Workspace, data: st.DataObject) -> None:
         elif what == "fold" and len(workspace.commits) > 1:
             workspace.forget(data.draw(st.sampled_from(workspace.commits[:-1])))
         elif what == "load":
-            workspace.versions.close()
+            workspace.versions.record.close()
             again = Workspace(workspace.root.parent, load=True)
             workspace = again.load(workspace)
             assert workspace.whole
@@ -241,4 +243,4 @@ def any_life(workspace: Workspace, data: st.DataObject) -> None:
     for one in reversed(workspace.commits):
         assert workspace.bring(one).missed == []
         assert workspace.state == workspace.states[one]
-    workspace.versions.close()
+    workspace.versions.record.close()

@@ -26,9 +26,9 @@ class Workspace:
     ) -> None:
         self.root = folder / "app"
         self.root.mkdir(exist_ok=True)
-        self.folder = folder / "kept"
+        self.private = folder / "private"
         self.versions = Versions(
-            self.root, self.folder, most_bytes=most_bytes, copy_bytes=copy_bytes
+            self.root, self.private, most_bytes=most_bytes, copy_bytes=copy_bytes
         )
         self.commits: list[int] = []
         self.states: dict[int, Tree] = {}
@@ -114,4 +114,4 @@ class Workspace:
 
     def wipe(self) -> None:
         """Everything kept is gone."""
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.private)

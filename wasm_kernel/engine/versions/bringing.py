@@ -47,8 +47,8 @@ def bring(versions: Versions, one: int, changing: Changing, opened: Collection[s
         changing: Hears what changes.
         opened: The identities of files that are open at any commit.
     """
-    state = {path: was for path, was in versions.state(one).items() if not path.startswith("/")}
-    work = _Work(versions, changing, frozenset(map(versions.first_twin, opened)))
+    state = versions.state(one)
+    work = _Work(versions, changing, frozenset(map(versions.record.first_twin, opened)))
     deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
     for path in deepest_first:
         work.attempt(path, state[path], work.clear)
@@ -132,8 +132,8 @@ class _Work:
         self._change(path, found)
         self._versions.store.put(was, name, folder)
         self.brought.back.append(path)
-        if self._versions.first_twin(was.identity) in self._opened:
-            self._versions.pair(was.identity, identity(str(self._versions.host(path))))
+        if self._versions.record.first_twin(was.identity) in self._opened:
+            self._versions.record.pair(was.identity, identity(str(self._versions.host(path))))
 
     def _is_there(self, path: str, was: File, found: os.stat_result) -> bool:
         """Whether a file is the very one that was there, or holds the same."""

@@ -13,6 +13,7 @@ something that did not; any other damage means that nobody knows what is missing
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -37,7 +38,6 @@ class Journal:
         self._folder = folder
         self._path = folder / _NAME
         self._descriptor = -1
-        self.appended = 0  # lines since it was written anew
 
     def read(self) -> list[Line]:
         """All lines but the first, whose `complete` comes as a line of its own; none for no file.
@@ -67,7 +67,6 @@ class Journal:
             for line in ({"versions": VERSION, "complete": complete}, *lines):
                 file.write(_written(line))
         self.close()
-        self.appended = 0
 
     def append(self, line: Line) -> None:
         """Add a line to one that was written.
@@ -79,8 +78,7 @@ class Journal:
             self._descriptor = os.open(self._path, _APPEND)
         data = _written(line)
         if os.write(self._descriptor, data) != len(data):
-            raise OSError(28, os.strerror(28))
-        self.appended += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Close the file; idempotent."""

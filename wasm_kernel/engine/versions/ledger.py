@@ -86,7 +86,7 @@ class Ledger:
         return folded
 
     def cut(self, last: int) -> Ledger:
-        """The same where commits after `last` were lost; `last` is the one that changes came after."""
+        """The same where commits after `last` were lost: what changed since changed after it."""
         cut = Ledger(self.complete)
         for entry in self:
             cut.add(replace(entry, since=min(entry.since, last)))

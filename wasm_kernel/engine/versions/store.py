@@ -148,7 +148,7 @@ class Store:
             raise Changed
 
     def _sum(self, number: int, size: int) -> int | None:
-        """The checksum of a content; None for one that is so large that reading it would take long."""
+        """The checksum of a content; None for one that it would take too long to read."""
         return checksum_of(self.path(number), size) if size <= self._copy_bytes else None
 
     def put(self, was: File, name: str, folder: int) -> None:

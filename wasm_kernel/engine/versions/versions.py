@@ -15,14 +15,14 @@ from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
 
-from wasm_kernel.engine.versions.journal import Journal, Line
-from wasm_kernel.engine.versions.ledger import Ledger
+from wasm_kernel.engine.versions.loose import Loose
+from wasm_kernel.engine.versions.record import Record
 from wasm_kernel.engine.versions.store import Key, Store, TooLarge
-from wasm_kernel.engine.versions.was import Entry, File, Folder, Link, Nothing, Unkept, Was
-from wasm_kernel.errors import HistoryError
+from wasm_kernel.engine.versions.was import File, Folder, Link, Nothing, Unkept, Was
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FOLD_AFTER = 20  # commits
+_KEPT, _LOOSE = "files", "loose"
 
 
 class Change(Enum):
@@ -38,115 +38,80 @@ class Versions:
 
     Args:
         root: The workspace.
-        folder: Where they are kept, on the same file system.
+        private: The host's own folder in it, where they are kept.
         most_bytes: The most they may take; 0 to keep none.
         copy_bytes: The largest file that is copied where it can't be cloned.
 
     Attributes:
-        told: Paths, with why and how many bytes, that could not be kept; whoever tells the user
-            takes them away.
-        trouble: Why nothing can be kept any more, until it can again.
+        root: The workspace.
+        store: The contents.
+        record: What is known.
+        loose: Files without a name.
+        unkept: Paths that could not be kept, and why; whoever tells the user takes them away.
     """
 
-    def __init__(self, root: Path, folder: Path, *, most_bytes: int, copy_bytes: int) -> None:
+    def __init__(self, root: Path, private: Path, *, most_bytes: int, copy_bytes: int) -> None:
         self.root = root
         self._most_bytes = most_bytes
-        self._journal = Journal(folder)
-        self.store = Store(folder, copy_bytes)
-        self._ledger = Ledger()
-        self._since = 0
+        self.record = Record(private / _KEPT)
+        self.store = Store(private / _KEPT, copy_bytes)
+        self.loose = Loose(private / _LOOSE)
         self._files: dict[int, File] = {}
         self._own: dict[int, int] = {}  # the bytes of contents that lie nowhere else, oldest first
         self._commits = 0
-        self._twins: dict[str, str] = {}
-        self.told: list[tuple[str, Unkept]] = []
-        self.trouble: OSError | None = None
+        self.unkept: list[tuple[str, Unkept]] = []
 
     @property
     def keeps(self) -> bool:
         """Whether anything is kept at all."""
         return self._most_bytes > 0
 
-    def clear(self) -> None:
-        """Begin anew, with a history that begins."""
-        self._open(Ledger(), 0)
-        self.store.clear()
+    def clear(self, last: int = 0) -> None:
+        """Begin anew: all files are as they were at commit `last`."""
+        self.record.begin(last)
+        self._begin()
 
     def load(self, last: int) -> bool:
         """Go on with what an earlier process kept, up to commit `last`.
 
-        False where that is damaged: only what changes from now on can be brought back.
+        False where there is nothing, or it is damaged: only what changes after the next commit can
+        be brought back.
         """
-        try:
-            lines = self._journal.read()
-            ledger = self._read(lines).cut(last) if lines else Ledger(last)
-        except (HistoryError, OSError, KeyError, TypeError, ValueError, AttributeError):
-            lines, ledger = [], None
-        self._open(ledger or Ledger(last), last)
-        return ledger is not None
+        whole = self.record.load(last)
+        self._begin()
+        return whole
 
-    def _read(self, lines: list[Line]) -> Ledger:
-        ledger = Ledger(int(lines[0]["complete"]))
-        for line in lines[1:]:
-            if "lost" in line:
-                ledger.lose(int(line["lost"]), str(line["why"]))
-            elif "twins" in line:
-                self._pair(*line["twins"])
-            else:
-                ledger.add(Entry.of_json(line))
-        return ledger
-
-    def _open(self, ledger: Ledger, last: int) -> None:
-        self._ledger, self._since, self._commits = ledger, last, 0
-        if not self.keeps:
-            ledger.complete = last + 1
+    def _begin(self) -> None:
         try:
-            for number in self.store.open(ledger.contents if self.keeps else {}):
-                ledger.lose(number, "changed")
+            for number in self.store.open(self.record.contents):
+                self.record.lose(number, "changed")
         except OSError as problem:
-            self._fail(problem)
-        else:
-            self._write()
+            self.record.trouble = problem
+            return
+        self._write()
 
     def _write(self) -> None:
-        """Write the journal anew."""
-        twins = [{"twins": pair} for pair in self._twins.items()]
-        try:
-            self._journal.write(
-                self._ledger.complete, [*(e.as_json() for e in self._ledger), *twins]
-            )
-            self.trouble = None
-        except OSError as problem:
-            self._fail(problem)
-        self._files = self._ledger.contents
+        self.record.write()
+        self._files = self.record.contents
         alone = (n for n in self._files if not self.store.has_a_name_elsewhere(n))
         self._own = {number: self._files[number].size for number in alone}
 
-    def _fail(self, problem: OSError) -> None:
-        """The journal can't be written: what changed since the last commit is known to nobody."""
-        self.trouble = problem
-        self._ledger.complete = self._since + 1
-        try:
-            self._journal.clear()
-        except OSError:
-            self._journal.close()
-
     def begin(self, last: int, commits: Collection[int]) -> None:
         """Commit `last` was taken; all that are kept are `commits`."""
-        self._since = last
+        self.record.since = last
+        self.loose.fresh.clear()
         self._commits += 1
-        due = self._commits >= _FOLD_AFTER and len(self._ledger)
-        if self.keeps and (due or self.trouble is not None):
+        due = self._commits >= _FOLD_AFTER and len(self.record)
+        if self.keeps and (due or self.record.trouble is not None):
             self.fold(commits)
 
     def fold(self, commits: Collection[int]) -> None:
         """Let go of what no commit needs, and of the oldest where all is too much."""
-        before = self._files
-        self._ledger = self._ledger.folded(commits)
+        before, self._commits = self._files, 0
+        self.record.fold(commits)
         self._write()
         self._make_room(0)
-        self._commits = 0
-        if self.trouble is None:
+        if self.record.trouble is None:
             for number in before.keys() - self._files.keys():
                 self.store.remove(number)
 
@@ -156,19 +121,10 @@ class Versions:
             self._lose(next(iter(self._own)), "room")
 
     def _lose(self, number: int, why: str) -> None:
-        self._ledger.lose(number, why)
-        self._append({"lost": number, "why": why})
+        self.record.lose(number, why)
         self.store.remove(number)
         self._files.pop(number, None)
         self._own.pop(number, None)
-
-    def _append(self, line: Line) -> None:
-        if self.trouble is not None:
-            return
-        try:
-            self._journal.append(line)
-        except OSError as problem:
-            self._fail(problem)
 
     def touch(self, path: str | None, found: os.stat_result | None, change: Change) -> None:
         """What stands at a path is about to change; never raises.
@@ -178,16 +134,47 @@ class Versions:
             found: What stands there, links not followed; None for nothing.
             change: What is to happen to a file.
         """
-        if path is None or not self.keeps:
+        if not self.keeps:
             return
-        if not self._ledger.knows(path, self._since):
+        if path is not None and not self.record.knows(path):
             self._add(path, self._was(path, found, change))
         if change is Change.WRITE and found is not None:
             self.part((found.st_dev, found.st_ino))
 
-    def knows(self, path: str) -> bool:
-        """Whether what a path held at the last commit is kept already."""
-        return self._ledger.knows(path, self._since)
+    def make(self, path: str | None) -> None:
+        """Something is about to be made at a path, if there is nothing; never raises."""
+        if self.keeps and path is not None and self._status(path) is None:
+            self.touch(path, None, Change.END)
+
+    def touch_there(self, path: str, change: Change) -> None:
+        """The same, of whatever stands there."""
+        if self.keeps and not self.record.knows(path):
+            self.touch(path, self._status(path), change)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        try:
+            return self.host(path).lstat()
+        except (OSError, ValueError):
+            return None
+
+    def write(self, path: str | None, key: Key) -> None:
+        """A file that is open is about to be written to or cut; never raises.
+
+        Args:
+            path: Its path as for `touch`, or what `Loose` calls it.
+            key: What tells it from others.
+        """
+        if not self.keeps:
+            return
+        if path is not None and not self.record.knows(path):
+            self._open_file(path, key)
+        if key in self.store.shared:
+            self.part(key)
+
+    def _open_file(self, path: str, key: Key) -> None:
+        found = None if path in self.loose.fresh else self._status(path)
+        if found is not None and (found.st_dev, found.st_ino) == key:
+            self._add(path, self._was(path, found, Change.WRITE))
 
     def part(self, key: Key) -> None:
         """A file is about to be written to; what is kept of it may be the file itself."""
@@ -201,13 +188,11 @@ class Versions:
             self._lose(number, _why(problem))
 
     def _add(self, path: str, was: Was) -> None:
-        entry = Entry(self._since, path, was)
-        self._append(entry.as_json())
-        self._ledger.add(entry)
+        self.record.add(path, was)
         if isinstance(was, File):
             self._files[was.kept] = was
         elif isinstance(was, Unkept):
-            self.told.append((path, was))
+            self.unkept.append((path, was))
 
     def _was(self, path: str, found: os.stat_result | None, change: Change) -> Was:
         if found is None:
@@ -243,38 +228,21 @@ class Versions:
         return was
 
     def host(self, path: str) -> Path:
-        """Where a path of the workspace lies."""
-        return self.root / path
-
-    def complete(self, one: int) -> bool:
-        """Whether what all paths held at a commit is known."""
-        return self.keeps and one >= self._ledger.complete
+        """Where a path of the workspace, or what has none, lies."""
+        return self.loose.host(path) if path.startswith("/") else self.root / path
 
     def state(self, one: int) -> dict[str, Was]:
         """The paths that may hold something else now than at a commit, and what they held."""
-        return self._ledger.state(one)
-
-    def pair(self, one: str, other: str) -> None:
-        """Two identities name the same file to the guest."""
-        if one and other and one != other:
-            self._pair(one, other)
-            self._append({"twins": [one, other]})
-
-    def _pair(self, one: str, other: str) -> None:
-        self._twins[self.first_twin(other)] = self.first_twin(one)
-
-    def first_twin(self, identity: str) -> str:
-        """One and the same identity for all that name the same file."""
-        while (twin := self._twins.get(identity, identity)) != identity:
-            identity = twin
-        return identity
-
-    def close(self) -> None:
-        """Give the journal's file back."""
-        self._journal.close()
+        state = self.record.state(one)
+        return {path: was for path, was in state.items() if not path.startswith("/")}
 
 
 def _why(problem: OSError | TooLarge) -> str:
     if isinstance(problem, TooLarge):
         return "large"
     return "room" if problem.errno in _NO_ROOM else "unreadable"
+
+
+def nothing_kept() -> Versions:
+    """For a guest whose files nobody will bring back."""
+    return Versions(Path(), Path(), most_bytes=0, copy_bytes=0)

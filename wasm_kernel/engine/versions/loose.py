@@ -1,0 +1,77 @@
+"""Files that lose their last name while the guest has them open: temporary files, mostly.
+
+Such a file gets a name in the host's own folder, so that memory that speaks of it finds it again in
+a new guest and in another process. Here it is called by a slash and a number, as no path in the
+workspace is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+
+class Loose:
+    """The files in one folder. The guest's thread owns it.
+
+    Attributes:
+        fresh: Those that no commit knows yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last = 0
+        self.fresh: set[str] = set()
+
+    def host(self, called: str) -> Path:
+        """Where a file lies."""
+        return self._folder / called[1:]
+
+    def catch(self, path: str) -> str:
+        """What a file that is about to lose its name is called from now on; empty where it can't be
+        kept.
+        """
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._last = self._last or max(self._numbers(), default=0)
+            self._last += 1
+            called = f"/{self._last}"
+            os.link(path, self.host(called), follow_symlinks=False)
+        except OSError:
+            return ""
+        self.fresh.add(called)
+        return called
+
+    def _numbers(self) -> list[int]:
+        return [int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()]
+
+    def remove(self, called: str) -> None:
+        """A file is of no more use."""
+        self.fresh.discard(called)
+        with contextlib.suppress(OSError):
+            self.host(called).unlink()
+
+    def called(self, path: str, root: Path) -> str:
+        """What the file is called that a commit knows by this path below `root`; empty for none."""
+        name = path.removeprefix(f"{self.below(root)}/")
+        return f"/{name}" if name != path and name.isdecimal() else ""
+
+    def below(self, root: Path) -> str:
+        """The folder's path below `root`."""
+        return self._folder.relative_to(root).as_posix()
+
+    def sweep(self, needed: Collection[str]) -> list[str]:
+        """Remove all but those that are needed.
+
+        Returns:
+            What was removed.
+        """
+        try:
+            gone = [f"/{n}" for n in self._numbers() if f"/{n}" not in needed]
+        except OSError:
+            return []
+        for called in gone:
+            self.remove(called)
+        return gone
