@@ -31,7 +31,7 @@ from wasm_kernel.sessions import metadata
 folder = Path(sys.argv[1])
 for _ in range(200):
     metadata.touch(folder, folder.name)
-    time.sleep(0.001)
+    time.sleep(0.002)
 """
 
 

@@ -16,8 +16,6 @@ DOCUMENTS = sorted(scenarios.SCENARIOS)
 def names_in(document: str) -> list[str]:
     """The names of a document's tests, in the order of its file."""
     file = HERE / f"test_{document.replace('-', '_')}.py"
-    if not file.exists():
-        pytest.skip(f"{document} has no tests yet")
     tree = ast.parse(file.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     return [name for name in names if name.startswith("test_")]
@@ -44,3 +42,4 @@ def test_the_documents_are_as_long_as_they_are() -> None:
     assert counts["session-management"] == 25
     assert counts["workspace-operations"] == 35
     assert counts["metadata-and-pruning"] == 20
+    assert counts["session-design"] == 10

@@ -28,7 +28,7 @@ _MOST_BYTES = 1024 * 1024
 _NEW = "metadata.new"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block it
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_WAIT_SECONDS = 0.25  # for another process that writes the file
+_WAIT_SECONDS = 1.0  # for another process that writes the file
 _TICK = timedelta(microseconds=1)
 
 

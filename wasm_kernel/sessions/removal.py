@@ -15,9 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from wasm_kernel.engine import walk
-from wasm_kernel.engine.locks import try_lock
+from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.sessions.presence import alone
 
+_WAIT_SECONDS = 1.0  # for who has a last look at its metadata
 _ASIDE = ".wasm_kernel-removed-"
 _LEFT = re.compile(rf"{re.escape(_ASIDE)}[A-Za-z0-9-]+-[0-9a-f]{{8}}")
 
@@ -62,12 +63,12 @@ def finish(root: int) -> None:
         left = [entry.name for entry in listing if _LEFT.fullmatch(entry.name)]
     for aside in left:
         with suppress(OSError), walk.opened(aside, root, force=True) as folder:
-            _delete(root, aside, folder)
+            _delete(root, aside, folder, 0)
 
 
-def _delete(root: int, name: str, folder: int) -> None:
-    if not try_lock(folder):
-        return  # somebody deletes it just now
+def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
+    if not wait_lock(folder, seconds):
+        return  # somebody else deletes it just now
     walk.empty(folder)
     with suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=root)

@@ -1,0 +1,229 @@
+"""The design of session management: a test for each of its decisions and promises."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+import wasm_kernel
+from tests.specification.conftest import ID, Creating, Getting, Heard
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    RuntimeType,
+    SandboxLogger,
+    SandboxResult,
+    create_sandbox,
+    create_session_sandbox,
+    delete_session_path,
+    delete_session_workspace,
+    get_session_sandbox,
+    list_session_files,
+    read_session_file,
+    write_session_file,
+)
+
+STORE = """
+import sys
+from wasm_kernel import get_session_sandbox
+with get_session_sandbox(sys.argv[1]) as sandbox:
+    print(sandbox.execute(sys.argv[2]).stdout, end="")
+"""
+
+
+def in_another_process(session_id: str, code: str) -> str:
+    command = [sys.executable, "-c", STORE, session_id, code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+# Decision 1
+
+
+def test_stateless_session_helpers(create: Creating) -> None:
+    """The folder is all that a session is: any process that knows the id goes on with it."""
+    session_id, sandbox = create()
+    sandbox.execute("x = [1, 2]; open('file', 'w').write('kept')")
+    sandbox.close()
+    told = in_another_process(session_id, "x.append(3); print(x, open('file').read())")
+    assert told == "[1, 2, 3] kept\n"
+    again = get_session_sandbox(session_id)
+    with again:
+        assert again.execute("print(x)").stdout == "[1, 2, 3]\n"
+    assert not [name for name in wasm_kernel.__all__ if "Manager" in name]
+
+
+# Decision 2
+
+
+def test_session_id_as_directory_name(create: Creating, root: Path) -> None:
+    session_id, sandbox = create()
+    assert str(uuid.UUID(session_id)) == session_id
+    assert sandbox.workspace == root / session_id
+    assert not set("/\\.\0") & set(session_id)
+
+
+# Decision 3
+
+
+def test_file_operations_as_standalone_functions(create: Creating) -> None:
+    session_id, sandbox = create()
+    write_session_file(session_id, "in.txt", "from outside")
+    assert list_session_files(session_id) == ["in.txt"]  # no guest was started for that
+    assert sandbox.execute("print(open('in.txt').read())").stdout == "from outside\n"
+    sandbox.execute("open('out.txt', 'w').write('from inside')")
+    sandbox.close()
+    assert read_session_file(session_id, "out.txt") == b"from inside"
+    delete_session_path(session_id, "out.txt")
+    assert not [name for name in dir(BaseSandbox) if name.endswith(("_file", "_files"))]
+
+
+# Decision 4
+
+
+def test_session_id_in_the_results_metadata(get: Getting, warm: None) -> None:
+    assert get().execute("1").metadata["session_id"] == ID
+    assert "session_id" not in get_type_hints(SandboxResult)
+    with create_sandbox(workspace="plain") as plain:
+        assert "session_id" not in plain.execute("1").metadata
+
+
+# Session lifecycle
+
+
+def test_lifecycle_create_use_clean_up(create: Creating, get: Getting, root: Path) -> None:
+    session_id, sandbox = create(
+        runtime=RuntimeType.PYTHON, policy=ExecutionPolicy(), workspace_root=Path("workspace")
+    )
+    assert (root / session_id).is_dir()
+    sandbox.execute("open('/app/seen', 'w').write('x')")
+    used = get(session_id=session_id, runtime=RuntimeType.PYTHON)
+    assert used.execute("import os; print(os.listdir('/app'))").stdout == "['seen']\n"
+    used.close()
+    delete_session_workspace(session_id, workspace_root=Path("workspace"))
+    assert not (root / session_id).exists()
+
+
+# File operations' security model
+
+
+@pytest.mark.parametrize("hostile", ["../../../etc/passwd", "/etc/passwd", "/tmp/evil", "link"])
+def test_attack_vectors_prevented(get: Getting, root: Path, tmp_path: Path, hostile: str) -> None:
+    get().close()
+    (tmp_path / "outside").write_text("secret")
+    (root / ID / "link").symlink_to(tmp_path / "outside")
+    for operation in (read_session_file, delete_session_path):
+        if hostile == "link" and operation is delete_session_path:
+            continue
+        with pytest.raises(ValueError, match=r"\S"):
+            operation(ID, hostile)
+    with pytest.raises(ValueError, match=r"\S"):
+        write_session_file(ID, hostile, b"evil")
+    assert (tmp_path / "outside").read_text() == "secret"
+
+
+# Logging strategy
+
+
+def test_log_events_added(create: Creating, heard: Heard) -> None:
+    session_id, sandbox = create(logger=heard.logger)
+    sandbox.execute("1")
+    sandbox.close()
+    get_session_sandbox(session_id, logger=heard.logger).close()
+    write_session_file(session_id, "a", b"12", logger=heard.logger)
+    read_session_file(session_id, "a", logger=heard.logger)
+    list_session_files(session_id, pattern="*", logger=heard.logger)
+    delete_session_path(session_id, "a", logger=heard.logger)
+    delete_session_workspace(session_id, logger=heard.logger)
+    fields = {
+        "session.created": {"workspace_path"},
+        "session.retrieved": {"workspace_path"},
+        "session.file.write": {"path", "size_bytes"},
+        "session.file.read": {"path", "size_bytes"},
+        "session.file.list": {"pattern", "count"},
+        "session.file.delete": {"path"},
+        "session.deleted": set(),
+        "execution.start": {"runtime"},
+    }
+    for name, expected in fields.items():
+        assert expected | {"session_id"} <= set(heard.one(name)), name
+        assert heard.one(name)["session_id"] == session_id
+
+
+# API surface
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], list[str], Any]] = {
+    "create_session_sandbox": (
+        create_session_sandbox,
+        ["runtime", "policy", "workspace_root", "logger"],
+        tuple[str, BaseSandbox],
+    ),
+    "get_session_sandbox": (
+        get_session_sandbox,
+        ["session_id", "runtime", "policy", "workspace_root", "logger"],
+        BaseSandbox,
+    ),
+    "delete_session_workspace": (
+        delete_session_workspace,
+        ["session_id", "workspace_root"],
+        type(None),
+    ),
+    "list_session_files": (
+        list_session_files,
+        ["session_id", "workspace_root", "pattern"],
+        list[str],
+    ),
+    "read_session_file": (
+        read_session_file,
+        ["session_id", "relative_path", "workspace_root"],
+        bytes,
+    ),
+    "write_session_file": (
+        write_session_file,
+        ["session_id", "relative_path", "data", "workspace_root", "overwrite"],
+        type(None),
+    ),
+    "delete_session_path": (
+        delete_session_path,
+        ["session_id", "relative_path", "workspace_root", "recursive"],
+        type(None),
+    ),
+}
+
+
+def test_exports_of_the_public_api() -> None:
+    assert set(FUNCTIONS) <= set(wasm_kernel.__all__)
+    for name, (function, _, _) in FUNCTIONS.items():
+        assert getattr(wasm_kernel, name) is function
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_signatures_of_the_api(name: str) -> None:
+    function, parameters, returns = FUNCTIONS[name]
+    assert list(inspect.signature(function).parameters)[: len(parameters)] == parameters
+    hints = get_type_hints(function)
+    assert get_origin(hints["return"]) == get_origin(returns)
+    assert get_args(hints["return"]) == get_args(returns) or hints["return"] == returns
+    if "logger" in parameters:
+        assert set(get_args(hints["logger"])) == {SandboxLogger, type(None)}
+
+
+# Backwards compatibility
+
+
+def test_both_patterns_work_simultaneously(create: Creating, root: Path) -> None:
+    with create_sandbox(runtime=RuntimeType.PYTHON) as plain:
+        session_id, sandbox = create(runtime=RuntimeType.PYTHON)
+        plain.execute("x = 'plain'; open('/app/plain.txt', 'w').write(x)")
+        sandbox.execute("x = 'session'; open('/app/session.txt', 'w').write(x)")
+        assert plain.execute("print(x)").stdout == "plain\n"
+        assert sandbox.execute("print(x)").stdout == "session\n"
+    assert (root / "plain.txt").exists()
+    assert (root / session_id / "session.txt").exists()
