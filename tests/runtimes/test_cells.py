@@ -188,3 +188,26 @@ def test_an_interrupted_await_is_a_keyboard_interrupt_too(serve: Serve) -> None:
     [turn, after] = serve(code, "await asyncio.sleep(0, 1)")
     assert turn.reply["ename"] == "KeyboardInterrupt"
     assert after.text == "1"
+
+
+HOOK = """
+def hook(*_):
+    get_ipython().events.unregister({event!r}, hook)
+    raise {error}
+get_ipython().events.register({event!r}, hook)
+"""
+
+
+@pytest.mark.parametrize("event", ["pre_execute", "pre_run_cell", "post_execute", "post_run_cell"])
+def test_an_interrupt_that_comes_upon_a_callback_ends_the_cell(serve: Serve, event: str) -> None:
+    turns = serve(HOOK.format(event=event, error="KeyboardInterrupt"), "2 * 3", "4 * 5")
+    interrupted = turns[1] if event.startswith("pre") else turns[0]
+    assert interrupted.reply["ename"] == "KeyboardInterrupt"
+    assert len(interrupted.sent("error")) == 1
+    assert turns[2].text == "20"
+
+
+def test_a_callback_that_fails_is_told_and_the_cell_runs(serve: Serve) -> None:
+    turns = serve(HOOK.format(event="pre_run_cell", error="ValueError('mine')"), "2 * 3")
+    assert turns[1].text == "6"
+    assert [error["evalue"] for error in turns[1].sent("error")] == ["mine"]

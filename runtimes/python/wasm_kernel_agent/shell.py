@@ -12,6 +12,7 @@ from typing import Any
 from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
 from IPython.core.error import UsageError
+from IPython.core.events import available_events
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from traitlets import Any as AnyTrait
@@ -22,6 +23,7 @@ from wasm_kernel_agent import frames, groups, hints, notebooks, refusals
 from wasm_kernel_agent.commands import Commands
 from wasm_kernel_agent.completion import Subject
 from wasm_kernel_agent.display import FrameHook, FramePublisher
+from wasm_kernel_agent.hooks import Events
 from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter, allow_tasks
 from wasm_kernel_agent.magics import KernelMagics
@@ -90,6 +92,13 @@ class GuestShell(_Base):  # type: ignore[misc]
 
     def init_virtualenv(self) -> None:
         """There is none in the guest."""
+
+    def init_events(self) -> None:
+        """IPython's own callback, among events that an interrupt passes through."""
+        super().init_events()
+        made = Events(self, available_events)
+        made.callbacks = self.events.callbacks
+        self.events = made
 
     def init_hooks(self) -> None:
         """IPython's hooks, with its pager replaced by a payload for the front end."""
