@@ -96,9 +96,9 @@ class GuestShell(_Base):  # type: ignore[misc]
     def init_events(self) -> None:
         """IPython's own callback, among events that an interrupt passes through."""
         super().init_events()
-        made = Events(self, available_events)
-        made.callbacks = self.events.callbacks
-        self.events = made
+        callbacks = self.events.callbacks
+        self.events: Any = Events(self, available_events)
+        self.events.callbacks = callbacks
 
     def init_hooks(self) -> None:
         """IPython's hooks, with its pager replaced by a payload for the front end."""
