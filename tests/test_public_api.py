@@ -18,7 +18,7 @@ from wasm_kernel import errors
 NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
-    *("prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
+    *("offer_pip", "prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
     *("list_session_files", "read_session_file", "write_session_file", "delete_session_path"),
     *("SessionIdError", "SessionInUse", "SessionPathError", "WorkspaceError"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),
@@ -28,6 +28,7 @@ NAMES = {
         "HistoryError",
         "TravelError",
         "ForkError",
+        "PackageError",
         "FrameError",
         "CacheWarning",
         "GuestStopped",

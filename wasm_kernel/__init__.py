@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ImageError,
         Interrupted,
         OutOfFuel,
+        PackageError,
         PolicyError,
         SandboxClosed,
         SessionInUse,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         WasmKernelError,
     )
     from wasm_kernel.events import SandboxLogger
+    from wasm_kernel.packages.offer import offer_pip
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
     from wasm_kernel.result import CellError, PruneResult, SandboxResult
     from wasm_kernel.sandbox.checkpoints import Checkpoint
@@ -76,6 +78,7 @@ __all__ = [
     "Mount",
     "NoWorkspaceRoot",
     "OutOfFuel",
+    "PackageError",
     "PolicyError",
     "PruneError",
     "PruneResult",
@@ -97,6 +100,7 @@ __all__ = [
     "delete_session_workspace",
     "get_session_sandbox",
     "list_session_files",
+    "offer_pip",
     "prune_sessions",
     "read_session_file",
     "write_session_file",
@@ -124,6 +128,7 @@ _HOMES = {
     "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
     "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "list_session_files": "wasm_kernel.sessions.workspace",
+    "offer_pip": "wasm_kernel.packages.offer",
     "prune_sessions": "wasm_kernel.sessions.pruning",
     "read_session_file": "wasm_kernel.sessions.workspace",
     "write_session_file": "wasm_kernel.sessions.workspace",

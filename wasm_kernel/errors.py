@@ -78,6 +78,10 @@ class ForkError(WasmKernelError):
         self.why = why
 
 
+class PackageError(WasmKernelError):
+    """A package was not fetched, did not pass its checks, or is not there; nothing was changed."""
+
+
 class FrameError(WasmKernelError):
     """A frame from the guest that breaks the protocol; `why` says how, in words."""
 

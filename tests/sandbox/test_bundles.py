@@ -36,7 +36,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     (runtimes / "__init__.py").write_text("")
     monkeypatch.setattr(environment, "runtimes_folder", lambda: tmp_path / "runtimes")
     monkeypatch.setattr(bundles, "PACKAGES", {"traitlets": "traitlets"})
-    return Environment("key", "binary", "0" * 64, str(stdlib), "3.15.0")
+    return Environment(
+        "key", "binary", "0" * 64, str(stdlib), "3.15.0", {"numpy": "2.5.2", "traitlets": "5.0"}
+    )
 
 
 def test_the_environment_is_found() -> None:
@@ -58,7 +60,7 @@ def test_a_touched_agent_is_found_anew(
 ) -> None:
     monkeypatch.setattr(environment, "find", lambda: small)
     environment.environment(cache)
-    again = Environment("other", "b", "0" * 64, "s", "3.15.0")
+    again = Environment("other", "b", "0" * 64, "s", "3.15.0", {})
     monkeypatch.setattr(environment, "find", lambda: again)
     assert environment.environment(cache) == small
     (tmp_path / "runtimes" / "python" / "agent" / "__init__.py").write_text("changed = 1")

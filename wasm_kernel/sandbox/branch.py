@@ -22,8 +22,9 @@ from wasm_kernel.engine.names import is_hidden
 from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.errors import ForkError
 from wasm_kernel.sandbox import told
+from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
 from wasm_kernel.sandbox.claim import leave_fork
-from wasm_kernel.sandbox.private import PRIVATE, SCRATCH
+from wasm_kernel.sandbox.private import PACKAGES, PRIVATE, SCRATCH
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.timeline import Timeline
@@ -71,6 +72,10 @@ def branch(timeline: Timeline, here: Preopens, there: Preopens, *, reseed: bool)
     return Branch(other, history, left_out)
 
 
+_SEEN = {SCRATCH: "/tmp", PACKAGES: PACKAGES_GUEST}  # noqa: S108 - as the guest calls them
+"""What a guest sees of the host's own folder in its workspace."""
+
+
 def discard(workspace: Path) -> None:
     """Remove a workspace that nobody is to see."""
     with contextlib.suppress(OSError):
@@ -83,10 +88,10 @@ def _workspace(folders: Preopens) -> Path:
 
 def _copy_files(workspace: Path, other: Path) -> dict[str, str]:
     left_out = {one.path: one.why for one in tree.copy(workspace, other, is_hidden)}
-    scratch = other / SCRATCH
-    scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for one in tree.copy(workspace / SCRATCH, scratch, lambda name: False):
-        left_out[f"/tmp/{one.path}"] = one.why  # noqa: S108 - as the guest calls it
+    for private, guest in _SEEN.items():
+        (other / private).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for one in tree.copy(workspace / private, other / private, lambda name: False):
+            left_out[f"{guest}/{one.path}"] = one.why
     return left_out
 
 

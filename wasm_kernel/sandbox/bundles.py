@@ -25,6 +25,9 @@ STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
 BUNDLE_NAME = "wasm-kernel.zip"
 LIB_GUEST = "/usr/local/lib"
 DATA_GUEST = f"{LIB_GUEST}/{STDLIB_NAME}/matplotlib/mpl-data"
+PACKAGES_GUEST = "/usr/local/lib/python3.15"
+"""Where the guest sees the packages of its session; it imports from `site-packages` in there."""
+
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
 _LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/jedi/third_party/")
 
@@ -73,9 +76,20 @@ def _make(environment: Environment, folder: Path) -> None:
     with zipfile.ZipFile(lib / BUNDLE_NAME, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, path in _bundle_files():
             bundle.write(path, name)
+        for name, text in _metadata(environment):
+            bundle.writestr(name, text)
     for name in ("app", "tmp", "usr"):
         (aside / "root" / name).mkdir(parents=True)
     aside.rename(folder)
+
+
+def _metadata(environment: Environment) -> Iterator[tuple[str, str]]:
+    """What `importlib.metadata` reads of the packages that the guest is given."""
+    for name in sorted(set(PACKAGES.values()) & set(environment.packages)):
+        version = environment.packages[name]
+        folder = f"{name.replace('-', '_')}-{version}.dist-info"
+        yield f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        yield f"{folder}/INSTALLER", "wasm-kernel\n"
 
 
 def _bundle_files() -> Iterator[tuple[str, Path]]:

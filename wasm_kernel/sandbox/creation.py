@@ -10,7 +10,7 @@ from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.keeper import Keeper
-from wasm_kernel.sandbox.private import SCRATCH
+from wasm_kernel.sandbox.private import SCRATCH, SITE
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 
@@ -49,8 +49,9 @@ def create_sandbox(
         driver = shared_driver()
     folder = Path(workspace)
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (folder / SCRATCH).mkdir(parents=True, mode=0o700)
+    for private in (SCRATCH, SITE):
+        with contextlib.suppress(FileExistsError):
+            (folder / private).mkdir(parents=True, mode=0o700)
     bound = logger or SandboxLogger()
     if session_id is not None:
         bound = bound.bind(session_id=session_id)

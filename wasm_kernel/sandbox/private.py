@@ -7,3 +7,12 @@ PRIVATE = ".wasm_kernel"
 
 SCRATCH = f"{PRIVATE}/tmp"  # noqa: S108 - not the host's
 """The guest's /tmp, below the workspace."""
+
+PACKAGES = f"{PRIVATE}/packages"
+"""Packages of this session alone; the guest reads them, and can't change them."""
+
+SITE = f"{PACKAGES}/site-packages"
+"""The folder in it that the guest imports from."""
+
+FETCHED = f"{PRIVATE}/fetched"
+"""Where packages lie before they are checked, out of the guest's sight."""

@@ -25,6 +25,7 @@ from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Layout
 from wasm_kernel.sandbox.environment import Environment, environment, remembered
 from wasm_kernel.sandbox.immortal import make_immortal
+from wasm_kernel.sandbox.private import PACKAGES, SITE
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
 # so that it works whatever a cell did to either.
@@ -144,6 +145,7 @@ class PythonDriver:
         progress("preparing Python, pandas and matplotlib, once (about 5 s)")
         self.cache.sweep()
         with tempfile.TemporaryDirectory() as nowhere:
+            Path(nowhere, SITE).mkdir(parents=True)
             words = self._calibrate(metered, Path(nowhere))
             places = self._find_dice(metered, Path(nowhere))
             handler = _Booting()
@@ -225,7 +227,7 @@ class PythonDriver:
         return Instance(self._module(metered), around)
 
     def preopens(self, workspace: Path, scratch: Path, policy: ExecutionPolicy) -> Preopens:
-        """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, and the mounts."""
+        """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, packages, mounts."""
         layout = self.layout
         fixed = (
             Preopen(layout.lib, bundles.LIB_GUEST, bundled=True),
@@ -233,6 +235,7 @@ class PythonDriver:
             Preopen(workspace, "/app", writable=True, tracked=True, counted=True),
             Preopen(scratch, "/tmp", writable=True, counted=True),  # noqa: S108 - a guest path
             Preopen(layout.root, "/", bundled=True),
+            Preopen(workspace / PACKAGES, bundles.PACKAGES_GUEST, bundled=True),
         )
         mounts = tuple(Preopen(m.host, m.guest, m.writable) for m in policy.mounts)
         free = range(len(mounts), MOUNTS_MOST)

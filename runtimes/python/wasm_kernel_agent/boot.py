@@ -85,9 +85,10 @@ def _debugger() -> None:
 
 
 def _path() -> None:
-    """Modules in the working folder can be imported, as in every notebook."""
+    """Modules in the working folder can be imported, as in every notebook, and %pip's packages."""
     if "" not in sys.path:
         sys.path.insert(0, "")
+    sys.path.append("/usr/local/lib/python{}.{}/site-packages".format(*sys.version_info))
     sys.argv = [""]
 
 

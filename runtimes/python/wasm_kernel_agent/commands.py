@@ -19,15 +19,32 @@ _NOT_FOUND = 127
 _SYNTAX = set("|&;<>`$()")
 
 
+_SCRIPTS = "To run a Python file in the notebook, use %run FILE.py."
+_PACKAGES = "To bring in pure-Python packages, use %pip install NAME."
+_NETWORK = "There is no network either: put the data into the workspace folder and read it there."
+_ARCHIVES = "Use shutil.unpack_archive() and shutil.make_archive(), or zipfile and tarfile."
+_INSTEAD = {
+    **dict.fromkeys(("python", "python3", "ipython"), _SCRIPTS),
+    **dict.fromkeys(("pip3", "conda", "mamba", "uv", "apt", "apt-get", "sudo"), _PACKAGES),
+    **dict.fromkeys(("curl", "wget", "git", "ssh", "scp", "kaggle"), _NETWORK),
+    **dict.fromkeys(("unzip", "zip", "tar", "gzip", "gunzip"), _ARCHIVES),
+    "nvidia-smi": "The sandbox has no graphics processor.",
+    "jupyter": "Jupyter itself runs outside of the sandbox.",
+}
+
+
 class NoCommand(OSError):
     """There is no such command in the sandbox."""
 
     def __init__(self, command: str) -> None:
         known = ", ".join(sorted(_COMMANDS))
-        super().__init__(
-            f"{command!r} can't run: the sandbox has no shell and no processes. "
+        instead = _INSTEAD.get(command.split(maxsplit=1)[0])
+        advice = instead or (
             f"Of shell commands only these work, alone and without pipes: {known}. "
             "Use Python instead."
+        )
+        super().__init__(
+            f"{command!r} can't run: the sandbox has no shell and no processes. {advice}"
         )
 
 
@@ -97,15 +114,23 @@ def _nothing(words: list[str]) -> None:
 
 
 def _ls(words: list[str]) -> None:
-    flags, names = _options(words, "la1h")
+    flags, names = _options(words, "laA1hFotr")
     for name in names or ["."]:
         path = Path(name)
-        entries = sorted(path.iterdir()) if path.is_dir() else [path]
+        entries = _entries(path, flags) if path.is_dir() else [path]
         for entry in entries:
-            if entry.name.startswith(".") and "a" not in flags and path.is_dir():
+            if entry.name.startswith(".") and not flags & {"a", "A"} and path.is_dir():
                 continue
             shown = entry.name if path.is_dir() else name
-            print(_long(entry, shown) if "l" in flags else shown + "/" * entry.is_dir())
+            print(_long(entry, shown) if flags & {"l", "o"} else shown + "/" * entry.is_dir())
+
+
+def _entries(folder: Path, flags: set[str]) -> list[Path]:
+    """What is in `folder`, by name, or with `t` the newest first, and with `r` the other way."""
+    found = sorted(folder.iterdir())
+    if "t" in flags:
+        found.sort(key=lambda path: -path.lstat().st_mtime_ns)
+    return found[::-1] if "r" in flags else found
 
 
 def _long(path: Path, shown: str) -> str:

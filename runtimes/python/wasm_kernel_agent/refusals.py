@@ -30,11 +30,10 @@ NO_NETWORK = (
 )
 _SCRIPTS = ("bash", "sh", "script", "perl", "ruby", "pypy", "python2", "system", "sx", "!")
 _INTERPRETERS = ("python", "python3")
-_INSTALLERS = ("pip", "conda", "mamba", "micromamba", "uv")
+_INSTALLERS = ("conda", "mamba", "micromamba", "uv")
 _NO_INSTALL = (
     "%{name} is not available: the sandbox has no network and no processes. "
-    "{packages} and some forty more packages are built in; pure-Python packages can be put into "
-    "the workspace folder and imported from there."
+    "%pip install brings in pure-Python packages; {packages} and some forty more are built in."
 )
 _BUILT_IN = "numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, networkx"
 _ONLY_HERE = {

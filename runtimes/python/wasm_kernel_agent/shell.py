@@ -28,6 +28,7 @@ from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter, allow_tasks
 from wasm_kernel_agent.magics import KernelMagics
 from wasm_kernel_agent.outbox import Outbox, flush
+from wasm_kernel_agent.packages import PipMagics
 from wasm_kernel_agent.shelf import Shelf
 from wasm_kernel_agent.travel import TravelMagics
 
@@ -109,7 +110,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     def init_magics(self) -> None:
         """IPython's magics, those of a notebook kernel, `%%limit`, and refusals for the rest."""
         super().init_magics()
-        self.register_magics(KernelMagics, LimitMagic, TravelMagics)
+        self.register_magics(KernelMagics, LimitMagic, PipMagics, TravelMagics)
         refusals.replace_magics(self)
 
     def set_parent(self, parent: dict[str, Any]) -> None:
@@ -171,6 +172,10 @@ class GuestShell(_Base):  # type: ignore[misc]
 
     def system(self, cmd: str) -> None:
         """`!cmd`: one of the few commands we have in Python, or a sentence why not."""
+        name, _, words = cmd.strip().partition(" ")
+        if name == "pip":  # the host compares the words with the cell's, as they stand there
+            self.run_line_magic("pip", words)
+            return
         code = self.commands.run(self.var_expand(cmd, depth=1))
         self.user_ns["_exit_code"] = code
 

@@ -32,8 +32,11 @@ from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.packages.offer import offer_pip, refuse_pip
+from wasm_kernel.packages.outside import DUTY, fetching
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.private import FETCHED
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -121,14 +124,19 @@ class WasmKernelApp(JupyterApp):
         enclosure = Enclosure(self.settings.confinement)
         with ExitStack() as ending:
             ending.callback(enclosure.end)
-            enclosure.hire({})
+            session_id = self._session_id(path)
+            enclosure.hire({DUTY: fetching(self.settings.root / session_id / FETCHED)})
             logger = self._logger(ending)
-            session = Session(self.settings.root, self._session_id(path), logger)
+            session = Session(self.settings.root, session_id, logger)
             ending.callback(session.closed)
             enclosure.close_files(kept_by(session.workspace, policy, path, self.config))
             resume = Resume(self.settings.resume)
             sandbox = factory(session, policy, resume, enclosure.builder)
             ending.callback(sandbox.close)
+            if self.settings.pip:
+                offer_pip(sandbox, enclosure.fetch)
+            else:
+                refuse_pip(sandbox)
             self._serve(sandbox, path, enclosure)
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:

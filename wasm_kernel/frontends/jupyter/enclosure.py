@@ -19,10 +19,12 @@ from wasm_kernel.confinement.porter import Duty, Porter
 from wasm_kernel.confinement.walls import Kept, Walls
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
 
 if TYPE_CHECKING:
+    from wasm_kernel.packages.offer import Fetch
     from wasm_kernel.sandbox.python import Builder
 
 OFF, AUTO, REQUIRED = "off", "auto", "required"
@@ -98,6 +100,11 @@ class Enclosure:
         if outside is None:
             return None
         return lambda metered, tell: void(outside.ask(_PREPARE, {"metered": metered}, tell))
+
+    @property
+    def fetch(self) -> Fetch | None:
+        """Who fetches packages in place of this process; None where it does so itself."""
+        return None if self._porter is None else through(self._porter)
 
     def end(self) -> None:
         """Let the porter go; idempotent."""

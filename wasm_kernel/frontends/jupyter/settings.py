@@ -77,6 +77,13 @@ class _Session(Configurable):
         "images. trusted: everything as the cell made it, whose scripts then run in the front end "
         "with the rights of its user.",
     )
+    pip = Bool(
+        True,
+        config=True,
+        help="Whether cells may install pure-Python packages with %pip: the pip beside this kernel "
+        "fetches them with the user's configuration, and none of their code runs outside of the "
+        "sandbox.",
+    )
     allow_unsigned = Bool(
         False,
         config=True,

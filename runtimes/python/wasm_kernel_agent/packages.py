@@ -1,0 +1,122 @@
+"""`%pip`: packages of the session. What is there is seen from here; what changes, the host does."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
+
+from wasm_kernel_agent.errands import send_out
+
+_USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
+_SITE = "site-packages"
+_FIELDS = ("Summary", "Home-page", "Author", "License")
+
+
+@magics_class
+class PipMagics(Magics):
+    """The magics about packages."""
+
+    shell: Any
+
+    @no_var_expand
+    @line_magic
+    def pip(self, line: str) -> None:
+        """Install, remove and list packages: `%pip install humanize 'rich>=13'`.
+
+        Pure-Python packages are found by the pip of the kernel's machine, with its configuration,
+        and can be imported at once. They belong to this session: they are there after a restart,
+        and in its forks. %undo and %restore leave them in place.
+
+            %pip install NAME ...       also with -U, and versions such as 'rich>=13'
+            %pip uninstall NAME ...
+            %pip list                   also what is built in
+            %pip freeze                 what was installed here
+            %pip show NAME ...
+
+        What reaches beyond the sandbox is only done where it stands in the cell itself: on a line
+        of its own at top level, without variables in it.
+        """
+        verb, _, rest = line.strip().partition(" ")
+        names = [word for word in rest.split() if not word.startswith("-")]
+        if verb in ("install", "uninstall"):
+            self._send(verb, line)
+        elif verb == "list":
+            print(_table(_distributions()))
+        elif verb == "freeze":
+            print("\n".join(f"{_name(each)}=={each.version}" for each in _installed()))
+        elif verb == "show" and names:
+            print("\n---\n".join(_shown(name) for name in names))
+        else:
+            raise UsageError(_USAGE)
+
+    def _send(self, verb: str, line: str) -> None:
+        __tracebackhide__ = True
+        answer = send_out(self.shell, "pip", line)
+        importlib.invalidate_caches()
+        for told in answer["kept"]:
+            print(f"Requirement already satisfied: {told}")
+        if verb == "uninstall":
+            print(f"Successfully uninstalled {' '.join(answer['went'])}")
+        elif answer["came"]:
+            print(f"Successfully installed {' '.join(answer['came'])}")
+        loaded = sorted(_loaded(answer["went"]))
+        if loaded:
+            print(
+                f"Note: {', '.join(loaded)} was imported before, and stays as it was until the "
+                "kernel is restarted."
+            )
+
+
+def _name(found: metadata.Distribution) -> str:
+    return str(found.metadata["Name"])
+
+
+def _distributions() -> list[metadata.Distribution]:
+    """All packages, each once: what is first on the path counts."""
+    seen: dict[str, metadata.Distribution] = {}
+    for each in metadata.distributions():
+        seen.setdefault(_name(each).lower().replace("_", "-"), each)
+    return [seen[name] for name in sorted(seen)]
+
+
+def _is_own(found: metadata.Distribution) -> bool:
+    return _SITE in str(found.locate_file(""))
+
+
+def _installed() -> list[metadata.Distribution]:
+    return [each for each in _distributions() if _is_own(each)]
+
+
+def _table(found: Iterable[metadata.Distribution]) -> str:
+    rows = [("Package", "Version", "")]
+    rows += [(_name(e), e.version, "" if _is_own(e) else "built in") for e in found]
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    rows.insert(1, ("-" * widths[0], "-" * widths[1], ""))
+    lines = (f"{a:<{widths[0]}} {b:<{widths[1]}} {c}".rstrip() for a, b, c in rows)
+    return "\n".join(lines)
+
+
+def _shown(name: str) -> str:
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise UsageError(f"the package {name} is not there") from None
+    always = [need for need in found.requires or () if "extra ==" not in need]
+    needs = sorted({need.partition(";")[0].strip() for need in always})
+    told = {field: found.metadata[field] or "" for field in _FIELDS if field in found.metadata}
+    where = str(found.locate_file("")) if _is_own(found) else "built in"
+    lines = [f"Name: {_name(found)}", f"Version: {found.version}"]
+    lines += [f"{field}: {text}" for field, text in told.items()]
+    return "\n".join([*lines, f"Location: {where}", f"Requires: {', '.join(needs)}"])
+
+
+def _loaded(went: Iterable[str]) -> set[str]:
+    """Which of the packages that went, such as `rich-13.0`, have modules that were imported."""
+    names = {each.rpartition("-")[0] for each in went}
+    return {name for name in names if name.replace("-", "_") in sys.modules}

@@ -1,0 +1,196 @@
+"""A real pip, on an index of the test's own: wheels only, nothing run, nothing told of the host."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.confinement.porter import PorterError
+from wasm_kernel.errors import PackageError
+from wasm_kernel.packages import fetching, outside
+from wasm_kernel.packages.fetching import Pip
+
+Make = Callable[..., Path]
+PIP = Pip("3.15.0")
+
+
+def fetch(*wishes: str, into: Path, pre: bool = False) -> tuple[list[str], list[str]]:
+    """The names of what was fetched, and what was told meanwhile."""
+    into.mkdir(exist_ok=True)
+    told: list[str] = []
+    PIP(wishes, into, pre=pre, tell=told.append, stopped=lambda: False)
+    return sorted(path.name for path in into.glob("*.whl")), told
+
+
+def refusal(*wishes: str, into: Path) -> str:
+    with pytest.raises(PackageError) as refused:
+        fetch(*wishes, into=into)
+    return str(refused.value)
+
+
+def test_the_newest_wheel_that_fits_is_fetched_alone(index: Make, tmp_path: Path) -> None:
+    index("one", "1.0", needs=("two",))
+    index("one", "2.0", needs=("two",))
+    index("two")
+    names, told = fetch("one<2", into=tmp_path / "to")
+    assert names == ["one-1.0-py3-none-any.whl"]
+    assert told == ["Fetching one-1.0-py3-none-any.whl"]
+    assert fetch("one", "two", into=tmp_path / "both")[0] == [
+        "one-2.0-py3-none-any.whl",
+        "two-1.0-py3-none-any.whl",
+    ]
+
+
+def test_a_pre_release_comes_only_where_it_is_asked_for(index: Make, tmp_path: Path) -> None:
+    index("one", "1.0")
+    index("one", "2.0b1")
+    assert fetch("one", into=tmp_path / "a")[0] == ["one-1.0-py3-none-any.whl"]
+    assert fetch("one", into=tmp_path / "b", pre=True)[0] == ["one-2.0b1-py3-none-any.whl"]
+
+
+def test_a_wheel_for_this_machine_is_compiled_code(index: Make, tmp_path: Path) -> None:
+    index("fast", tags="py3-none-linux_x86_64")
+    index("fast", "0.9", tags="py3-none-linux_aarch64")
+    assert "fast needs compiled code" in refusal("fast", into=tmp_path / "to")
+
+
+def test_a_source_distribution_is_never_built(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tarfile
+
+    proof = tmp_path / "it-ran"
+    source = tmp_path / "index" / "src" / "src-1.0"
+    source.mkdir(parents=True)
+    (source / "setup.py").write_text(f"open({str(proof)!r}, 'w')\n")
+    with tarfile.open(source.parent / "src-1.0.tar.gz", "w:gz") as archive:
+        archive.add(source, "src-1.0")
+    (source.parent / "index.html").write_text('<a href="src-1.0.tar.gz">src-1.0.tar.gz</a>')
+    monkeypatch.setenv("PIP_NO_BINARY", ":all:")
+    assert "source code only" in refusal("src", into=tmp_path / "to")
+    assert not proof.exists()
+
+
+def test_what_is_not_there_is_said_without_the_hosts_paths(index: Make, tmp_path: Path) -> None:
+    index("one")
+    for wish in ("nonesuch", "one>=5"):
+        text = refusal(wish, into=tmp_path / "to")
+        assert wish in text
+        assert str(tmp_path) not in text
+        assert "file:" not in text
+
+
+def test_an_index_that_does_not_answer_is_said_so(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/secret-name/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    text = refusal("one", into=tmp_path / "to")
+    assert "can't be reached" in text
+    assert "secret-name" not in text
+
+
+def test_a_pip_that_fails_otherwise_is_quoted_without_paths_and_addresses(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "secret" / "file.txt"))
+    text = refusal("one", into=tmp_path / "to")
+    assert "pip could not fetch one" in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize("wish", ["-r/etc/passwd", "./x", "x @ file:///etc/passwd", "x.whl"])
+def test_words_that_are_no_names_never_reach_pip(tmp_path: Path, wish: str) -> None:
+    (tmp_path / "x.whl").write_text("")
+    with pytest.raises(PackageError, match="names of packages"):
+        fetch(wish, into=tmp_path)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, index: Make) -> Iterator[None]:
+    """An index that takes a request and never answers."""
+
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(60)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_address[1]}/")
+        yield
+        server.shutdown()
+
+
+def test_a_fetch_that_is_stopped_ends_at_once_and_leaves_no_process(
+    slow: None, tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(PackageError, match="stopped"):
+        PIP(
+            ["one"],
+            tmp_path,
+            pre=False,
+            tell=print,
+            stopped=lambda: time.monotonic() > begun + 1.5,
+        )
+    assert time.monotonic() - begun < 4
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_too_much_is_not_fetched(
+    index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index("big", files={"big.bin": os.urandom(300_000)})
+    monkeypatch.setattr(fetching, "BYTES_MOST", 100_000)
+    assert "more than" in refusal("big", into=tmp_path / "to")
+
+
+class _Asking:
+    """A porter whose duty runs in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._duty = outside.fetching(folder)
+        self.asked: list[object] = []
+
+    def ask(self, duty: str, fields: dict[str, object], tell: object, stopped: object) -> object:
+        assert duty == outside.DUTY
+        self.asked.append(fields)
+        try:
+            return self._duty(fields, tell, stopped)  # type: ignore[arg-type]
+        except PackageError as problem:
+            raise PorterError(str(problem)) from None
+
+
+def test_the_porter_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
+    index("one")
+    (tmp_path / "fetched" / "w_1").mkdir(parents=True)
+    through = outside.through(_Asking(tmp_path / "fetched"))  # type: ignore[arg-type]
+    into, told = tmp_path / "fetched" / "w_1", list[str]()
+    through(["one"], into, pre=False, tell=told.append, stopped=lambda: False)
+    assert [path.name for path in into.glob("*.whl")] == ["one-1.0-py3-none-any.whl"]
+    with pytest.raises(PackageError, match="nonesuch"):
+        through(["nonesuch"], into, pre=False, tell=print, stopped=lambda: False)
+
+
+@pytest.mark.parametrize("into", ["..", "../x", "/tmp", "", "w_1/..", "W", "link", "a b", "nope"])
+def test_the_porter_fetches_into_no_other_folder(tmp_path: Path, into: str) -> None:
+    (tmp_path / "w_1").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "w_1")
+    with pytest.raises(PackageError, match="no such folder"):
+        outside.fetching(tmp_path)({"into": into, "wishes": ["one"]}, print, lambda: False)
+
+
+@pytest.mark.parametrize("wishes", [None, "one", {"a": 1}, ["-r/etc/passwd"], ["x"] * 101])
+def test_the_porter_fetches_no_other_things(tmp_path: Path, wishes: object) -> None:
+    (tmp_path / "w_1").mkdir()
+    with pytest.raises(PackageError):
+        outside.fetching(tmp_path)({"into": "w_1", "wishes": wishes}, print, lambda: False)

@@ -1,0 +1,238 @@
+"""%pip in a real guest, with a real pip and an index that the test makes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from wasm_kernel.packages.offer import offer_pip, refuse_pip
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def guest(sandbox: BaseSandbox, index: Make) -> BaseSandbox:
+    """A sandbox whose cells may use %pip, on the test's index."""
+    offer_pip(sandbox)
+    return sandbox
+
+
+def value(result: SandboxResult) -> str:
+    assert result.success, result.error
+    return str(result.outputs[-1].data["text/plain"])
+
+
+def test_a_package_can_be_imported_in_the_same_cell(guest: BaseSandbox, index: Make) -> None:
+    index("one", "1.5", needs=("two>=1",))
+    index("two")
+    result = guest.execute("%pip install one\nimport one, two\none.version, two.version")
+    assert value(result) == "('1.5', '1.0')"
+    assert result.stdout.splitlines() == [
+        "Fetching one-1.5-py3-none-any.whl",
+        "Fetching two-1.0-py3-none-any.whl",
+        "Successfully installed one-1.5 two-1.0",
+    ]
+    assert not result.files_created
+
+
+def test_a_traceback_shows_the_source_of_a_package(guest: BaseSandbox, index: Make) -> None:
+    index("one", files={"one.py": "def fail():\n    return 1 / 0\n"})
+    error = guest.execute("%pip install one\nimport one; one.fail()").error
+    assert error is not None
+    assert "return" in "\n".join(error.traceback)
+
+
+def test_what_is_there_is_not_fetched_again(guest: BaseSandbox, index: Make) -> None:
+    index("one")
+    guest.execute("%pip install one")
+    result = guest.execute("%pip install one numpy")
+    assert result.stdout.startswith("Requirement already satisfied: numpy ")
+    assert "Requirement already satisfied: one 1.0" in result.stdout
+    assert "Fetching" not in result.stdout
+
+
+def test_upgrade_takes_the_newer_one_and_says_what_stays_as_it_was(
+    guest: BaseSandbox, index: Make
+) -> None:
+    index("one", "1.0")
+    guest.execute("%pip install one\nimport one")
+    index("one", "2.0")
+    assert "Successfully" not in guest.execute("%pip install one").stdout
+    result = guest.execute("%pip install -U one")
+    assert "Successfully installed one-2.0" in result.stdout
+    assert "one was imported before" in result.stdout
+    fresh = "import sys; del sys.modules['one']; import one; one.version"
+    assert value(guest.execute(fresh)) == "'2.0'"
+
+
+def test_uninstall_list_freeze_and_show(guest: BaseSandbox, index: Make) -> None:
+    index("one", needs=("two",))
+    index("two")
+    guest.execute("%pip install one")
+    assert guest.execute("%pip freeze").stdout == "one==1.0\ntwo==1.0\n"
+    listed = guest.execute("%pip list").stdout
+    assert "one " in listed
+    assert any(row.split()[0] == "numpy" and "built in" in row for row in listed.splitlines())
+    assert "Requires: two" in guest.execute("%pip show one").stdout
+    assert guest.execute("%pip uninstall -y one").stdout == "Successfully uninstalled one-1.0\n"
+    assert not guest.execute("import one").success
+    assert "one is not installed" in guest.execute("%pip uninstall one").stderr
+    assert "built in and can't be removed" in guest.execute("%pip uninstall numpy").stderr
+
+
+def test_metadata_knows_what_was_installed_and_what_is_built_in(
+    guest: BaseSandbox, index: Make
+) -> None:
+    index("one")
+    code = "%pip install one\nfrom importlib.metadata import version\n"
+    result = guest.execute(code + "[version(n) != '' for n in ('one', 'pandas', 'traitlets')]")
+    assert value(result) == "[True, True, True]"
+
+
+def test_packages_are_there_after_a_restart_and_an_undo(
+    warm: None, tmp_path: Path, index: Make
+) -> None:
+    index("one")
+    with create_sandbox(workspace=tmp_path / "app") as first:
+        offer_pip(first)
+        first.execute("x = 1")
+        first.execute("%pip install one")
+        first.execute("%undo")
+        assert value(first.execute("import one; one.version")) == "'1.0'"
+    with create_sandbox(workspace=tmp_path / "app") as second:
+        assert value(second.execute("import one; one.version")) == "'1.0'"
+
+
+def test_a_fork_has_packages_of_its_own(guest: BaseSandbox, index: Make) -> None:
+    index("one")
+    guest.execute("%pip install one")
+    [fork] = guest.fork()
+    with fork:
+        assert value(fork.execute("import one; one.version")) == "'1.0'"
+        guest.execute("%pip uninstall one")
+        assert value(fork.execute("%pip freeze\nlen(open(one.__file__).read()) > 0")) == "True"
+
+
+def test_the_guest_can_not_change_what_is_installed(guest: BaseSandbox, index: Make) -> None:
+    index("one")
+    guest.execute("%pip install one\nimport one, os, pathlib\np = pathlib.Path(one.__file__)")
+    attempts = ["p.write_text('')", "p.unlink()", "p.rename('/app/x')", "os.link(p, '/app/y')"]
+    attempts += ["p.with_name('y').mkdir()", "os.symlink('/app', p.with_name('z'))"]
+    for attempt in attempts:
+        assert not guest.execute(attempt).success, attempt
+    assert value(guest.execute("os.listdir('/usr/local/lib/python3.15')")) == "['site-packages']"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "get_ipython().run_line_magic('pip', 'install one')",
+        "if True:\n    %pip install one",
+        "name = 'one'\n%pip install {name}",
+        "def f():\n    get_ipython().system('pip install one')\nf()",
+        'import _host; print(_host.call(b\'{"op":"errand","name":"pip","line":"install one"}\'))',
+    ],
+)
+def test_only_a_line_of_the_cell_itself_installs(
+    guest: BaseSandbox, index: Make, code: str
+) -> None:
+    index("one")
+    guest.execute(code)
+    assert not guest.execute("import one").success
+
+
+def test_an_exclamation_mark_does_as_well(guest: BaseSandbox, index: Make) -> None:
+    index("one")
+    assert "Successfully installed one-1.0" in guest.execute("!pip install one").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("fast", "needs compiled code"),
+        (
+            "needy",
+            "fast needs compiled code, which the sandbox can't run. It is needed by needy 1.0",
+        ),
+        ("numpy==1.0", "is built in and can't be replaced"),
+        ("old", "numpy 2"),
+        ("nonesuch", "finds no pure-Python wheel of nonesuch"),
+        ("-r file.txt", "'-r' was not used"),
+        ("http://10.0.0.1/x.whl", "was not used"),
+    ],
+)
+def test_what_can_not_be_is_said_in_a_sentence_and_nothing_changes(
+    guest: BaseSandbox, index: Make, line: str, sentence: str
+) -> None:
+    index("fast", tags="py3-none-linux_x86_64")
+    index("needy", needs=("fast", "one"))
+    index("old", needs=("numpy<2",))
+    index("one")
+    result = guest.execute(f"%pip install {line}")
+    assert not result.success
+    assert sentence in result.stderr
+    assert str(guest.workspace) not in result.stderr
+    assert guest.execute("%pip freeze").stdout == "\n"
+
+
+def test_a_hostile_wheel_is_refused(guest: BaseSandbox, index: Make) -> None:
+    index("evil", extra=lambda archive: archive.writestr("../../../evil.txt", "x"))
+    assert "can't be used" in guest.execute("%pip install evil").stderr
+    assert not list(guest.workspace.parent.rglob("evil*.txt"))
+
+
+def test_nothing_of_a_package_shadows_what_is_built_in(guest: BaseSandbox, index: Make) -> None:
+    files = dict.fromkeys(("json.py", "numpy/__init__.py", "re.py"), "raise SystemError('mine')")
+    index("shadow", files=files)
+    code = "%pip install shadow\nimport sys\nfor n in ('json', 're'): del sys.modules[n]\n"
+    assert guest.execute(code + "import json, re, numpy; numpy.arange(2)").success
+
+
+def test_an_interrupt_ends_the_fetching(
+    guest: BaseSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        cell = guest.submit("%pip install one")
+        with silent.accept()[0]:  # pip has come
+            begun = time.monotonic()
+            guest.interrupt()
+            error = cell.result(30).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+    assert time.monotonic() - begun < 3
+    assert guest.execute("1").success
+
+
+def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, index: Make) -> None:
+    index("one")
+    left = guest.workspace / ".wasm_kernel" / "fetched" / "w_old"
+    left.mkdir(parents=True)
+    guest.execute("%pip install one")
+    assert not left.exists()
+
+
+def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSandbox) -> None:
+    assert "nobody to do %pip" in sandbox.execute("%pip install one").stderr
+    refuse_pip(sandbox)
+    assert (
+        "switched off in this kernel (WasmKernel.pip)" in sandbox.execute("%pip install one").stderr
+    )
+    assert "numpy" in sandbox.execute("%pip list").stdout
+
+
+def test_a_real_package_of_the_configured_index(sandbox: BaseSandbox) -> None:
+    offer_pip(sandbox)
+    result = sandbox.execute("%pip install 'humanize>=4'")
+    if "can't be reached" in result.stderr or "finds no" in result.stderr:
+        pytest.skip("no package index answers here")
+    assert "Successfully installed humanize-" in result.stdout
+    assert value(sandbox.execute("import humanize; humanize.intcomma(1234567)")) == "'1,234,567'"
+    assert os.listdir(sandbox.workspace / ".wasm_kernel" / "packages") == ["site-packages"]  # noqa: PTH208

@@ -1,0 +1,157 @@
+"""Wheels that are no such thing, or worse, are refused before a byte of them is put in place."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.errors import PackageError
+from wasm_kernel.packages import wheel
+from wasm_kernel.packages.wheel import opened
+
+Make = Callable[..., Path]
+
+
+def test_a_pure_wheel_gives_its_files_and_its_needs(make: Make) -> None:
+    files = {
+        "good/__init__.py": "x = 1",
+        "good/data.txt": "d",
+        "good.pth": "import os",
+        "good/__pycache__/x.cpython-315.pyc": "",
+        "good-1.0.data/purelib/more.py": "y = 2",
+        "good-1.0.data/scripts/run": "#!python",
+        "good-1.0.data/data/etc/x": "z",
+    }
+    found = opened(make("good", "1.0", files, needs=("rich>=13", "numpy")))
+    assert found.known.requires == ("rich>=13", "numpy")
+    installed = dict(found.files())
+    assert {name for name in installed if "dist-info" not in name} == {
+        "good/__init__.py",
+        "good/data.txt",
+        "more.py",
+    }
+    assert installed["more.py"] == b"y = 2"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../out.py", "/etc/out.py", "a/../../out.py", "a\\..\\out.py", "C:/out.py", "./a.py",
+        "a//b.py", "a/./b.py", "a\nb.py", "\x1b[2J.py", "x" * 300 + ".py",
+        "/".join("d" * 50) + "/x.py",
+    ],
+)  # fmt: skip
+def test_a_name_that_leads_elsewhere_is_refused(make: Make, name: str) -> None:
+    path = make("bad", extra=lambda archive: archive.writestr(zipfile.ZipInfo(name), "x"))
+    with pytest.raises(PackageError, match="name that can't be used") as refusal:
+        opened(path)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
+def test_what_is_no_ordinary_file_is_refused(make: Make, kind: int) -> None:
+    info = zipfile.ZipInfo("bad/link")
+    info.external_attr = (kind | 0o777) << 16
+    path = make("bad", extra=lambda archive: archive.writestr(info, "/etc/passwd"))
+    with pytest.raises(PackageError, match="no ordinary file"):
+        opened(path)
+
+
+@pytest.mark.parametrize("name", ["bad/fast.so", "bad/fast.cpython-315-wasm32-wasi.so", "b.pyd"])
+def test_compiled_code_is_refused(make: Make, name: str) -> None:
+    with pytest.raises(PackageError, match="compiled code"):
+        opened(make("bad", files={name: b"\0"}))
+
+
+@pytest.mark.parametrize(
+    "options", [{"tags": "cp315-cp315-linux_x86_64"}, {"tags": "py3-none-win32"}, {"pure": False}]
+)
+def test_a_wheel_for_some_machine_is_refused(make: Make, options: dict[str, object]) -> None:
+    with pytest.raises(PackageError, match=r"compiled code|not a pure-Python"):
+        opened(make("bad", **options))
+
+
+def test_a_changed_file_is_noticed(make: Make) -> None:
+    path = make("bad", files={"bad.py": "x = 1"}, record=False)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("bad-1.0.dist-info/RECORD", "bad.py,sha256=AAAA,5\n")
+    with pytest.raises(PackageError, match="not what its record says"):
+        dict(opened(path).files())
+
+
+@pytest.mark.parametrize("told", ["md5=AAAA", "sha1=AAAA", ""])
+def test_a_weak_or_missing_hash_does_not_count(make: Make, told: str) -> None:
+    path = make("bad", files={"bad.py": "x = 1"}, record=False)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("bad-1.0.dist-info/RECORD", f"bad.py,{told},5\n")
+    with pytest.raises(PackageError, match="record"):
+        dict(opened(path).files())
+
+
+def test_a_file_that_the_record_does_not_name_is_noticed(make: Make) -> None:
+    path = make("bad", extra=lambda archive: archive.writestr("extra.py", "x"))
+    with pytest.raises(PackageError, match="record"):
+        dict(opened(path).files())
+
+
+def test_a_bomb_is_not_unpacked(make: Make) -> None:
+    path = make("bomb", files={"bomb/zeros.py": b"\0" * (40 * 1024 * 1024)})
+    with pytest.raises(PackageError, match="too much"):
+        opened(path)
+
+
+def test_too_large_and_too_many_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "FILES_MOST", 3)
+    with pytest.raises(PackageError, match="more than 3 files"):
+        opened(make("many", files={f"m{i}.py": "" for i in range(4)}))
+    monkeypatch.setattr(wheel, "FILES_MOST", 100)
+    monkeypatch.setattr(wheel, "BYTES_MOST", 1000)
+    with pytest.raises(PackageError, match="too much"):
+        opened(make("large", files={"large.py": bytes(range(256)) * 8}))
+
+
+def test_a_length_that_lies_is_noticed(make: Make) -> None:
+    path = make("liar", files={"liar.py": "x = 1\n" * 1000})
+    data = path.read_bytes()
+    size = (6000).to_bytes(4, "little")
+    path.write_bytes(data.replace(size, (10).to_bytes(4, "little")))
+    with pytest.raises(PackageError):
+        dict(opened(path).files())
+
+
+def test_two_files_of_one_name_are_refused(make: Make) -> None:
+    with pytest.warns(UserWarning, match="Duplicate"):
+        path = make("twice", extra=lambda archive: archive.writestr("twice.py", "other"))
+    with pytest.raises(PackageError, match="one name"):
+        opened(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"x" * 10_000])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad-1.0-py3-none-any.whl"
+    path.write_bytes(content)
+    with pytest.raises(PackageError, match="damaged"):
+        opened(path)
+
+
+def test_a_wheel_under_another_name_is_refused(make: Make) -> None:
+    path = make("evil")
+    other = path.with_name("numpy-1.0-py3-none-any.whl")
+    path.rename(other)
+    with pytest.raises(PackageError, match="metadata of that name"):
+        opened(other)
+
+
+def test_a_wheel_that_says_it_is_another_is_refused(make: Make) -> None:
+    def swap(archive: zipfile.ZipFile) -> None:
+        archive.writestr("two-1.0.dist-info/METADATA", "Name: one\nVersion: 1.0\n")
+
+    path = make("one", files={"two-1.0.dist-info/WHEEL": "x"}, extra=swap)
+    other = path.with_name("two-1.0-py3-none-any.whl")
+    path.rename(other)
+    with pytest.raises(PackageError):
+        opened(other)

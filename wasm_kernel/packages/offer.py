@@ -1,0 +1,72 @@
+"""Whether the cells of a sandbox may install packages. A sandbox of its own accord lets none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from wasm_kernel.sandbox.errands import Caller, Errand, switched_off
+from wasm_kernel.sandbox.private import FETCHED, PACKAGES
+from wasm_kernel.sandbox.sandbox import BaseSandbox
+from wasm_kernel.sandbox.standing import Order
+
+_OFF = (
+    "%pip is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
+    "and be imported from there."
+)
+
+Tell = Callable[[str], None]
+Stopped = Callable[[], bool]
+
+
+class Fetch(Protocol):
+    """Fetches wheels, in this process or outside of its walls."""
+
+    def __call__(
+        self, wishes: Sequence[str], folder: Path, *, pre: bool, tell: Tell, stopped: Stopped
+    ) -> None:
+        """Put a universal wheel for each wish, such as `rich>=13`, into the empty `folder`.
+
+        Raises:
+            PackageError: one is not there or can't be reached, or `stopped` said so; in words.
+        """
+
+
+def offer_pip(sandbox: BaseSandbox, fetch: Fetch | None = None) -> None:
+    """Let the cells of a sandbox install pure-Python packages with `%pip`.
+
+    They are kept in the sandbox's own workspace, where the guest reads and can't change them.
+    Nothing of them runs outside of the guest.
+
+    Args:
+        sandbox: Whose cells.
+        fetch: Gets wheels; by default the pip does that is installed beside this package, with
+            the configuration of the user it runs as.
+    """
+    sandbox.errands.offer("pip", _late(sandbox, fetch))
+
+
+def refuse_pip(sandbox: BaseSandbox) -> None:
+    """Answer `%pip` with a sentence that says what to set."""
+    sandbox.errands.offer("pip", switched_off(_OFF))
+
+
+def _late(sandbox: BaseSandbox, fetch: Fetch | None) -> Errand:
+    """The errand, made when a cell first asks: until then nothing of it is imported."""
+    made: list[Errand] = []
+
+    def errand(order: Order, caller: Caller, /) -> Any:
+        if not made:
+            from wasm_kernel.packages.errand import PipErrand
+            from wasm_kernel.packages.fetching import Pip
+            from wasm_kernel.packages.site import Site
+            from wasm_kernel.sandbox.python import shared_driver
+
+            guest = shared_driver().environment
+            site = Site(sandbox.workspace / PACKAGES)
+            pip = fetch or Pip(guest.python_version)
+            made.append(PipErrand(site, pip, sandbox.workspace / FETCHED, guest))
+        return made[0](order, caller)
+
+    return errand
