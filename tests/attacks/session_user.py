@@ -1,0 +1,61 @@
+"""A process that uses sessions while others prune and delete them:
+`python -m tests.attacks.session_user ROOT SECONDS SEED`.
+
+It ends with status 1, and says why, where something that it had open was pulled away from under it,
+or where a session that it opened again was neither whole nor new.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from wasm_kernel import BaseSandbox, create_session_sandbox, get_session_sandbox
+
+MAKE = "import os; x = {number}; open('file', 'w').write(str({number})); os.makedirs('a/b')"
+LOOK = (
+    "import os; print(globals().get('x'), open('file').read() if os.path.exists('file') else None)"
+)
+
+
+def look(sandbox: BaseSandbox) -> str:
+    result = sandbox.execute(LOOK)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def use(root: Path, dice: random.Random) -> str | None:
+    """Make a session, use it for a while, leave it, and come back; how that went, if at all."""
+    number = dice.randrange(10**6)
+    session_id, sandbox = create_session_sandbox(workspace_root=root)
+    with sandbox:
+        made = sandbox.execute(MAKE.format(number=number))
+        assert made.success, made.error
+        for _ in range(dice.randrange(3)):
+            time.sleep(dice.uniform(0, 0.02))
+            assert look(sandbox) == f"{number} {number}", "an open session lost something"
+        told = json.loads((root / session_id / ".metadata.json").read_text())
+        assert told["session_id"] == session_id
+    time.sleep(dice.choice([0, 0.005, 0.05]))
+    with get_session_sandbox(session_id, workspace_root=root) as again:
+        found = look(again)
+        assert found in (f"{number} {number}", "None None"), f"half a session: {found}"
+        assert (root / session_id / ".metadata.json").exists(), "a session without metadata"
+        assert look(again) == found, "an open session lost something"
+        return "found" if found != "None None" else "pruned"
+
+
+def main() -> None:
+    root, seconds, seed = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    dice, until = random.Random(seed), time.monotonic() + seconds
+    ends = [use(root, dice)]
+    while time.monotonic() < until:
+        ends.append(use(root, dice))
+    print(ends.count("found"), ends.count("pruned"))
+
+
+if __name__ == "__main__":
+    main()

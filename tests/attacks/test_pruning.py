@@ -1,0 +1,241 @@
+"""Pruning against everything that happens meanwhile: nothing alive is lost, nothing half deleted,
+nothing outside is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import (
+    PruneResult,
+    SessionInUse,
+    delete_session_workspace,
+    get_session_sandbox,
+    prune_sessions,
+)
+from wasm_kernel.engine import tree
+from wasm_kernel.sessions import ids
+
+ROOT = Path(__file__).resolve().parents[2]
+YEAR = timedelta(days=366)
+FILES = 40
+PRUNE = "import sys; from wasm_kernel import prune_sessions; prune_sessions(0, sys.argv[1])"
+EVIL = """
+import os
+os.makedirs('/'.join(['d'] * 600))
+for name in ('n' * 255, 'new\\nline', 'tab\\t\\x1b]52;', 'ünï', '-rf', '*'):
+    os.makedirs(name, exist_ok=True)
+    open(os.path.join(name, 'file'), 'w').write('x')
+os.symlink('..', 'up')
+os.symlink('../../kept', 'out')
+os.link('*/file', 'hard')
+with open('sparse', 'w') as sparse:
+    sparse.truncate(10**9)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """The sessions' folder, beside one that nobody may touch."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("kept")
+    (tmp_path / "sessions").mkdir()
+    yield tmp_path / "sessions"
+    assert (tmp_path / "kept" / "file").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "sessions"]
+    tree.remove(tmp_path / "sessions")
+
+
+def dated(root: Path, session_id: str, age: timedelta) -> None:
+    text = (datetime.now(UTC) - age).isoformat()
+    fields = {"session_id": session_id, "created_at": text, "updated_at": text, "version": 1}
+    (root / session_id / ".metadata.json").write_text(json.dumps(fields))
+
+
+def an_old_session(root: Path, age: timedelta = YEAR) -> Path:
+    workspace = root / ids.new()
+    workspace.mkdir()
+    for number in range(FILES):
+        (workspace / f"{number}").write_bytes(b"x" * 100)
+    dated(root, workspace.name, age)
+    return workspace
+
+
+def users(root: Path, seconds: float, count: int) -> list[subprocess.Popen[str]]:
+    """Processes that use sessions."""
+    command = [sys.executable, "-m", "tests.attacks.session_user", str(root), str(seconds)]
+    return [
+        subprocess.Popen(
+            [*command, str(seed)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for seed in range(count)
+    ]
+
+
+def prune_while(using: list[subprocess.Popen[str]], root: Path) -> list[PruneResult]:
+    """Delete everything that is not alive, again and again."""
+    done = []
+    dice = random.Random(1)
+    while any(process.poll() is None for process in using):
+        done.append(prune_sessions(0, root))
+        for workspace in root.iterdir():
+            if dice.random() < 0.1 and ids.uuid_in(workspace.name):
+                with suppress(SessionInUse):
+                    delete_session_workspace(workspace.name, root)
+        time.sleep(dice.uniform(0, 0.01))
+    return done
+
+
+def ends_of(using: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
+    """How often each found a session again, and how often it had been pruned."""
+    ends = []
+    for process in using:
+        said, _ = process.communicate()
+        assert process.returncode == 0, said
+        found, pruned = said.split()
+        ends.append((int(found), int(pruned)))
+    return ends
+
+
+def against_living_sessions(root: Path, seconds: float) -> None:
+    using = users(root, seconds, 2)
+    results = prune_while(using, root)
+    ends = ends_of(using)
+    assert sum(pruned for _, pruned in ends) > 0
+    assert any(result.deleted_sessions for result in results)
+    assert any("alive" in result.skip_reasons.values() for result in results)
+    assert [result.errors for result in results if result.errors] == []
+    prune_sessions(0, root)
+    assert list(root.iterdir()) == []
+
+
+def test_pruning_in_a_loop_against_living_sessions(warm: None, root: Path) -> None:
+    against_living_sessions(root, 4)
+
+
+@pytest.mark.soak
+def test_pruning_in_a_loop_against_living_sessions_for_minutes(warm: None, root: Path) -> None:
+    against_living_sessions(root, 180)
+
+
+def test_several_that_prune_at_once_share_the_work(root: Path) -> None:
+    sessions = {an_old_session(root).name for _ in range(60)}
+    command = [sys.executable, "-c", PRUNE, str(root)]
+    others = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(3)]
+    mine = prune_sessions(0, root)
+    for process in others:
+        _, said = process.communicate()
+        assert (process.returncode, said) == (0, b"")
+    assert mine.errors == {}
+    assert set(mine.deleted_sessions) <= sessions
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_in_the_middle_no_session_is_half_deleted(root: Path, seed: int) -> None:
+    for _ in range(30):
+        an_old_session(root)
+    pruning = subprocess.Popen([sys.executable, "-c", PRUNE, str(root)], cwd=ROOT)
+    while len(list(root.glob("[0-9a-f]*"))) > 28:
+        time.sleep(0.0005)
+    time.sleep(random.Random(seed).uniform(0, 0.004))
+    pruning.kill()
+    pruning.wait()
+    for workspace in root.glob("[0-9a-f]*"):
+        assert len(list(workspace.glob("[0-9]*"))) == FILES
+        assert (workspace / ".metadata.json").exists()
+    prune_sessions(0, root)
+    assert list(root.iterdir()) == []  # what was left aside, too
+
+
+def test_two_processes_on_one_session_keep_it_alive(warm: None, root: Path) -> None:
+    name = ids.new()
+    script = (
+        "import sys; from wasm_kernel import get_session_sandbox\n"
+        "with get_session_sandbox(sys.argv[2], workspace_root=sys.argv[1]) as sandbox:\n"
+        "    print(sandbox.execute('x = 1; print(x)').stdout, end='', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    print(sandbox.execute('x += 1; print(x)').stdout, end='')\n"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, str(root), name],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "1\n"
+    with get_session_sandbox(name, workspace_root=root) as second:
+        told = second.execute("y = 1")
+        assert "Another process has this session open" in told.stderr
+        for _ in range(3):
+            assert prune_sessions(0, root).skip_reasons == {name: "alive"}
+        said, _ = other.communicate("go on\n")
+        assert (other.returncode, said) == (0, "2\n")
+        assert prune_sessions(0, root).skip_reasons == {name: "alive"}
+        assert second.execute("print(y)").stdout == "1\n"
+    assert prune_sessions(0, root).deleted_sessions == [name]
+
+
+def test_what_seems_to_come_from_the_future_is_not_old(root: Path) -> None:
+    """The clock went back a year; file times say nothing, whatever they say."""
+    future, old = an_old_session(root, -YEAR), an_old_session(root)
+    for workspace in (future, old):
+        for path in (workspace / ".metadata.json", workspace):
+            os.utime(path, (0, 0) if workspace is future else (2**32, 2**32))
+    assert prune_sessions(0, root, dry_run=True).deleted_sessions == [old.name]
+    result = prune_sessions(0, root)
+    assert result.deleted_sessions == [old.name]
+    assert result.skipped_sessions == []
+    assert future.exists()
+
+
+def test_links_named_like_sessions_or_metadata_lead_nowhere(root: Path) -> None:
+    old, recent = an_old_session(root), an_old_session(root, timedelta(0))
+    for target in (root.parent / "kept", recent, Path("..", "kept"), Path("nowhere")):
+        (root / ids.new()).symlink_to(target)
+    (root / ids.new()).write_text("a file")
+    borrowed = root / ids.new()
+    borrowed.mkdir()
+    (borrowed / ".metadata.json").symlink_to(old / ".metadata.json")
+    hard = root / ids.new()
+    hard.mkdir()
+    (hard / ".metadata.json").hardlink_to(old / ".metadata.json")
+    before = len(list(root.iterdir()))
+    result = prune_sessions(1, root)
+    assert result.deleted_sessions == [old.name]
+    assert result.skip_reasons == dict.fromkeys((borrowed.name, hard.name), "corrupted_metadata")
+    assert len(list(root.iterdir())) == before - 1
+    assert (recent / "0").exists()
+
+
+def test_whatever_a_guest_leaves_behind_is_pruned(warm: None, root: Path) -> None:
+    name = ids.new()
+    with get_session_sandbox(name, workspace_root=root) as sandbox:
+        made = sandbox.execute(EVIL)
+        assert made.success, made.error
+        tampered = sandbox.execute("open('/app/.metadata.json', 'w').write('{}')")
+        assert not tampered.success
+    dated(root, name, YEAR)
+    preview = prune_sessions(24, root, dry_run=True)
+    result = prune_sessions(24, root)
+    assert result.errors == {}
+    assert result.deleted_sessions == preview.deleted_sessions == [name]
+    assert result.reclaimed_bytes == preview.reclaimed_bytes > 10**9
+    assert list(root.iterdir()) == []
