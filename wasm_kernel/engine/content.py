@@ -74,18 +74,24 @@ class Content:
         return os.pwrite(target, os.pread(source, min(length, _BLOCK), at), at)
 
 
-def share(source: Path, target: Path) -> None:
+def share(folder: int, name: str, target: Path) -> None:
     """Give a file that is never written again a second name, or copy it where that can't be.
+
+    Args:
+        folder: A descriptor of the folder that it is in.
+        name: Its name there; a link is not followed.
+        target: Its other name.
 
     Raises:
         OSError: neither can be done.
     """
     try:
-        os.link(source, target, follow_symlinks=False)
+        os.link(name, target, src_dir_fd=folder, follow_symlinks=False)
     except OSError as problem:
         if problem.errno not in _NO_LINK:
             raise
-        with source.open("rb") as old, target.open("xb") as new:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as old, target.open("xb") as new:
             Content().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
 
 

@@ -31,11 +31,11 @@ class LeftOut:
     why: str
 
 
-def copy(source: Path, target: Path, hidden: Callable[[str], bool]) -> list[LeftOut]:
+def copy(source: Path | int, target: Path, hidden: Callable[[str], bool]) -> list[LeftOut]:
     """Copy what is in a folder into another, which has none of it.
 
     Args:
-        source: The folder to copy.
+        source: The folder to copy, or its descriptor.
         target: The folder to fill.
         hidden: Which names at the top are not copied.
 

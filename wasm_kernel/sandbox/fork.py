@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Self, TypeVar
 
 from wasm_kernel.errors import ForkError
-from wasm_kernel.sandbox.branch import Branch, discard
+from wasm_kernel.sandbox.branch import Branch, branch
+from wasm_kernel.sandbox.copying import discard
 from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
+from wasm_kernel.sandbox.plan import Plan
+from wasm_kernel.sandbox.wishes import Promise
 
 T = TypeVar("T")
+_SHARE_SECONDS = 2.0  # for the last cells to be written; what is not by then is written twice
+_SAVE_SECONDS = 60.0
 
 
 class Forking(abc.ABC):
@@ -78,12 +84,30 @@ class Forking(abc.ABC):
             raise
         return made
 
+    def promise(self, promise: Promise) -> None:
+        """Have something done when the running cell is over. For errands: on the guest's thread."""
+        self._life.wishes.promises.append(promise)
+
+    @contextlib.contextmanager
+    def plan_fork(self, *, deterministic: bool = False) -> Iterator[Plan]:
+        """How another process makes a fork of what is on disk, while a block lasts.
+
+        For promises: on the guest's thread, between two cells.
+
+        Raises:
+            ForkError: the session can't be forked.
+        """
+        timeline = self._life.settle(_SAVE_SECONDS)
+        with timeline.plan(reseed=not deterministic) as plan:
+            yield plan
+
     def _make(self, n: int, made: list[Self], *, reseed: bool) -> None:
         for _ in range(n):
             home, keeper = self._new_home()
             try:
-                branch = self._life.branch(home.workspace, reseed=reseed)
-                made.append(self._twin(home, keeper, branch))
+                timeline = self._life.settle(_SHARE_SECONDS)
+                grown = branch(timeline, self.workspace, home.workspace, reseed=reseed)
+                made.append(self._twin(home, keeper, grown))
             except BaseException:
                 if keeper is not None:
                     keeper.closed()

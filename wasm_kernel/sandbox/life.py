@@ -14,7 +14,6 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.errors import (
     GuestCrashed,
     GuestStopped,
@@ -22,14 +21,14 @@ from wasm_kernel.errors import (
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames, losses
 from wasm_kernel.sandbox.beginning import start_request
-from wasm_kernel.sandbox.branch import Branch, branch
+from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.listener import Listener, Silence
-from wasm_kernel.sandbox.private import PRIVATE, SCRATCH
+from wasm_kernel.sandbox.private import SCRATCH
 from wasm_kernel.sandbox.spoken import only_travels
 from wasm_kernel.sandbox.timeline import Timeline
 from wasm_kernel.sandbox.travel import Journey
@@ -58,16 +57,16 @@ class Life:
         self.fuel_consumed: int | None = None
         self._streams = Streams()
         self.timeline = Timeline(
-            driver, workspace / PRIVATE, policy, resume=resume, diary=diary, inherited=inherited
+            driver, workspace, policy, resume=resume, diary=diary, inherited=inherited
         )
-        self._wishes = Wishes(self.timeline)
+        self.wishes = Wishes(self.timeline)
         self.comms = Comms()
         self.host = Host(
             flush=self._streams.flush,
             lower=self._lower,
             waiting=self._waiting,
             taken=self.clock.take_interrupt,
-            travel=self._wishes.hear,
+            travel=self.wishes.hear,
             begun=self.clock.begun,
             comms=self.comms,
             errands=errands,
@@ -138,7 +137,7 @@ class Life:
             stopped = problem
             self._lose(turn, stopped, seconds)
         if request.get("op") == "execute":
-            if not self.clock.closed and self._wishes.go_by_the_text(turn, stopped):
+            if not self.clock.closed and self.wishes.go_by_the_text(turn, stopped):
                 turn.succeed(self.next_count)
                 stopped = None
             if stopped is None:
@@ -150,7 +149,7 @@ class Life:
     def _lose(self, turn: Turn, stopped: GuestStopped, seconds: float | None) -> None:
         """The guest is lost; another one stands where memory was before the turn."""
         self._drop()
-        self._wishes.forget()
+        self.wishes.break_off(turn)
         self.timeline.fall_back()
         head, closed = self.timeline.head, self.clock.closed
         spoilt = seconds is None and losses.spoilt(turn, stopped, head, closed=closed)
@@ -161,7 +160,7 @@ class Life:
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
         """The cell's effects become a commit, or are left behind for another one."""
-        code, wishes = str(request.get("code", "")), self._wishes
+        code, wishes = str(request.get("code", "")), self.wishes
         numbered = bool(request.get("store_history"))
         cell = self.next_count if numbered else self.next_count - 1
         self._note_count(turn, request)
@@ -173,6 +172,7 @@ class Life:
         if wishes.journey is not None:
             self.go(wishes.journey)
             self._name(wishes.there)
+        wishes.keep_promises(turn)
         wishes.forget()
 
     def _name(self, names: list[str]) -> None:
@@ -185,18 +185,14 @@ class Life:
         self._drop()
         self._revive()
 
-    def branch(self, home: Path, *, reseed: bool) -> Branch:
-        """Give another, empty workspace this one's files and memory, as they are between two cells.
+    def settle(self, seconds: float) -> Timeline:
+        """The history, with all that memory is now, on disk where that takes no longer.
 
         Raises:
-            ForkError: it can't be done.
+            ForkError: memory can't be kept.
         """
-        self.timeline.settle(self._living())
-        here, there = self._folders(self._workspace), self._folders(home)
-        return branch(self.timeline, here, there, reseed=reseed)
-
-    def _folders(self, workspace: Path) -> Preopens:
-        return self._driver.preopens(workspace, workspace / SCRATCH, self._policy)
+        self.timeline.settle(self._living(), seconds)
+        return self.timeline
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
         count = (turn.reply or {}).get("execution_count")
@@ -282,7 +278,7 @@ class Life:
             clock=self.clock,
             streams=self._streams,
             changes=self.changes,
-            preopens=self._folders(self._workspace),
+            preopens=self._driver.preopens(self._workspace, self._workspace / SCRATCH, policy),
             env={},
             memory_bytes=policy.memory_bytes,
             open_files=policy.open_files,

@@ -16,3 +16,6 @@ SITE = f"{PACKAGES}/site-packages"
 
 FETCHED = f"{PRIVATE}/fetched"
 """Where packages lie before they are checked, out of the guest's sight."""
+
+HISTORY = f"{PRIVATE}/history"
+"""The history of the guest's memory, below the workspace."""

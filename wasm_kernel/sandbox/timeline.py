@@ -5,11 +5,11 @@ Everything here runs on the sandbox's own thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History, Unreadable
@@ -19,13 +19,14 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Claim, Resume
+from wasm_kernel.sandbox.copying import inventory
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.plan import Plan
+from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 from wasm_kernel.sandbox.travel import Journey, Past, listed
 
 _LABEL = 80
-_COMMITS = "history"
-_SHARE_SECONDS = 2.0  # longer than most disks need; what comes later is written twice
 _SINCE = " (and what widgets did since)"
 _RESEEDED = " (with fresh seeds)"
 
@@ -36,7 +37,7 @@ class Timeline:
     def __init__(
         self,
         driver: Driver,
-        folder: Path,
+        workspace: Path,
         policy: ExecutionPolicy,
         *,
         resume: Resume,
@@ -46,9 +47,9 @@ class Timeline:
         self._driver = driver
         self._resume = resume
         self._inherited = inherited
-        self._claim = Claim(folder)
+        self._claim = Claim(workspace / PRIVATE)
         self._policy = policy
-        self._folder = folder
+        self._workspace = workspace
         self._recorder: Recorder | None = None
         self._diary = diary
         self.saving = False  # the last commits are being written, the session is over
@@ -87,7 +88,7 @@ class Timeline:
         return branch.history
 
     def _found(self, image: str) -> History:
-        history = History(self._folder / _COMMITS, image)
+        history = History(self._workspace / HISTORY, image)
         if self._claim.wants(self._resume):
             self._go_on(history)
         else:
@@ -199,8 +200,8 @@ class Timeline:
             return False
         return self._commit(instance, head.cell, head.count, f"{head.label}{_RESEEDED}", 0)
 
-    def settle(self, instance: Instance) -> None:
-        """Have the head be what memory is now, and be on disk as far as that does not take long.
+    def settle(self, instance: Instance, seconds: float) -> None:
+        """Have the head be what memory is now, and be on disk as far as that takes no longer.
 
         Raises:
             ForkError: memory can't be kept.
@@ -210,24 +211,19 @@ class Timeline:
             raise ForkError(self._diary.take_back().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:
             raise ForkError("its beginning could not be kept")
-        recorder.catch_up(_SHARE_SECONDS)
+        recorder.catch_up(seconds)
 
-    def inventory(self) -> set[tuple[OpenFile, OpenFile]]:
-        """What was open at any commit: as it is written there, and as it is called here."""
-        origin = self.history.origin
-        return {
-            pair
-            for commit in self.past.commits.values()
-            for pair in zip(commit.files, origin.files_of(commit), strict=True)
-        }
-
-    def branch(self, private: Path, files: Mapping[str, str], *, reseed: bool) -> History:
-        """A history in another session's private folder that begins where this one stands.
+    @contextlib.contextmanager
+    def plan(self, *, reseed: bool) -> Iterator[Plan]:
+        """How a fork is made of what is on disk, while a block lasts in which nothing of it goes.
 
         Raises:
-            OSError: it can't be written.
+            ForkError: not everything is on disk.
         """
-        return self.history.branch(private / _COMMITS, files, reseed=reseed)
+        if self.history.waiting or not self.history.on_disk:
+            raise ForkError("the variables of this session are not saved to disk")
+        with self.history.still() as mark:
+            yield Plan(mark, reseed, tuple(inventory(self.history)))
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:

@@ -6,8 +6,8 @@ checkpoint that is named after it names that state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from wasm_kernel.errors import GuestStopped, Interrupted, TravelError
 from wasm_kernel.sandbox.frames import Travel
@@ -21,6 +21,19 @@ _OUTSIDE = (
 )
 
 
+Say = Callable[[str], None]
+
+
+class Promise(Protocol):
+    """Something that the cell was promised for when it is over, such as a fork. Never raises."""
+
+    def keep(self, say: Say) -> None:
+        """Do it; `say` tells the cell's author, in stderr, of what went wrong."""
+
+    def break_off(self, say: Say) -> None:
+        """The guest was lost in the cell: put back what was prepared."""
+
+
 class Wishes:
     """The wishes of the running cell. The guest's thread owns them.
 
@@ -29,6 +42,7 @@ class Wishes:
         here: Names for the state that the cell leaves.
         there: Names for the state that the journey leads to.
         heard: Whether the cell came to say any.
+        promises: What is to be done with the state that the cell leaves, after all else.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -41,6 +55,18 @@ class Wishes:
         self.here: list[str] = []
         self.there: list[str] = []
         self.heard = False
+        self.promises: list[Promise] = []
+
+    def keep_promises(self, turn: Turn) -> None:
+        """The cell has come to its end, and everything else was granted."""
+        for promise in self.promises:
+            promise.keep(lambda text: _say(turn, text))
+
+    def break_off(self, turn: Turn) -> None:
+        """The guest was lost, and the cell's wishes are with it."""
+        for promise in self.promises:
+            promise.break_off(lambda text: _say(turn, text))
+        self.forget()
 
     def hear(self, wish: Travel) -> Mapping[str, Any]:
         """The answer to a wish, as `runtimes/PROTOCOL.md` has it.
@@ -82,6 +108,11 @@ class Wishes:
             turn.hear("stderr", _OUTSIDE)
             turn.hear("stdout", "".join(said))
         return bool(said)
+
+
+def _say(turn: Turn, text: str) -> None:
+    if text:
+        turn.hear("stderr", text)
 
 
 def _succeeded_or_interrupted(turn: Turn, stopped: GuestStopped | None) -> bool:

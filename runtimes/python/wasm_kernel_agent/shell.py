@@ -23,6 +23,7 @@ from wasm_kernel_agent import frames, groups, hints, notebooks, refusals
 from wasm_kernel_agent.commands import Commands
 from wasm_kernel_agent.completion import Subject
 from wasm_kernel_agent.display import FrameHook, FramePublisher
+from wasm_kernel_agent.forks import ForkMagics
 from wasm_kernel_agent.hooks import Events
 from wasm_kernel_agent.limits import LimitMagic, in_place
 from wasm_kernel_agent.loop import Awaiter, allow_tasks
@@ -110,7 +111,7 @@ class GuestShell(_Base):  # type: ignore[misc]
     def init_magics(self) -> None:
         """IPython's magics, those of a notebook kernel, `%%limit`, and refusals for the rest."""
         super().init_magics()
-        self.register_magics(KernelMagics, LimitMagic, PipMagics, TravelMagics)
+        self.register_magics(KernelMagics, LimitMagic, PipMagics, TravelMagics, ForkMagics)
         refusals.replace_magics(self)
 
     def set_parent(self, parent: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from wasm_kernel.engine.instance import Instance
@@ -116,6 +116,14 @@ class History:
         other._pinned, other._stale = frozenset(other.undone), True
         other.save_head()
         return other
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[Bookmark]:
+        """Nothing is folded away while a block lasts; it gets where memory stands."""
+        with self._shape:
+            with self._guard:
+                mark = Bookmark(self.head, self._last, self.names, self.undone)
+            yield mark
 
     def next_id(self) -> int:
         """The number of the next commit; none is given twice."""

@@ -7,12 +7,14 @@ recorder's thread writes; any thread reads.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wasm_kernel.engine.content import share
+from wasm_kernel.engine.descent import open_folder
 from wasm_kernel.engine.memory import aside, found
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content
@@ -102,16 +104,21 @@ class Shelf:
         Raises:
             OSError: a file can't be given.
         """
-        for one in some:
-            with self._guard:
-                held = self._held.get(one)
-            if held is not None:
-                other.hold(*held)
-                continue
-            verified = self._stamps.get(one) == self._stamp(one)
-            share(self._path(one), other._path(one))
-            if verified:
-                other._note(one)
+        with contextlib.ExitStack() as opened:
+            folder = -1
+            for one in some:
+                with self._guard:
+                    held = self._held.get(one)
+                if held is not None:
+                    other.hold(*held)
+                    continue
+                if folder < 0:
+                    folder = open_folder(self._path(one).parent)
+                    opened.callback(os.close, folder)
+                verified = self._stamps.get(one) == self._stamp(one)
+                share(folder, found.name_of(one), other._path(one))
+                if verified:
+                    other._note(one)
 
     def squeeze(self, one: int) -> Commit | None:
         """Take the pages of zeros out of a commit in memory: what it is then, None where it is not

@@ -29,6 +29,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
+from wasm_kernel.frontends.jupyter.forking import FORK, fork_errand, forking
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.outputs.bundle import Mode
@@ -122,12 +123,13 @@ class WasmKernelApp(JupyterApp):
         path = place_of(self.connection_file)
         policy = self.settings.policy()
         enclosure = Enclosure(self.settings.confinement)
+        root, session_id = self.settings.root, self._session_id(path)
         with ExitStack() as ending:
             ending.callback(enclosure.end)
-            session_id = self._session_id(path)
-            enclosure.hire({DUTY: fetching(self.settings.root / session_id / FETCHED)})
+            fetched = root / session_id / FETCHED
+            enclosure.hire({DUTY: fetching(fetched), FORK: forking(root, session_id)})
             logger = self._logger(ending)
-            session = Session(self.settings.root, session_id, logger)
+            session = Session(root, session_id, logger)
             ending.callback(session.closed)
             enclosure.close_files(kept_by(session.workspace, policy, path, self.config))
             resume = Resume(self.settings.resume)
@@ -137,6 +139,7 @@ class WasmKernelApp(JupyterApp):
                 offer_pip(sandbox, enclosure.fetch)
             else:
                 refuse_pip(sandbox)
+            sandbox.errands.offer("fork", fork_errand(sandbox, enclosure.founding(session)))
             self._serve(sandbox, path, enclosure)
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:

@@ -19,6 +19,7 @@ from wasm_kernel.confinement.porter import Duty, Porter
 from wasm_kernel.confinement.walls import Kept, Walls
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.jupyter.forking import Outside
 from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
@@ -26,6 +27,8 @@ from wasm_kernel.sandbox.environment import runtimes_folder
 if TYPE_CHECKING:
     from wasm_kernel.packages.offer import Fetch
     from wasm_kernel.sandbox.python import Builder
+    from wasm_kernel.sessions.founding import Founding
+    from wasm_kernel.sessions.session import Session
 
 OFF, AUTO, REQUIRED = "off", "auto", "required"
 _PREPARE = "prepare"
@@ -105,6 +108,14 @@ class Enclosure:
     def fetch(self) -> Fetch | None:
         """Who fetches packages in place of this process; None where it does so itself."""
         return None if self._porter is None else through(self._porter)
+
+    def founding(self, session: Session) -> Founding:
+        """Who makes sessions for forks of one: the porter, or this process where it may."""
+        if self._porter is not None:
+            return Outside(self._porter)
+        from wasm_kernel.sessions.founding import Founder
+
+        return Founder(session.root, session.id, session.logger)
 
     def end(self) -> None:
         """Let the porter go; idempotent."""

@@ -1,0 +1,208 @@
+"""Making a fork of what is on disk: of a session named from outside, by a stranger's plan."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel.engine import content
+from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.memory.bookmark import Bookmark
+from wasm_kernel.engine.memory.origin import Origin
+from wasm_kernel.errors import ForkError, WasmKernelError
+from wasm_kernel.sandbox.claim import Claim, Resume
+from wasm_kernel.sandbox.copying import OpenThere
+from wasm_kernel.sandbox.plan import Plan
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.founding import Founder
+from wasm_kernel.sessions.session import Session
+
+PLAN = Plan(Bookmark(3, 4, {"early": 2}, (4,)), True, ())
+HISTORY = ".wasm_kernel/history"
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    """A session with a file, a scratch file and a commit, as far as files go."""
+    session = Session(tmp_path / "sessions", "parent")
+    session.closed()
+    app = session.workspace
+    (app / "data.csv").write_text("1,2\n")
+    (app / ".wasm_kernel" / "tmp").mkdir()
+    (app / ".wasm_kernel" / "tmp" / "scratch").write_text("x")
+    (app / HISTORY).mkdir()
+    (app / HISTORY / "0000000003.commit").write_text("a commit")
+    (app / HISTORY / "head.json").write_text("the parent's")
+    (app / HISTORY / ".0000000004.commit.aside").write_text("half a commit")
+    return app
+
+
+def fork(parent: Path, plan: Any = PLAN, name: str = "fork") -> Path:
+    """The workspace of a fork."""
+    raw = plan.as_json() if isinstance(plan, Plan) else plan
+    assert Founder(parent.parent, "parent").fork(name, raw) == ""
+    return parent.parent / name
+
+
+def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
+    made = fork(parent)
+    assert (made / "data.csv").read_text() == "1,2\n"
+    assert (made / ".wasm_kernel" / "tmp" / "scratch").read_text() == "x"
+    (made / "data.csv").write_text("")
+    assert (parent / "data.csv").read_text() == "1,2\n"
+
+
+def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
+    made = fork(parent)
+    assert '"fork"' in (made / ".metadata.json").read_text()
+    assert Session(parent.parent, "fork").made is False
+
+
+def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path) -> None:
+    made = fork(parent) / HISTORY
+    assert sorted(path.name for path in made.iterdir()) == [
+        "0000000003.commit",
+        "head.json",
+        "origin.json",
+    ]
+    assert (made / "0000000003.commit").samefile(parent / HISTORY / "0000000003.commit")
+    assert Bookmark.read(made) == PLAN.mark
+    assert Origin.read(made, 99) == Origin(4, True, {})
+
+
+def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
+    claim = Claim(fork(parent) / ".wasm_kernel")
+    claim.take()
+    assert claim.wants(Resume.CRASH)
+    assert not claim.wants(Resume.NEVER)
+    claim.settled()
+    claim.give_back()
+    claim.take()
+    assert not claim.wants(Resume.CRASH)
+    claim.give_back()
+
+
+def test_open_files_are_called_as_their_copies(parent: Path) -> None:
+    here = identity(str(parent / "data.csv"))
+    inventory = (
+        OpenThere("written", here, "/app", "data.csv"),
+        OpenThere("replaced", "another", "/app", "data.csv"),
+        OpenThere("mounted", "mounted", "/data", "data.csv"),
+    )
+    made = fork(parent, Plan(PLAN.mark, False, inventory))
+    names = Origin.read(made / HISTORY, 99).files
+    assert names == {"written": identity(str(made / "data.csv")), "replaced": "gone"}
+
+
+@pytest.mark.parametrize("path", ["../other/secret", "a/../../other/secret", ".."])
+def test_a_plan_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> None:
+    other = parent.parent / "other"
+    other.mkdir()
+    (other / "secret").touch()
+    known = identity(str(other / "secret"))
+    made = fork(parent, Plan(PLAN.mark, False, (OpenThere("x", known, "/app", path),)))
+    assert Origin.read(made / HISTORY, 99).files == {"x": "gone"}
+
+
+@pytest.mark.parametrize("name", ["parent", "other"])
+def test_no_session_that_is_there_is_touched(parent: Path, name: str) -> None:
+    other = Session(parent.parent, "other")
+    (other.workspace / "mine").write_text("mine")
+    before = sorted(path.name for path in (parent.parent / name).rglob("*"))
+    with pytest.raises(ForkError, match="a session of that id already"):
+        fork(parent, name=name)
+    assert sorted(path.name for path in (parent.parent / name).rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["", "../x", "/etc", ".hidden", "a/b", "x" * 65])
+def test_an_id_that_is_none_is_refused(parent: Path, name: str) -> None:
+    with pytest.raises(WasmKernelError):
+        fork(parent, name=name)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        [],
+        {"mark": 3},
+        {"mark": {}, "reseed": True, "inventory": []},
+        {**PLAN.as_json(), "inventory": [["too", "short"]]},
+        {**PLAN.as_json(), "inventory": 3},
+        {**PLAN.as_json(), "mark": {"at": 1e999, "after": 1, "names": {}, "undone": []}},
+        {**PLAN.as_json(), "mark": {"at": "x", "after": 1, "names": {}, "undone": []}},
+        {**PLAN.as_json(), "mark": {"at": 1, "after": 1, "names": [], "undone": []}},
+    ],
+)
+def test_a_plan_that_is_none_is_refused(parent: Path, plan: Any) -> None:
+    with pytest.raises(ForkError, match="can't be read"):
+        fork(parent, plan)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
+def test_a_plan_survives_the_way_between_processes() -> None:
+    plan = Plan(PLAN.mark, False, (OpenThere("a", "b", "/app", "x/y"),))
+    assert Plan.from_json(plan.as_json()) == plan
+
+
+@pytest.mark.parametrize("place", [".wasm_kernel", ".wasm_kernel/tmp", HISTORY])
+def test_a_private_folder_that_is_a_link_leads_nowhere(
+    parent: Path, tmp_path: Path, place: str
+) -> None:
+    for name in ("tmp", "history"):
+        (tmp_path / "secret" / name).mkdir(parents=True)
+        (tmp_path / "secret" / name / "key.commit").write_text("secret")
+    (parent / place).rename(tmp_path / "aside")
+    (parent / place).symlink_to(tmp_path / "secret")
+    with pytest.raises(ForkError, match="could not be made"):
+        fork(parent)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
+def test_a_link_among_the_commits_is_not_followed(parent: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (parent / HISTORY / "0000000004.commit").symlink_to(tmp_path / "secret")
+    made = fork(parent)
+    assert (made / HISTORY / "0000000004.commit").is_symlink()
+
+
+def test_a_link_among_the_commits_is_not_copied_either(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*args: object, **options: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "secret").write_text("secret")
+    (parent / HISTORY / "0000000004.commit").symlink_to(tmp_path / "secret")
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(ForkError):
+        fork(parent)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
+def test_a_full_disk_leaves_nothing_behind(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(content.Content, "copy", full)
+    with pytest.raises(ForkError, match="No space left on device"):
+        fork(parent)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
+def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refused(path: Any, *args: Any, **options: Any) -> int:
+        if path == "data.csv":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    told = Founder(parent.parent, "parent").fork(ids.new(), PLAN.as_json())
+    assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told

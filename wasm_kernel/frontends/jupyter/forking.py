@@ -1,0 +1,97 @@
+"""`%fork`: another session that begins where the running cell ends.
+
+Memory can't be kept in the midst of a cell. So the cell is told the new session's id at once, and
+the fork is made when it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.sandbox.errands import Caller, Errand, ErrandRefused
+from wasm_kernel.sandbox.standing import Order
+from wasm_kernel.sandbox.wishes import Say
+from wasm_kernel.sessions import ids
+
+if TYPE_CHECKING:
+    from wasm_kernel.confinement.porter import Duty, Porter, Stopped, Tell
+    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.sessions.founding import Founding
+
+FORK = "fork"
+_SAID = (
+    "Session {id} begins with the variables and files that this cell leaves.\n"
+    "Open it as a kernel with --WasmKernel.session_id={id}\n"
+    "or from Python with get_session_sandbox({id!r}, workspace_root=...), which takes the folder "
+    "in WasmKernel.workspace_root.\n"
+)
+_NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"
+_LOST = "the cell did not come to its end."
+
+
+class PromisedFork:
+    """A fork that is made when the cell is over. The guest's thread owns it."""
+
+    def __init__(self, sandbox: BaseSandbox, founding: Founding, *, deterministic: bool) -> None:
+        self._sandbox = sandbox
+        self._founding = founding
+        self._deterministic = deterministic
+        self.id = ids.new()
+
+    def keep(self, say: Say) -> None:
+        """Make it; `say` tells what went wrong."""
+        try:
+            with self._sandbox.plan_fork(deterministic=self._deterministic) as plan:
+                say(self._founding.fork(self.id, plan.as_json()))
+        except WasmKernelError as problem:
+            say(_NOT_MADE.format(id=self.id, why=problem))
+
+    def break_off(self, say: Say) -> None:
+        """The guest was lost: there is no end of the cell to begin at."""
+        say(_NOT_MADE.format(id=self.id, why=_LOST))
+
+
+def fork_errand(sandbox: BaseSandbox, founding: Founding) -> Errand:
+    """What `%fork [--deterministic]` does; its value is the new session's id."""
+
+    def fork(order: Order, caller: Caller) -> str:
+        words = order.line.split()
+        if words not in ([], ["--deterministic"]):
+            raise ErrandRefused(
+                "%fork takes no words but --deterministic, which keeps the state of generators of "
+                "random numbers."
+            )
+        promised = PromisedFork(sandbox, founding, deterministic=bool(words))
+        sandbox.promise(promised)
+        caller.say(_SAID.format(id=promised.id))
+        return promised.id
+
+    return fork
+
+
+class Outside:
+    """Has sessions made by the porter, from within the walls."""
+
+    def __init__(self, porter: Porter) -> None:
+        self._porter = porter
+
+    def fork(self, session_id: str, plan: Mapping[str, Any]) -> str:
+        """As `Founding` has it."""
+        return str(self._porter.ask(FORK, {"id": session_id, "plan": plan})["told"])
+
+
+def forking(root: Path, parent: str) -> Duty:
+    """The porter's duty: to fork one session, which is named from outside.
+
+    Whoever asks can have copies made of it, and of nothing else.
+    """
+
+    def fork(fields: Mapping[str, Any], _: Tell, __: Stopped) -> Mapping[str, Any]:
+        from wasm_kernel.sessions.founding import Founder
+
+        return {"told": Founder(root, parent).fork(str(fields["id"]), fields["plan"])}
+
+    return fork
