@@ -27,6 +27,7 @@ NAMES = {
         "ImageError",
         "HistoryError",
         "TravelError",
+        "Travelled",
         "ForkError",
         "PackageError",
         "FrameError",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wasm_kernel.packages.offer import offer_pip
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
     from wasm_kernel.result import CellError, PruneResult, SandboxResult
-    from wasm_kernel.sandbox.checkpoints import Checkpoint
+    from wasm_kernel.sandbox.checkpoints import Checkpoint, Travelled
     from wasm_kernel.sandbox.claim import Resume
     from wasm_kernel.sandbox.creation import create_sandbox
     from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -92,6 +92,7 @@ __all__ = [
     "SessionPathError",
     "StackExhausted",
     "TravelError",
+    "Travelled",
     "WasmKernelError",
     "WorkspaceError",
     "create_sandbox",
@@ -122,6 +123,7 @@ _HOMES = {
     "SessionIdError": "wasm_kernel.sessions.ids",
     "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
+    "Travelled": "wasm_kernel.sandbox.checkpoints",
     "create_sandbox": "wasm_kernel.sandbox.creation",
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_path": "wasm_kernel.sessions.workspace",

@@ -93,6 +93,10 @@ class ExecutionPolicy:
         history_cells: How many cells can be undone; older ones are folded together.
         history_bytes: The most the history may take on disk, in bytes; above, fewer cells can be
             undone. The newest state is always kept.
+        files_history_bytes: The most that earlier versions of changed files may take on disk, in
+            bytes, so that `%undo --files` brings them back; the oldest go first, and 0 keeps none.
+        file_copy_bytes: The largest file, in bytes, that is copied before a cell changes it in
+            place, where the file system can't clone it.
         mounts: Further host folders that the guest sees.
         env: Environment variables of the guest.
     """
@@ -114,6 +118,8 @@ class ExecutionPolicy:
     workspace_files: int = 16_000
     history_cells: int = 20
     history_bytes: int = 4096 * MIB
+    files_history_bytes: int = 512 * MIB
+    file_copy_bytes: int = 64 * MIB
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,6 +130,8 @@ class ExecutionPolicy:
         self._whole("open_files", 16, 65_536)
         self._whole("history_cells", 1, 10_000)
         self._whole("history_bytes", 64 * MIB, None)
+        self._whole("files_history_bytes", 0, None)
+        self._whole("file_copy_bytes", 0, None)
         if self.fuel_budget is not None:
             self._whole("fuel_budget", 1, 2**62)
         if self.cell_timeout is not None:

@@ -129,10 +129,10 @@ def test_a_fork_of_a_fork(parent: BaseSandbox, forked: Forking) -> None:
     grandchild.execute("x.append(3); _ = f.write(' and grandchild'); f.flush()")
     assert says(grandchild, "print(x, open('f').read())") == "[1, 2, 3] child and grandchild"
     assert says(child, "print(x, open('f').read())") == "[1, 2] child"
-    assert grandchild.undo(3)[:2] == [
+    assert grandchild.undo(3).cells[:2] == (
         "x.append(2); f = open('f', 'w+'); _ = f.write('child'); f.flush()",
         "x.append(3); _ = f.write(' and grandchild'); f.flush()",
-    ]
+    )
     assert says(grandchild, "print(x)") == "[1]"
 
 

@@ -390,4 +390,4 @@ def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
     assert told.stderr.count("can't be read any more") == 1
     assert "In[3] (x = 3)" in told.stderr
     sandbox.execute("x = 'on'")
-    assert sandbox.undo() == ["x = 'on'"]
+    assert sandbox.undo().cells == ("x = 'on'",)

@@ -6,11 +6,13 @@ A cell does the same with `%checkpoint`, `%undo`, `%redo` and `%restore`.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from wasm_kernel.engine.versions.bringing import Brought
+from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
 
@@ -43,6 +45,24 @@ class Checkpoint:
     parent: int
 
 
+@dataclass(frozen=True)
+class Travelled:
+    """What came of going back, or of coming back from there.
+
+    Attributes:
+        cells: The first lines of the cells whose effects are gone, or are there again, oldest
+            first.
+        files_back: Paths of files in the workspace that are there again, or hold what they held.
+        files_removed: Paths of files that had not been there.
+        files_missed: Paths of files that could not be brought back, and why.
+    """
+
+    cells: tuple[str, ...] = ()
+    files_back: tuple[str, ...] = ()
+    files_removed: tuple[str, ...] = ()
+    files_missed: Mapping[str, str] = field(default_factory=dict)
+
+
 class Travelling(abc.ABC):
     """A sandbox whose memory can be brought back. Each call waits until the guest is free."""
 
@@ -68,42 +88,71 @@ class Travelling(abc.ABC):
         rows = self._between_cells(self._life.timeline.rows)
         return [Checkpoint(**row) for row in rows]
 
-    def undo(self, cells: int = 1) -> list[str]:
-        """Take back what the last cells did to variables; files stay as they are.
+    def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
+        """Take back what the last cells did to variables.
 
-        Returns:
-            The first lines of those cells, oldest first.
+        Args:
+            cells: How many.
+            files: Whether the files in the workspace are to be as they were, too.
 
         Raises:
             TravelError: there are not so many; nothing was changed.
         """
-        return self._go("undo", cells, "")
+        return self._go("undo", cells, "", files)
 
-    def redo(self) -> list[str]:
-        """Take back the last undo, as long as no cell ran since.
+    def redo(self, *, files: bool = False) -> Travelled:
+        """Take back the last undo or restore, as long as no cell ran since.
+
+        Args:
+            files: Whether the files in the workspace are to be as they were before it, too.
 
         Raises:
             TravelError: there is nothing to redo.
         """
-        return self._go("redo", 1, "")
+        return self._go("redo", 1, "", files)
 
-    def restore(self, where: str | int) -> None:
+    def restore(self, where: str | int, *, files: bool = False) -> Travelled:
         """Bring variables back as they were at a named checkpoint, or after a cell's number.
+
+        Args:
+            where: The name or the number.
+            files: Whether the files in the workspace are to be as they were, too.
 
         Raises:
             TravelError: there is no such state; nothing was changed.
         """
-        self._go("restore", 1, str(where))
+        return self._go("restore", 1, str(where), files)
 
-    def rollback(self) -> None:
-        """Bring variables back as they were after the last cell, in a new guest."""
-        self._between_cells(lambda: self._life.go(Journey(self._life.timeline.past.head, ())))
+    def rollback(self, *, files: bool = False) -> Travelled:
+        """Bring variables back as they were after the last cell, in a new guest.
 
-    def _go(self, how: str, cells: int, name: str) -> list[str]:
-        def travel() -> list[str]:
-            journey = journey_of(self._life.timeline.past, how, cells, name)
-            self._life.timeline.hold(journey)
-            self._life.go(journey)
-            return [commit.label for commit in journey.cells]
+        Args:
+            files: Whether the files in the workspace are to be as they were, too: those that a cell
+                that failed, or somebody else, has changed since.
+        """
+
+        def back() -> Journey:
+            head = self._life.timeline.past.head
+            return Journey(head, (), files=head if files else None)
+
+        return self._between_cells(lambda: self._travel(back()))
+
+    def _go(self, how: str, cells: int, name: str, files: bool) -> Travelled:
+        def travel() -> Travelled:
+            past = self._life.timeline.past
+            return self._travel(journey_of(past, how, cells, name, files=files))
 
         return self._between_cells(travel)
+
+    def _travel(self, journey: Journey) -> Travelled:
+        timeline = self._life.timeline
+        if journey.files is not None:
+            timeline.files.check(journey.files)
+        timeline.hold(journey)
+        brought = self._life.go(journey) or Brought()
+        return Travelled(
+            tuple(commit.label for commit in journey.cells),
+            tuple(brought.back),
+            tuple(brought.removed),
+            told.reasons(brought),
+        )

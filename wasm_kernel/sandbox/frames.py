@@ -91,12 +91,13 @@ class Travel:
     """The cell asks to go elsewhere in the session's history when its turn is over.
 
     `how` is `undo`, `redo`, `restore`, `checkpoint` (name the state after this cell) or
-    `checkpoints` (list them).
+    `checkpoints` (list them). `files` where the workspace's files are to go along.
     """
 
     how: str
     cells: int = 1
     name: str = ""
+    files: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def _travel(message: Message) -> Travel:
     if how not in _JOURNEYS:
         raise FrameError("how names no journey")
     cells = fields.whole(message, "cells") if "cells" in message else 1
-    return Travel(how, cells, fields.text(message, "name") if "name" in message else "")
+    name = fields.text(message, "name") if "name" in message else ""
+    return Travel(how, cells, name, fields.flag(message, "files"))
 
 
 def _errand(message: Message) -> Errand:

@@ -14,12 +14,10 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.errors import (
-    GuestCrashed,
-    GuestStopped,
-)
+from wasm_kernel.engine.versions.bringing import Brought
+from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import frames, losses
+from wasm_kernel.sandbox import frames, losses, told
 from wasm_kernel.sandbox.beginning import start_request
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Resume
@@ -128,8 +126,7 @@ class Life:
         """
         turn = Turn(request, listener, self._policy, self.host)
         self.changes.clear()
-        if request.get("op") == "execute" and not request.get("silent"):
-            self._diary.tell(turn.hear)
+        self._tell(turn)
         stopped: GuestStopped | None = None
         try:
             self._run(turn, seconds)
@@ -142,6 +139,7 @@ class Life:
                 stopped = None
             if stopped is None:
                 self._close_cell(turn, request)
+                self._tell(turn)
         elif turn.talks and stopped is None:
             self.timeline.commit_between(self._living())
         return turn, stopped
@@ -170,7 +168,7 @@ class Life:
         ):
             self._name(wishes.here)
         if wishes.journey is not None:
-            self.go(wishes.journey)
+            told.tell_brought(self.go(wishes.journey), turn.hear)
             self._name(wishes.there)
         wishes.keep_promises(turn)
         wishes.forget()
@@ -179,11 +177,23 @@ class Life:
         for name in names:
             self.timeline.name(name)
 
-    def go(self, journey: Journey) -> None:
-        """Stand elsewhere in the history; execution counts go on upwards."""
+    def _tell(self, turn: Turn) -> None:
+        """What happened to the variables is told in the cell, or the next one that anybody sees."""
+        if turn.seen:
+            self._diary.tell(turn.hear)
+
+    def go(self, journey: Journey) -> Brought | None:
+        """Stand elsewhere in the history; execution counts go on upwards.
+
+        Returns:
+            What was done to files, where they went along.
+        """
         self.timeline.go(journey)
         self._drop()
+        timeline = self.timeline
+        brought = timeline.files.bring(journey.files, self.changes, timeline.history)
         self._revive()
+        return brought
 
     def settle(self, seconds: float) -> Timeline:
         """The history, with all that memory is now, on disk where that takes no longer.
@@ -284,6 +294,7 @@ class Life:
             open_files=policy.open_files,
             workspace_bytes=policy.workspace_bytes,
             workspace_files=policy.workspace_files,
+            versions=self.timeline.files.versions,
             clock_before=head.clock if (head := self.timeline.head) else 0,
         )
 

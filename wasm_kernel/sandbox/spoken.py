@@ -11,6 +11,7 @@ import re
 from wasm_kernel.sandbox.frames import Travel
 
 _MAGIC = re.compile(r"%(undo|redo|restore|checkpoints?|history_tree)(?:[ \t]+(\S.*))?")
+_FILES = re.compile(r"(?:^|\s)--files(?!\S)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _TOLD = {"undo": "Undone", "redo": "Done again", "restore": "Restored"}
 
@@ -35,12 +36,15 @@ def journeys(code: str) -> list[Travel]:
     return [wish for wish in found if wish] if all(found) else []
 
 
-def _journey(how: str, words: str) -> Travel | None:
+def _journey(how: str, line: str) -> Travel | None:
+    words, count = _FILES.subn("", line)
+    words, files = words.strip(), count > 0
     if how == "undo" and (not words or _NUMBER.fullmatch(words)):
-        return Travel(how, cells=int(words or 1))
+        return Travel(how, cells=int(words or 1), files=files)
     if how == "redo" and not words:
-        return Travel(how)
-    return Travel(how, name=words) if how == "restore" and words else None
+        return Travel(how, files=files)
+    named = how == "restore" and (words or files)
+    return Travel(how, name=words, files=files) if named else None
 
 
 def told(wish: Travel, cells: list[str]) -> str:

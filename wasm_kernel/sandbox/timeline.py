@@ -22,6 +22,7 @@ from wasm_kernel.sandbox.claim import Claim, Resume
 from wasm_kernel.sandbox.copying import inventory
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.earlier import EarlierFiles
 from wasm_kernel.sandbox.plan import Plan
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 from wasm_kernel.sandbox.travel import Journey, Past, listed
@@ -54,6 +55,7 @@ class Timeline:
         self._diary = diary
         self.saving = False  # the last commits are being written, the session is over
         self._held: Journey | None = None
+        self.files = EarlierFiles(workspace, workspace / PRIVATE, policy)
 
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
@@ -78,6 +80,7 @@ class Timeline:
             history = self._inherit(self._inherited)
         else:
             history = self._found(image)
+        self.files.begin(history, anew=self._inherited is not None or not history.commits)
         self._claim.settled()
         return history
 
@@ -152,8 +155,8 @@ class Timeline:
         except MemoryError as problem:
             rule = f"is too small for this session's variables: {problem}"
             raise PolicyError("memory_bytes", rule) from None
-        files = recorder.history.origin.files_of(head) if head else self._driver.image_files
-        lost = instance.descriptors.restore(files)
+        ready = self.files.ready(recorder.history)
+        lost = instance.descriptors.restore(ready if head else self._driver.image_files)
         recorder.watch(instance)
         return [file.path or "" for file in lost]
 
@@ -232,6 +235,8 @@ class Timeline:
             self._diary.trouble(told.untaken(cell, label, problem), told.why(problem))
             return False
         self._pin()
+        for words in self.files.taken(self.history):
+            self._diary.trouble(words, "earlier versions of files are not kept")
         return True
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.versions.bringing import Brought
+from wasm_kernel.engine.versions.was import Unkept
 
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
@@ -45,6 +47,29 @@ _UNREADABLE = (
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 _LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
 _NAMED = 5
+NO_FILES = (
+    "Earlier versions of files are not kept here: files_history_bytes is 0, or another process has "
+    "this session open. Nothing was changed."
+)
+UNKNOWN_FILES = (
+    "What the files in /app held then is not known: they were not kept yet, or the record of them "
+    "was lost. Nothing was changed; without --files, variables can be brought back."
+)
+_NOT_KEPT = (
+    "[wasm-kernel] {what} could not be kept as before this cell; %undo --files will leave the file "
+    "as it is. Raise file_copy_bytes or files_history_bytes to keep more.\n"
+)
+_KEEPS_NO_FILES = (
+    "[wasm-kernel] Earlier versions of files can't be kept on disk ({why}): after a crash of the "
+    "kernel, %undo --files would not know them.\n"
+)
+_REASONS = {
+    "large": "too large",
+    "room": "no room left for it",
+    "unreadable": "it can't be read",
+    "unwritable": "something else is in its place",
+    "changed": "what was kept of it was changed from outside",
+}
 
 
 def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
@@ -93,3 +118,56 @@ def why(problem: Exception) -> str:
     """A problem in words, without a path of the host."""
     words = problem.strerror if isinstance(problem, OSError) else str(problem)
     return words or "no memory is left"
+
+
+def not_kept(unkept: Mapping[str, Unkept]) -> str:
+    """Files, by path, that a cell changed and that could not be kept."""
+    return _NOT_KEPT.format(what=_each(unkept))
+
+
+def keeps_no_files(problem: OSError) -> str:
+    """The record of earlier files can't be written."""
+    return _KEEPS_NO_FILES.format(why=why(problem))
+
+
+def tell_brought(found: Brought | None, hear: Callable[[str, str], None]) -> None:
+    """Say what was done to files, and what could not be; nothing where they stayed."""
+    if found is None:
+        return
+    done = [
+        f"{len(paths)} {what} ({_some([ascii(path)[1:-1] for path in paths])})"
+        for what, paths in (("brought back", found.back), ("removed", found.removed))
+        if paths
+    ]
+    hear("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")
+    if found.missed:
+        hear("stderr", not_brought(found))
+
+
+def not_brought(found: Brought) -> str:
+    """What could not be done to files."""
+    return f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n"
+
+
+def reasons(found: Brought) -> dict[str, str]:
+    """Why files could not be brought back, by their paths."""
+    return {path: _reason(why) for path, why in found.missed}
+
+
+def _each(unkept: Mapping[str, Unkept]) -> str:
+    return _some(
+        [f"{ascii(path)[1:-1]} ({_reason(one)}{_size(one.size)})" for path, one in unkept.items()]
+    )
+
+
+def _reason(unkept: Unkept) -> str:
+    return _REASONS.get(unkept.why, unkept.why)
+
+
+def _size(size: int) -> str:
+    return f", {size / 1e6:,.1f} MB" if size else ""
+
+
+def _some(names: list[str]) -> str:
+    more = [f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])

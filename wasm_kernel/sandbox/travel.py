@@ -44,13 +44,15 @@ class Journey:
     """Where memory is to stand, and the cells whose effects come or go with it, oldest first.
 
     What ran between two cells, such as a widget's callback, comes and goes with the first of them.
-    `how` is the wish's name: `undo`, `redo`, `restore`; or nobody's wish, a `rollback`.
+    `how` is the wish's name: `undo`, `redo`, `restore`; or nobody's wish, a `rollback`. `files` is
+    the commit whose files are to be brought back; None to leave them as they are.
     """
 
     to: int
     cells: tuple[Commit, ...]
     undone: tuple[int, ...] = ()
     how: str = field(default="rollback", compare=False)
+    files: int | None = None
 
 
 def checked_name(name: str) -> str:
@@ -123,15 +125,23 @@ def restore(past: Past, where: str) -> Journey:
     )
 
 
-def journey_of(past: Past, how: str, cells: int, name: str) -> Journey:
-    """The journey that a wish names: `undo`, `redo` or `restore`.
+def journey_of(past: Past, how: str, cells: int, name: str, *, files: bool = False) -> Journey:
+    """The journey that a wish names: `undo`, `redo` or `restore`, with `files` or without.
+
+    To restore files without naming a state is to have them as they were when memory was.
 
     Raises:
         TravelError: it leads nowhere.
     """
     if how == "undo":
-        return replace(undo(past, cells), how=how)
-    return replace(redo(past) if how == "redo" else restore(past, name), how=how)
+        journey = undo(past, cells)
+    elif how == "redo":
+        journey = redo(past)
+    elif files and not name:
+        journey = Journey(past.head, (), past.undone)
+    else:
+        journey = restore(past, name)
+    return replace(journey, how=how, files=journey.to if files else None)
 
 
 def listed(past: Past) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ class Turn:
         self._told_cap = False
         self._comm_count = self._comm_bytes = 0
         self._told_comms = False
+        self.seen = request.get("op") == "execute" and not request.get("silent")
         self.code = str(request.get("code", "")) if request.get("op") == "execute" else ""
         self._standing = Standing(self.code, lambda: host.errands.names)
         self._said_bytes = 0

@@ -7,6 +7,7 @@ checkpoint that is named after it names that state.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from wasm_kernel.errors import GuestStopped, Interrupted, TravelError
@@ -84,7 +85,11 @@ class Wishes:
         past = self._timeline.past
         if self.journey is not None:
             past = past.after(self.journey)
-        journey = journey_of(past, wish.how, wish.cells, wish.name)
+        journey = journey_of(past, wish.how, wish.cells, wish.name, files=wish.files)
+        if journey.files is not None:
+            self._timeline.files.check(journey.files)
+        elif self.journey is not None:
+            journey = replace(journey, files=self.journey.files)
         self._timeline.hold(journey)
         self.journey = journey
         return {"cells": [f"In[{c.cell}] {c.label}" for c in journey.cells]}

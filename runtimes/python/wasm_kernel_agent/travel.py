@@ -7,6 +7,7 @@ over.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -16,6 +17,13 @@ from IPython.display import display
 from wasm_kernel_agent.states import CheckpointTable, HistoryTree
 
 _display: Any = display
+_FILES = re.compile(r"(?:^|\s)--files(?!\S)")
+
+
+def _without_files(line: str) -> tuple[str, bool]:
+    """A magic's arguments, and whether files are to go along."""
+    words, count = _FILES.subn("", line)
+    return words.strip(), count > 0
 
 
 @magics_class
@@ -34,17 +42,24 @@ class TravelMagics(Magics):
     def undo(self, line: str) -> None:
         """Take back what the last cells did to variables: `%undo`, or `%undo 3` for three cells.
 
-        Files stay as they are. `%redo` takes it back, until the next cell runs.
+        Files stay as they are, unless you say `%undo --files`: then those in /app are as they were,
+        too. `%redo` takes it back, until the next cell runs.
         """
-        word = line.strip() or "1"
-        if not word.isdecimal():
+        words, files = _without_files(line)
+        if words and not words.isdecimal():
             raise UsageError("%undo takes the number of cells to undo, such as: %undo 2")
-        self._tell("Undone", self._ask("undo", cells=min(int(word), 2**31)))
+        self._tell("Undone", self._ask("undo", cells=min(int(words or 1), 2**31), files=files))
 
     @line_magic
     def redo(self, line: str) -> None:
-        """Take back the last `%undo`, as long as no other cell ran since."""
-        self._tell("Done again", self._ask("redo"))
+        """Take back the last `%undo`, as long as no other cell ran since.
+
+        `%redo --files` brings files back as well, as they were before the `%undo`.
+        """
+        words, files = _without_files(line)
+        if words:
+            raise UsageError("%redo takes nothing but --files")
+        self._tell("Done again", self._ask("redo", files=files))
 
     def _tell(self, what: str, answer: dict[str, Any]) -> None:
         print(f"{what}: " + ("; ".join(answer["cells"]) or "nothing that changed a variable"))
@@ -71,9 +86,14 @@ class TravelMagics(Magics):
 
     @line_magic
     def restore(self, line: str) -> None:
-        """Bring variables back as they were: `%restore NAME`, or `%restore 7` for after In[7]."""
-        name = line.strip()
-        if not name:
+        """Bring variables back as they were: `%restore NAME`, or `%restore 7` for after In[7].
+
+        `%restore NAME --files` brings the files in /app back, too; `%restore --files` those of the
+        last cell that left a state, such as after one that failed half-way.
+        """
+        name, files = _without_files(line)
+        if not name and not files:
             raise UsageError("%restore takes a checkpoint's name or a cell's number")
-        self._ask("restore", name=name)
-        print(f"Restored: the variables are as at {name!r}.")
+        self._ask("restore", name=name, files=files)
+        where = f"as at {name!r}" if name else "as they were before this cell"
+        print(f"Restored: the variables are {where}.")

@@ -125,6 +125,11 @@ class History:
                 mark = Bookmark(self.head, self._last, self.names, self.undone)
             yield mark
 
+    @property
+    def last(self) -> int:
+        """The highest number that a commit ever had."""
+        return self._last
+
     def next_id(self) -> int:
         """The number of the next commit; none is given twice."""
         return self._last + 1

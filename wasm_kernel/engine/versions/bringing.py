@@ -24,7 +24,7 @@ from wasm_kernel.engine.versions.was import File, Folder, Link, Nothing, Unkept,
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Changing = Callable[[str, os.stat_result | None], None]
-"""Hears of each path that is about to change, and what is there."""
+"""Hears of each path that is about to hold another file or none, and what is there."""
 
 
 @dataclass
@@ -59,6 +59,22 @@ def bring(versions: Versions, one: int, changing: Changing, opened: Collection[s
         if isinstance(state[path], File | Link):
             work.attempt(path, state[path], work.put)
     return work.brought
+
+
+def bring_loose(versions: Versions, called: str, one: int) -> bool:
+    """Have a file without a name be what it was at commit `one`; False where it can't be."""
+    was = versions.record.at(called, one)
+    if was is None:
+        return versions.host(called).exists()
+    if not isinstance(was, File):
+        return False
+    work = _Work(versions, lambda path, found: None, (versions.record.first_twin(was.identity),))
+    try:
+        with Descent(versions.host(called).parent) as folder:
+            work.put(called, was, called[1:], folder.fd)
+    except (Changed, OSError):
+        return False
+    return True
 
 
 class _Work:
@@ -113,7 +129,7 @@ class _Work:
     def make_folder(self, path: str, was: Was, name: str, folder: int) -> None:
         """Make a folder that was there."""
         if _found(name, folder) is None:
-            self._change(path, None)
+            self._versions.touch(path, None, Change.END)
             os.mkdir(name, dir_fd=folder)
 
     def put(self, path: str, was: Was, name: str, folder: int) -> None:
@@ -152,7 +168,8 @@ class _Work:
         os.rename(aside, name, dst_dir_fd=folder)
 
     def _change(self, path: str, found: os.stat_result | None) -> None:
-        self._changing(path, found)
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            self._changing(path, found)
         self._versions.touch(path, found, Change.END)
 
 

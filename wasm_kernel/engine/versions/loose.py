@@ -71,7 +71,7 @@ class Loose:
         try:
             gone = [f"/{n}" for n in self._numbers() if f"/{n}" not in needed]
         except OSError:
-            return []
+            return []  # there is no folder: there never was such a file
         for called in gone:
             self.remove(called)
         return gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -146,6 +147,12 @@ class Record:
             seen.add(identity)
             identity = self._twins[identity]
         return identity
+
+    def remove(self) -> None:
+        """Forget everything, also on disk."""
+        self.begin(self.since, known=False)
+        with contextlib.suppress(OSError):
+            self._journal.clear()
 
     def close(self) -> None:
         """Give the journal's file back."""

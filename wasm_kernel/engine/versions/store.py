@@ -13,6 +13,7 @@ import stat
 import zlib
 from pathlib import Path
 
+from wasm_kernel.engine import tree
 from wasm_kernel.engine.content import Content
 from wasm_kernel.engine.identity import identity
 from wasm_kernel.engine.versions.was import File
@@ -194,8 +195,9 @@ class Store:
 
     def clear(self) -> None:
         """Remove everything."""
-        self.open({})
         self.shared.clear()
+        with contextlib.suppress(OSError):
+            tree.remove(self._folder)
 
 
 def _file(number: int, found: os.stat_result, identity: str, checksum: int | None = None) -> File:

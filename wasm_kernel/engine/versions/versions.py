@@ -82,6 +82,11 @@ class Versions:
         return whole
 
     def _begin(self) -> None:
+        self._files, self._own, self._commits = {}, {}, 0
+        if not self.keeps:
+            self.record.remove()
+            self.store.clear()
+            return
         try:
             for number in self.store.open(self.record.contents):
                 self.record.lose(number, "changed")
@@ -96,14 +101,21 @@ class Versions:
         alone = (n for n in self._files if not self.store.has_a_name_elsewhere(n))
         self._own = {number: self._files[number].size for number in alone}
 
-    def begin(self, last: int, commits: Collection[int]) -> None:
-        """Commit `last` was taken; all that are kept are `commits`."""
+    def begin(self, last: int, commits: Collection[int]) -> bool:
+        """Commit `last` was taken; all that are kept are `commits`.
+
+        True where what none of them needs was let go, as is done now and then.
+        """
         self.record.since = last
         self.loose.fresh.clear()
         self._commits += 1
-        due = self._commits >= _FOLD_AFTER and len(self.record)
-        if self.keeps and (due or self.record.trouble is not None):
+        due = self.keeps and (
+            (self._commits >= _FOLD_AFTER and len(self.record) > 0)
+            or self.record.trouble is not None
+        )
+        if due:
             self.fold(commits)
+        return due
 
     def fold(self, commits: Collection[int]) -> None:
         """Let go of what no commit needs, and of the oldest where all is too much."""
@@ -114,6 +126,11 @@ class Versions:
         if self.record.trouble is None:
             for number in before.keys() - self._files.keys():
                 self.store.remove(number)
+
+    def sweep(self, needed: Collection[str]) -> None:
+        """Let go of files without a name, but for those that are needed."""
+        for called in self.loose.sweep(needed):
+            self.record.forget(called)
 
     def _make_room(self, size: int) -> None:
         """Let the oldest go, until so many bytes can come."""
