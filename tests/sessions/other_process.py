@@ -1,0 +1,67 @@
+"""Another process on a session: `python -m tests.sessions.other_process ROOT ID`.
+
+Each line on stdin is a cell as JSON text; each line on stdout is what came of one. The end of stdin
+closes the session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from wasm_kernel import get_session_sandbox
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Other:
+    """The process, from outside."""
+
+    def __init__(self, root: Path, session_id: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.sessions.other_process", str(root), session_id],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, code: str) -> dict[str, str]:
+        """What came of a cell: `stdout`, `stderr`, and the name of the `error`."""
+        self.send(code)
+        assert self._process.stdout is not None
+        answer: dict[str, str] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def send(self, code: str) -> None:
+        """Send a cell and do not wait for it."""
+        assert self._process.stdin is not None
+        print(json.dumps(code), file=self._process.stdin, flush=True)
+
+    def kill(self) -> None:
+        """It is gone from one moment to the next."""
+        self._process.kill()
+        self._process.communicate()
+
+    def end(self) -> None:
+        """It closes the session and ends; idempotent."""
+        if self._process.poll() is None:
+            self._process.communicate()
+
+
+def main(root: str, session_id: str) -> None:
+    """Run the cells that arrive."""
+    with get_session_sandbox(session_id, workspace_root=root) as sandbox:
+        for line in sys.stdin:
+            result = sandbox.execute(json.loads(line))
+            error = result.error.ename if result.error else ""
+            said = {"stdout": result.stdout, "stderr": result.stderr, "error": error}
+            print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,239 @@
+"""A session's variables in another process: found, taken over after a kill, not shared by two."""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sessions.other_process import Other
+from wasm_kernel import BaseSandbox, get_session_sandbox
+from wasm_kernel.engine.memory import commit as commits
+
+ID = "shared"
+Opening = Callable[[], Other]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+def history(root: Path) -> Path:
+    return root / ID / ".wasm_kernel" / "history"
+
+
+@pytest.fixture
+def other(warm: None, root: Path) -> Iterator[Opening]:
+    """Starts processes on one session, and ends them."""
+    started: list[Other] = []
+
+    def one() -> Other:
+        started.append(Other(root, ID))
+        return started[-1]
+
+    yield one
+    for process in started:
+        process.end()
+
+
+@pytest.fixture
+def here(warm: None, root: Path) -> Iterator[Callable[[], BaseSandbox]]:
+    """Opens the session in this process."""
+    made: list[BaseSandbox] = []
+
+    def one() -> BaseSandbox:
+        made.append(get_session_sandbox(ID, workspace_root=root))
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
+
+
+def says(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def saved(history: Path, states: int) -> None:
+    """Wait until so many states are on disk."""
+    deadline = time.monotonic() + 30
+    while len(list(history.glob("*.commit"))) < states:
+        assert time.monotonic() < deadline, "nothing was saved"
+        time.sleep(0.01)
+
+
+STATE = """
+import sqlite3
+squares = (i * i for i in range(100)); next(squares); next(squares)
+db = sqlite3.connect(':memory:'); _ = db.execute('create table t (x)')
+_ = db.execute('insert into t values (7)')
+f = open('notes', 'w+'); _ = f.write('hello'); f.flush()
+"""
+TELL = "print(next(squares), db.execute('select * from t').fetchall(), f.tell(), double(4))"
+
+
+def test_another_process_finds_variables_that_can_not_be_pickled(
+    other: Opening, here: Callable[[], BaseSandbox]
+) -> None:
+    first = other()
+    first.run(STATE)
+    first.run("double = lambda x: 2 * x")
+    first.end()
+    result = here().execute(TELL)
+    assert (result.stdout, result.stderr) == ("4 [(7,)] 5 8\n", "")
+
+
+def test_undo_leads_to_what_the_other_process_did(
+    other: Opening, here: Callable[[], BaseSandbox]
+) -> None:
+    first = other()
+    first.run("x = 1")
+    first.run("x = 2")
+    first.end()
+    sandbox = here()
+    sandbox.undo(1)
+    assert says(sandbox, "print(x)") == "1"
+
+
+def test_after_a_kill_in_the_middle_of_a_cell_the_last_cell_counts(
+    other: Opening, here: Callable[[], BaseSandbox], history: Path
+) -> None:
+    first = other()
+    first.run(STATE)
+    first.run("double = lambda x: 2 * x")
+    saved(history, 3)
+    first.send("double = None; _ = next(squares); print('in it', flush=True)\nwhile True: pass")
+    time.sleep(0.3)
+    first.kill()
+    result = here().execute(TELL)
+    assert result.stdout == "4 [(7,)] 5 8\n"
+    assert "goes on after a break: the variables are as they were after In[2]" in result.stderr
+
+
+def test_two_processes_at_once_the_second_has_the_files_and_is_told(other: Opening) -> None:
+    first, second = other(), other()
+    first.run("x = 1; open('file', 'w').write('both see it')")
+    said = second.run("print(open('file').read(), 'x' in globals())")
+    assert said["stdout"] == "both see it False\n"
+    assert "Another process has this session open" in said["stderr"]
+    assert second.run("print('y')")["stderr"] == ""
+
+
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_the_second_process_can_not_damage_the_first_ones_history(
+    other: Opening, here: Callable[[], BaseSandbox], how: str
+) -> None:
+    first, second = other(), other()
+    first.run("x = [1]")
+    second.run("x = ['second']; import os; y = os.getpid()")
+    second.run("%undo")
+    second.run("x.append(2)\n%checkpoint mine")
+    second.run("import os; os._exit(3)")
+    getattr(second, how)()
+    assert first.run("x.append(3); print(x)")["stdout"] == "[1, 3]\n"
+    assert first.run("import os; os._exit(3)")["error"] == "GuestExited"
+    assert first.run("print(x)")["stdout"] == "[1, 3]\n"
+    first.end()
+    sandbox = here()
+    assert says(sandbox, "print(x)") == "[1, 3]"
+    assert "mine" not in {state.name for state in sandbox.checkpoints()}
+
+
+def test_the_second_goes_on_in_memory_after_the_first_has_ended(
+    other: Opening, here: Callable[[], BaseSandbox]
+) -> None:
+    first, second = other(), other()
+    first.run("x = 'first'")
+    second.run("x = 'second'")
+    first.end()
+    assert second.run("print(x)")["stdout"] == "second\n"
+    assert says(here(), "print(x)") == "first"
+    assert second.run("import os; os._exit(3)")["error"] == "GuestExited"
+    assert second.run("print(x)")["stdout"] == "second\n"
+
+
+def test_a_session_of_another_version_keeps_its_files_and_says_so(
+    other: Opening, here: Callable[[], BaseSandbox], history: Path
+) -> None:
+    first = other()
+    first.run("x = 1; open('file', 'w').write('kept')")
+    first.end()
+    from wasm_kernel.sandbox.python import shared_driver
+
+    real, another = shared_driver().image_name, "0" * 32 + ".image"
+    for path in history.glob("*.commit"):
+        data = path.read_bytes()[:-4].replace(real.encode(), another.encode())
+        path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
+    result = here().execute("print(open('file').read(), 'x' in globals())")
+    assert result.stdout == "kept False\n"
+    assert "The variables are gone: they were saved by another version" in result.stderr
+    assert "The files in /app are all there" in result.stderr
+
+
+def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
+    other: Opening, here: Callable[[], BaseSandbox], history: Path
+) -> None:
+    first = other()
+    first.run("x = 1; open('file', 'w').write('kept')")
+    first.end()
+    for path in history.glob("*.commit"):
+        data = path.read_bytes()
+        newer = data[:8] + struct.pack("<I", commits.VERSION + 1) + data[12:-4]
+        path.write_bytes(newer + zlib.crc32(newer).to_bytes(4, "little"))
+    sandbox = here()
+    result = sandbox.execute("print(open('file').read(), 'x' in globals())")
+    assert result.stdout == "kept False\n"
+    assert f"format version {commits.VERSION + 1}, this is {commits.VERSION}" in result.stderr
+    assert says(sandbox, "x = 2; print(x)") == "2"
+    sandbox.close()
+    assert says(here(), "print(x)") == "2"
+
+
+def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
+    here: Callable[[], BaseSandbox], root: Path, warm: None
+) -> None:
+    sandbox = here()
+    sandbox.execute("x = 1")
+    (fork,) = sandbox.fork()
+    fork.execute("x += 1")
+    assert fork.session_id is not None
+    fork.close()
+    process = Other(root, fork.session_id)
+    try:
+        assert process.run("print(x)")["stdout"] == "2\n"
+        assert process.run("%undo 2")["error"] == ""
+        assert process.run("print(x)")["stdout"] == "1\n"
+    finally:
+        process.end()
+
+
+def test_a_fork_is_found_again_in_the_same_process(
+    here: Callable[[], BaseSandbox], root: Path
+) -> None:
+    (fork,) = here().fork()
+    assert fork.session_id is not None
+    assert get_session_sandbox(fork.session_id, workspace_root=root) is fork
+    fork.close()
+
+
+def test_get_session_sandbox_always_resumes(here: Callable[[], BaseSandbox]) -> None:
+    sandbox = here()
+    sandbox.execute("x = 1")
+    sandbox.close()
+    assert says(here(), "print(x)") == "1"
+
+
+def test_variables_that_were_given_up_are_not_found(here: Callable[[], BaseSandbox]) -> None:
+    sandbox = here()
+    sandbox.execute("x = 1; open('file', 'w').write('kept')")
+    sandbox.close(anew=True)
+    result = here().execute("print(open('file').read(), 'x' in globals())")
+    assert (result.stdout, result.stderr) == ("kept False\n", "")
