@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -172,12 +173,28 @@ def test_a_session_without_metadata_gets_none(workspace: Path) -> None:
     assert not (workspace / ".metadata.json").exists()
 
 
-def test_what_an_earlier_writer_left_aside_is_no_obstacle(file: Path, workspace: Path) -> None:
-    left = workspace / ".wasm_kernel" / "metadata.new"
-    left.symlink_to(workspace.parent / "victim")
+def _long(file: Path) -> None:
+    file.write_bytes(b"x" * 100_000)
+
+
+def _to_a_victim(file: Path) -> None:
+    file.symlink_to(file.parent.parent.parent / "victim")
+
+
+def _closed(file: Path) -> None:
+    file.touch(mode=0o000)
+
+
+@pytest.mark.parametrize("make", [_long, _to_a_victim, _closed, _fifo])
+def test_what_an_earlier_writer_left_aside_is_no_obstacle(
+    file: Path, workspace: Path, make: Callable[[Path], None]
+) -> None:
+    left = workspace / ".wasm_kernel" / "metadata.spare"
+    make(left)
     assert metadata.touch(workspace, ID)
+    assert fields_in(file)["session_id"] == ID
     assert not (workspace.parent / "victim").exists()
-    assert not left.is_symlink()
+    assert stat.S_ISREG(left.lstat().st_mode)
 
 
 def test_a_disk_that_fails_leaves_the_old_file(
@@ -186,10 +203,34 @@ def test_a_disk_that_fails_leaves_the_old_file(
     def failing(*args: object, **options: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "rename", failing)
+    monkeypatch.setattr(os, "fdopen", failing)
+    monkeypatch.setattr(metadata, "read", lambda *args: Metadata.parse(WHOLE, ID))
     with pytest.raises(OSError, match="Input/output"):
         metadata.touch(workspace, ID)
     assert file.read_bytes() == WHOLE
+
+
+def test_a_backup_by_hard_links_keeps_what_it_has(
+    file: Path, workspace: Path, tmp_path: Path
+) -> None:
+    kept = []
+    for number in range(4):
+        backup = tmp_path / f"backup-{number}"
+        backup.hardlink_to(file)
+        kept.append((backup, backup.read_bytes()))
+        metadata.touch(workspace, ID)
+        metadata.touch(workspace, ID)
+    assert len({content for _, content in kept}) == 4
+    assert all(backup.read_bytes() == content for backup, content in kept)
+
+
+def test_a_file_system_that_cannot_exchange_files_gets_a_rename(
+    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "exchange", lambda *args: False)
+    before = file.read_bytes()
+    assert metadata.touch(workspace, ID)
+    assert file.read_bytes() != before
     assert list((workspace / ".wasm_kernel").iterdir()) == []
 
 

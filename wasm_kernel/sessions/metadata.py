@@ -1,12 +1,13 @@
 """`.metadata.json`: when a session was made, and when it last did something.
 
 The file lies in the session's folder and does not exist for the guest. It is replaced as a whole,
-by a rename inside the folder. What is no metadata file of this session is left as it is: a link, a
+in one step. What is no metadata file of this session is left as it is: a link, a
 FIFO, broken JSON, another session's or a later version's.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.engine import walk
+from wasm_kernel.engine.exchange import exchange
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.sandbox.private import PRIVATE
@@ -25,9 +27,10 @@ from wasm_kernel.sandbox.private import PRIVATE
 NAME = ".metadata.json"
 VERSION = 1
 _MOST_BYTES = 1024 * 1024
-_NEW = "metadata.new"
+_SPARE = "metadata.spare"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block it
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
 _WAIT_SECONDS = 1.0  # for another process that writes the file
 _TICK = timedelta(microseconds=1)
 
@@ -189,16 +192,30 @@ def _locked(folder: int) -> Iterator[None]:
 
 
 def _write(folder: int, data: bytes) -> None:
-    # made in the private folder, as the guest would see it here
+    """Replace the file as a whole.
+
+    A spare file is filled, out of the guest's sight, and the two change places. It stays there for
+    the next time: a file system that is just saving a commit makes new files wait, for longer than
+    a tiny cell takes.
+    """
     with walk.opened(PRIVATE, folder) as private:
-        with suppress(FileNotFoundError):
-            os.unlink(_NEW, dir_fd=private)
-        descriptor = os.open(_NEW, _WRITE, 0o600, dir_fd=private)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            os.rename(_NEW, NAME, src_dir_fd=private, dst_dir_fd=folder)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(_NEW, dir_fd=private)
+        _fill(private, data)
+        if not exchange(private, _SPARE, folder, NAME):
+            os.rename(_SPARE, NAME, src_dir_fd=private, dst_dir_fd=folder)
+
+
+def _fill(private: int, data: bytes) -> None:
+    try:
+        descriptor = os.open(_SPARE, _WRITE, 0o600, dir_fd=private)
+        status = os.fstat(descriptor)
+        if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise FileExistsError(errno.EEXIST, "it has another name, too, in a backup")
+    except OSError as problem:
+        if problem.errno not in _NO_SPARE:
             raise
+        os.unlink(_SPARE, dir_fd=private)
+        descriptor = os.open(_SPARE, _WRITE | os.O_EXCL, 0o600, dir_fd=private)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.truncate()
