@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,12 @@ from tests.frontends.conftest import SECONDS, Driven
 from wasm_kernel.frontends.jupyter.comms import header_of, message_of
 
 ECHO = "def on_comm(message, listener): seen.append(message); listener.comm(message)\nseen = []"
+
+
+@pytest.fixture
+def trusted(start: Callable[..., Driven]) -> Driven:
+    """A kernel that shows everything as it is."""
+    return start("--WasmKernel.outputs=trusted")
 
 
 def say(kernel: Driven, kind: str, content: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
@@ -27,8 +34,8 @@ def say(kernel: Driven, kind: str, content: dict[str, Any], **fields: Any) -> li
                 return heard
 
 
-def test_what_a_cell_says_on_a_comm_is_published_with_its_buffers(kernel: Driven) -> None:
-    _, heard = kernel.run(
+def test_what_a_cell_says_on_a_comm_is_published_with_its_buffers(trusted: Driven) -> None:
+    _, heard = trusted.run(
         "comm('open', 'c1', {'a': 1}, target_name='t', metadata={'version': '2'},"
         " buffers=(b'x', b'yz'))\ncomm('msg', 'c1', {'b': 2})\ncomm('close', 'c1')"
     )
@@ -45,13 +52,15 @@ def test_what_a_cell_says_on_a_comm_is_published_with_its_buffers(kernel: Driven
     assert (closed["msg_type"], closed["content"]) == ("comm_close", {"comm_id": "c1", "data": {}})
 
 
-def test_a_message_of_the_page_reaches_the_sandbox_and_answers_are_under_it(kernel: Driven) -> None:
-    kernel.run(ECHO)
-    heard = say(kernel, "comm_msg", {"comm_id": "c1", "data": {"v": 3}}, buffers=[b"abc"])
+def test_a_message_of_the_page_reaches_the_sandbox_and_answers_are_under_it(
+    trusted: Driven,
+) -> None:
+    trusted.run(ECHO)
+    heard = say(trusted, "comm_msg", {"comm_id": "c1", "data": {"v": 3}}, buffers=[b"abc"])
     assert [m["msg_type"] for m in heard] == ["status", "comm_msg", "status"]
     assert heard[0]["content"]["execution_state"] == "busy"
     assert heard[1]["content"]["data"] == {"v": 3}
-    assert kernel.value("[(m.kind, m.buffers) for m in seen]") == "[('msg', (b'abc',))]"
+    assert trusted.value("[(m.kind, m.buffers) for m in seen]") == "[('msg', (b'abc',))]"
 
 
 def test_messages_that_come_while_a_cell_computes_wait_for_it_in_order(kernel: Driven) -> None:
@@ -140,3 +149,65 @@ def test_buffers_are_copied_out_of_the_sockets_frames() -> None:
     message = message_of(parent)
     assert message is not None
     assert message.buffers == (b"abc", b"d")
+
+
+# -- in safe mode
+
+HTML = {
+    "_model_module": "@jupyter-widgets/controls",
+    "_model_name": "HTMLModel",
+    "_view_module": "@jupyter-widgets/controls",
+    "_view_name": "HTMLView",
+}
+ATTACK = "<b>x</b><script>alert(1)</script>"
+
+
+def opening(state: dict[str, Any]) -> str:
+    return f"comm('open', 'c1', {{'state': {state!r}}}, target_name='jupyter.widget')"
+
+
+def test_widgets_are_cleaned_and_what_they_lost_is_told_once(kernel: Driven) -> None:
+    update = {"method": "update", "state": {"value": ATTACK}}
+    _, heard = kernel.run(
+        opening(HTML | {"value": ATTACK}) + f"\nfor _ in range(3): comm('msg', 'c1', {update!r})"
+    )
+    sent = [m["content"]["data"]["state"]["value"] for m in heard if "comm_" in m["msg_type"]]
+    assert sent == ["<b>x</b>"] * 4
+    notices = [m["content"]["text"] for m in heard if m["msg_type"] == "stream"]
+    assert len(notices) == 1
+    assert "scripts" in notices[0]
+    assert "trusted" in notices[0]
+
+
+def test_a_widget_with_code_of_its_own_gives_way_to_a_line(kernel: Driven) -> None:
+    _, heard = kernel.run(
+        opening({"_model_module": "bqplot", "_model_name": "Figure", "x": ATTACK})
+    )
+    [opened] = [m["content"] for m in heard if m["msg_type"] == "comm_open"]
+    assert opened["data"]["state"]["_model_name"] == "HTMLModel"
+    assert "<script" not in json.dumps(opened)
+    assert "bqplot" in next(m["content"]["text"] for m in heard if m["msg_type"] == "stream")
+
+
+def test_a_channel_to_anything_else_is_closed_at_both_ends(kernel: Driven) -> None:
+    kernel.run("def on_comm(message, listener): seen.append((message.kind, message.comm_id))")
+    _, heard = kernel.run("seen = []; comm('open', 'c9', {}, target_name='mine')")
+    assert "comm_open" not in [m["msg_type"] for m in heard]
+    assert "mine" in next(m["content"]["text"] for m in heard if m["msg_type"] == "stream")
+    assert kernel.value("seen") == "[('close', 'c9')]"
+
+
+def test_the_page_opens_channels_to_widgets_only(kernel: Driven) -> None:
+    kernel.run(ECHO)
+    heard = say(kernel, "comm_open", {"comm_id": "c8", "target_name": "mine", "data": {}})
+    assert [m["msg_type"] for m in heard] == ["status", "stream", "comm_close", "status"]
+    assert kernel.value("seen") == "[]"
+
+
+def test_static_shows_no_widget_and_says_so_once(start: Callable[..., Driven]) -> None:
+    kernel = start("--WasmKernel.outputs=static")
+    _, heard = kernel.run("\n".join([opening(HTML)] * 3))
+    assert [m["msg_type"] for m in heard] == ["status", "execute_input", "stream", "status"]
+    opened = {"comm_id": "c8", "target_name": "jupyter.widget.control", "data": {}}
+    heard = say(kernel, "comm_open", opened)
+    assert [m["msg_type"] for m in heard] == ["status", "comm_close", "status"]

@@ -38,7 +38,7 @@ _LOCAL = re.compile(
 
 # What JupyterLab and its kin style, find or act on by class. An output that wore these names could
 # look like a dialog, or be taken for a part of the page.
-_FOREIGN_CLASS = re.compile(
+FOREIGN_CLASS = re.compile(
     r"(?:jp|lm|p|cm|jupyter|widget|mjx|bp\d|wk)-|CodeMirror|MathJax|mermaid", re.IGNORECASE
 )
 CLASS_CHARACTERS = 2000
@@ -132,7 +132,7 @@ def _classes(value: str) -> str | None:
     kept = [
         name
         for name in value[:CLASS_CHARACTERS].split()
-        if _ID.match(name) and not _FOREIGN_CLASS.match(name)
+        if _ID.match(name) and not FOREIGN_CLASS.match(name)
     ]
     return " ".join(kept) or None
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from wasm_kernel.frontends.jupyter import messages, outputs
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.terminal import StreamCleaner
-from wasm_kernel.sandbox.comm_frames import CommMessage
+from wasm_kernel.sandbox.comm_frames import OPEN, CommMessage
 from wasm_kernel.sandbox.frames import Output, Stream
 from wasm_kernel.sandbox.listener import InputRefused
 
@@ -17,6 +18,7 @@ TOLD_MOST = 20  # things left out that one cell is told of
 
 Send = Callable[[str, dict[str, Any]], None]
 Talk = Callable[[CommMessage], None]
+Sift = Callable[[CommMessage, Removals], CommMessage | None]
 Ask = Callable[[str, bool], str]
 
 
@@ -26,6 +28,7 @@ class CellListener:
     Args:
         send: Publishes a message of a type and content, from any thread.
         talk: Publishes a message on a comm, from any thread.
+        sift: What of such a message may reach the page.
         ask: Asks the user for a line; None where the front end takes no input.
         terminate: Called when the cell asked that its kernel end.
         mode: How much of rich outputs is shown.
@@ -34,18 +37,22 @@ class CellListener:
     def __init__(
         self,
         send: Send,
+        *,
         talk: Talk,
+        sift: Sift,
         ask: Ask | None,
         terminate: Callable[[], None],
         mode: Mode = Mode.SAFE,
     ) -> None:
         self._send = send
         self._talk = talk
+        self._sift = sift
         self._ask = ask
         self._terminate = terminate
         self._mode = mode
         self._streams: dict[str, StreamCleaner] = {}
         self._told: set[str] = set()
+        self.refused: list[str] = []  # comms that the page never heard of
 
     def emit(self, output: Output) -> None:
         """Send one piece of output, cleaned; what it lost is told once a cell."""
@@ -56,15 +63,24 @@ class CellListener:
             output = Stream(output.name, text)
         clean, removed = outputs.clean_output(output, self._mode)
         self._send(*messages.of_output(clean))
+        self._tell(removed)
+
+    def comm(self, message: CommMessage) -> None:
+        """Send a message on a comm, as far as it may reach the page."""
+        removals = Removals()
+        passed = self._sift(message, removals)
+        if passed is not None:
+            self._talk(passed)
+        elif message.kind == OPEN:
+            self.refused.append(message.comm_id)
+        self._tell(removals.phrases)
+
+    def _tell(self, removed: Iterable[str]) -> None:
         fresh = [phrase for phrase in removed if phrase not in self._told]
         if fresh and len(self._told) < TOLD_MOST:
             line = outputs.notice(fresh, self._mode, first=not self._told)
             self._told.update(fresh)
             self._send(*messages.of_output(Stream("stderr", line)))
-
-    def comm(self, message: CommMessage) -> None:
-        """Send a message on a comm."""
-        self._talk(message)
 
     def ask(self, prompt: str, password: bool) -> str:
         """The user's answer. Raises as `Listener.ask` says."""

@@ -7,18 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
 from wasm_kernel.frontends.jupyter.starting import Starting
+from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.sandbox.comm_frames import CLOSE, CommMessage
+from wasm_kernel.sandbox.frames import Stream
 from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+if TYPE_CHECKING:
+    from wasm_kernel.outputs.widgets import WidgetGate
 
 Content = dict[str, Any]
 
 START_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
+REFUSED_MOST = 100
+_NOT_ADMITTED = (
+    "[wasm-kernel] The page opened a comm that is no widget's; it was closed, as only widgets may "
+    "talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
+)
 _SHOWN_HEADER = ("msg_id", "msg_type")
 
 
@@ -27,6 +39,13 @@ class CommKernel(PlainKernel):
 
     sandbox: BaseSandbox
     starting: Starting
+    mode: Mode
+
+    @cached_property
+    def _gate(self) -> WidgetGate:
+        from wasm_kernel.outputs.widgets import WidgetGate
+
+        return WidgetGate(self.mode)
 
     def listener(self, allow_stdin: bool) -> CellListener:
         """Who hears what is said under the message that is being answered."""
@@ -48,13 +67,33 @@ class CommKernel(PlainKernel):
             metadata=dict(message.metadata),
         )
 
+    def sift(self, message: CommMessage, removals: Removals) -> CommMessage | None:
+        """What of a message of the guest may reach the page. On the guest's thread."""
+        try:
+            return self._gate.out(message, removals)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException:  # nh3's panics are no Exceptions; what can't be checked is not sent
+            removals.add("a message to a widget that could not be checked")
+            return None
+
+    def end_refused(self, listener: CellListener) -> None:
+        """Tell the guest that comms which the page never heard of are closed."""
+        if self.mode is Mode.SAFE:
+            for refused in listener.refused[:REFUSED_MOST]:
+                self.sandbox.comm(CommMessage(CLOSE, refused))
+
     async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
         """Hand a message to the guest; whoever opens a comm to nobody is told so."""
         message, listener = message_of(parent), self.listener(False)
         if message is None:
             return
         try:
-            if await self._is_up():
+            if not self._gate.admits(message):
+                if self.mode is Mode.SAFE:
+                    listener.emit(Stream("stderr", _NOT_ADMITTED))
+                self.send_comm(parent, CommMessage(CLOSE, message.comm_id))
+            elif await self._is_up():
                 about = header_of(parent)
                 future = self.sandbox.comm(message, parent=about, listener=listener)
                 await asyncio.wrap_future(future)
@@ -63,6 +102,7 @@ class CommKernel(PlainKernel):
         except WasmKernelError as problem:
             self.log.warning("a widget's message was not delivered: %s", problem)
         listener.finish()
+        self.end_refused(listener)
 
     comm_msg = comm_close = comm_open
 

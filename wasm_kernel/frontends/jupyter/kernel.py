@@ -56,7 +56,7 @@ class WasmKernel(CommKernel):
         self._session = session
         self.sandbox = sandbox
         self.starting = starting
-        self._mode = mode
+        self.mode = mode
         self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
@@ -120,11 +120,12 @@ class WasmKernel(CommKernel):
         except WasmKernelError as problem:
             return self._failed(listener, messages.own_error(type(problem).__name__, str(problem)))
         listener.finish()
+        self.end_refused(listener)
         if self._ending:
             await self._end()
         count = messages.count_of(result.reply)
         shown = self.sandbox.next_count if count is None else count
-        reply = messages.execute_reply(result, shown, self._mode)
+        reply = messages.execute_reply(result, shown, self.mode)
         self._obey(reply["payload"])
         return reply
 
@@ -134,7 +135,14 @@ class WasmKernel(CommKernel):
         ident = self._get_shell_context_var(self._shell_parent_ident)
         ask = partial(self._ask, parent, ident) if allow_stdin else None
         send, talk = partial(self._publish, parent), partial(self.send_comm, parent)
-        return CellListener(send, talk, ask, self._terminate, self._mode)
+        return CellListener(
+            send,
+            talk=talk,
+            sift=self.sift,
+            ask=ask,
+            terminate=self._terminate,
+            mode=self.mode,
+        )
 
     def _publish(self, parent: Content, kind: str, content: Content) -> None:
         """Send on IOPub, from any thread: the socket hands over to the thread behind it."""
@@ -224,7 +232,7 @@ class WasmKernel(CommKernel):
         """What is known of the object at a place in the code."""
         request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
         request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
-        return messages.inspect_reply(await self._asked(request), self._mode)
+        return messages.inspect_reply(await self._asked(request), self.mode)
 
     async def do_is_complete(self, code: str) -> Content:
         """Whether the code could run as it is."""

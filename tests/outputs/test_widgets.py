@@ -1,0 +1,632 @@
+"""ATTACKS 25: what the page's widgets may be told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import comm
+import ipywidgets
+import pytest
+from comm.base_comm import BaseComm
+from hypothesis import given
+from hypothesis import strategies as st
+from ipywidgets.widgets import widget_link
+from ipywidgets.widgets.widget import _instances, _registry, _remove_buffers
+
+from tests.outputs.payloads import PAYLOADS
+from tests.outputs.strict import problems_in
+from wasm_kernel.outputs import widget_models
+from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.widget_models import BASE, CONTROLS, OUTPUT, PAIRS, may_link
+from wasm_kernel.outputs.widgets import CONTROL, WIDGETS, WidgetGate
+from wasm_kernel.sandbox.comm_frames import CommMessage
+
+SERVER = "http://127.0.0.1:9"
+IMG = "<img src=x onerror=alert(1)>"
+LEFT = "<img>"  # of it
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(50)
+ALL_CLASSES = [klass for _, klass in _registry.items() if klass.__name__ != "_Media"]
+
+
+class Page:
+    """A gate, and what has come through it."""
+
+    def __init__(self, mode: Mode = Mode.SAFE) -> None:
+        self.gate = WidgetGate(mode)
+        self.told: list[str] = []
+
+    def out(self, message: CommMessage) -> CommMessage | None:
+        removals = Removals()
+        passed = self.gate.out(message, removals)
+        self.told += removals.phrases
+        return passed
+
+    def open(
+        self, comm_id: str, state: dict[str, Any], *buffers: bytes, paths: Any = (), **fields: Any
+    ) -> CommMessage | None:
+        data = {"state": state, "buffer_paths": list(paths)}
+        fields = {"target_name": WIDGETS, "metadata": {"version": "2.1.0"}} | fields
+        return self.out(CommMessage("open", comm_id, data, buffers=buffers, **fields))
+
+    def make(self, name: str, comm_id: str = "w1", *buffers: bytes, **traits: Any) -> Any:
+        """The state that the page sees of a new model of the controls."""
+        passed = self.open(
+            comm_id, identity(name) | traits, *buffers, paths=[["value"]] * bool(buffers)
+        )
+        assert passed is not None
+        return passed.data["state"]
+
+    def update(self, comm_id: str, *buffers: bytes, paths: Any = (), **state: Any) -> Any:
+        data = {"method": "update", "state": state, "buffer_paths": list(paths)}
+        passed = self.out(CommMessage("msg", comm_id, data, buffers=buffers))
+        return None if passed is None else passed.data["state"]
+
+
+def identity(name: str, module: str = CONTROLS) -> dict[str, Any]:
+    pair = PAIRS.get((module, f"{name}Model"))
+    view = pair.view if pair else (module, f"{name}View")
+    versions = {"_model_module_version": "2.0.0", "_view_module_version": "2.0.0"}
+    names = {"_model_module": module, "_model_name": f"{name}Model"}
+    return names | {"_view_module": view[0], "_view_name": view[1] or None} | versions
+
+
+@pytest.fixture
+def page() -> Page:
+    return Page()
+
+
+# -- what passes
+
+
+class Recorded(BaseComm):
+    """A comm that goes nowhere."""
+
+    def publish_msg(self, *args: Any, **fields: Any) -> None:
+        """Nothing to do."""
+
+
+@pytest.fixture
+def widgets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Widgets can be made here, in the test's own process."""
+    monkeypatch.setattr(comm, "create_comm", Recorded)
+    yield
+    ipywidgets.Widget.close_all()
+
+
+def state_of(widget: Any) -> tuple[dict[str, Any], list[Any], list[bytes]]:
+    state, paths, buffers = _remove_buffers(widget.get_state())
+    return json.loads(json.dumps(state)), paths, [bytes(each) for each in buffers]
+
+
+def made(klass: Any) -> Any:
+    if klass in (widget_link.Link, widget_link.DirectionalLink):
+        ends = ipywidgets.IntSlider(), ipywidgets.IntText()
+        return klass((ends[0], "value"), (ends[1], "value"))
+    if klass in (ipywidgets.SelectionSlider, ipywidgets.SelectionRangeSlider):
+        return klass(options=["a", "b"])
+    return klass()
+
+
+@pytest.mark.parametrize("klass", ALL_CLASSES, ids=lambda klass: klass.__name__)
+def test_every_core_widget_passes_as_it_is(widgets: None, page: Page, klass: Any) -> None:
+    made(klass)
+    for widget in list(_instances.values()):
+        state, paths, buffers = state_of(widget)
+        passed = page.open(widget.model_id, state, *buffers, paths=paths)
+        assert passed is not None
+        expected = state | ({"autoplay": False} if "autoplay" in state else {})
+        assert passed.data == {"state": expected, "buffer_paths": paths}
+        assert passed.buffers == tuple(buffers)
+    assert set(page.told) <= {"sounds and videos that begin by themselves"}
+
+
+LOOKS = {
+    "Layout": {
+        "width": "calc(100% - 20px)",
+        "grid_template_areas": '"a b" "c d"',
+        "margin": "0 auto",
+    },
+    "ButtonStyle": {"button_color": "rgb(1, 2, 3)", "font_weight": "bold"},
+    "HTMLStyle": {"background": "linear-gradient(red, blue)"},
+    "Button": {"icon": "spinner spin", "button_style": "success", "tooltip": "<b>text</b>"},
+    "Text": {"value": "<script>text</script>", "placeholder": "<i>"},
+    "FloatSlider": {"readout_format": ".2f", "max": "inf", "description": "a < b & c"},
+    "IntSlider": {"readout_format": "~s", "_dom_classes": ["widget-interact", "mine"]},
+    "Select": {"_options_labels": ["<b>", "x"], "index": 1},
+    "DatePicker": {"value": {"year": 2024, "month": 0, "date": 3}, "step": "any"},
+    "Label": {"value": "$x^2$ <b>text</b>"},
+    "HBox": {"children": ["IPY_MODEL_abc", "IPY_MODEL_def"], "layout": "IPY_MODEL_xyz"},
+    "Tab": {"titles": ["<i>one"], "selected_index": 0},
+    "HTML": {"value": "100%|<b>x</b>| 3/3 [00:00&lt;00:00]"},
+    "Combobox": {"options": ['"><img src=x onerror=alert(1)>']},
+}
+
+
+@pytest.mark.parametrize(("name", "traits"), LOOKS.items(), ids=lambda value: str(value)[:20])
+def test_what_widgets_are_used_for_passes(page: Page, name: str, traits: dict[str, Any]) -> None:
+    module = BASE if name == "Layout" else CONTROLS
+    passed = page.open("w1", identity(name, module) | traits)
+    assert passed is not None
+    assert {key: passed.data["state"][key] for key in traits} == traits
+    assert not page.told
+
+
+# -- which widgets there are
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"_model_module": "bqplot", "_model_name": "FigureModel"},
+        {"_model_module": "anywidget", "_model_name": "AnyModel", "_esm": "export default {}"},
+        {"_model_module": "@jupyter-widgets/base", "_model_name": "DOMWidgetModel"},
+        {"_model_name": "NoSuchModel"},
+        {"_view_module": "bqplot", "_view_name": "Figure"},
+        {"_view_name": "HTMLView"},
+        {"_view_module": "@jupyter-widgets/output"},
+        {"_model_module_version": IMG},
+        {"_view_module_version": "2.0.0 || *"},
+        {"_model_module": ["@jupyter-widgets/controls"]},
+        {"_model_name": None},
+        {"_model_name": "__proto__"},
+    ],
+)
+def test_any_other_widget_gives_way_to_a_line_that_says_so(
+    page: Page, changes: dict[str, Any]
+) -> None:
+    passed = page.open("w1", identity("Text") | {"value": IMG} | changes)
+    assert passed is not None
+    state = passed.data["state"]
+    assert (state["_model_name"], state["_view_name"]) == ("HTMLModel", "HTMLView")
+    assert "would run code of its own" in state["value"]
+    assert "onerror" not in json.dumps(passed.data)
+    assert page.told[0].startswith("widgets that bring code of their own")
+    assert page.update("w1", value=IMG) is None
+    again = page.update("w1", **(identity("Text") | changes))
+    assert again is None or again["_model_name"] in ("HTMLModel", "TextModel")
+
+
+def test_the_module_of_a_refused_widget_is_named_and_can_not_be_html(page: Page) -> None:
+    page.open("w1", {"_model_module": f"x{IMG}y", "_model_name": "M"})
+    assert page.told == ["widgets that bring code of their own (ximgsrcxonerroralert1y)"]
+
+
+@pytest.mark.parametrize("name", ["_model_name", "_view_name", "_view_module", "_model_module"])
+def test_a_widget_can_not_become_another_one(page: Page, name: str) -> None:
+    page.make("Text", value=IMG)
+    assert page.update("w1", **{name: "HTMLView"}) == {}
+    assert page.told == ["a widget that becomes another one"]
+
+
+def test_a_text_field_shown_as_html_is_no_widget(page: Page) -> None:
+    state = page.make("Text", _view_name="HTMLView", value=IMG)
+    assert IMG not in json.dumps(state)
+
+
+def test_the_whole_state_of_a_known_widget_passes_again(page: Page) -> None:
+    state = page.make("IntSlider", value=3)
+    assert page.update("w1", **state) == state
+
+
+def test_the_page_may_ask_for_a_widget_that_was_opened_before_this_kernel(page: Page) -> None:
+    assert page.update("w1", value=3) is None
+    whole = identity("HTML") | {"value": f"<b>x</b>{IMG}"}
+    assert page.update("w1", **whole)["value"] == f"<b>x</b>{LEFT}"
+    assert page.update("w1", value=IMG)["value"] == LEFT
+
+
+@pytest.mark.parametrize("target", ["mine", "jupyter.widget.control", "jupyter.widget.version"])
+def test_other_channels_are_not_opened(page: Page, target: str) -> None:
+    assert page.open("w1", {}, target_name=target) is None
+    assert target in page.told[0]
+    assert page.out(CommMessage("msg", "w1", {"anything": 1})) is None
+
+
+@pytest.mark.parametrize("comm_id", ["x" * 65, "a b", IMG, "__proto__", "a/b", "é"])
+def test_a_comm_has_a_plain_name(page: Page, comm_id: str) -> None:
+    assert page.open(comm_id, identity("Text")) is None
+
+
+def test_no_module_is_named_for_the_page_to_load(page: Page) -> None:
+    passed = page.open("w1", identity("Text"), target_module="evil")
+    assert passed is not None
+    assert passed.target_module is None
+
+
+# -- what they are told
+
+SINKS: list[tuple[str, str, Any]] = [
+    ("HTML", "value", [IMG]),
+    ("HTML", "value", {"toString": IMG}),
+    ("HTMLMath", "value", 5),
+    ("Label", "value", [IMG]),
+    ("Text", "description", [IMG]),
+    ("FloatSlider", "readout_format", IMG),
+    ("FloatsInput", "format", f"invalid {IMG}"),
+    ("IntSlider", "orientation", "constructor"),
+    ("Button", "button_style", "__proto__"),
+    ("Button", "icon", "x jp-Dialog"),
+    ("ToggleButtons", "icons", ["check", "x lm-mod-hidden"]),
+    ("Image", "format", "url"),
+    ("Video", "format", "url"),
+    ("Image", "value", "http://127.0.0.1:9/x"),
+    ("Audio", "format", "mp3;" + IMG),
+    ("HBox", "children", [IMG]),
+    ("HBox", "children", [f"IPY_MODEL_{IMG}"]),
+    ("HBox", "layout", "IPY_MODEL___proto__"),
+    ("IntSlider", "value", IMG),
+    ("DatePicker", "value", {"year": IMG}),
+    ("DatePicker", "value", {"__proto__": 1}),
+    ("IntSlider", "unknown", 1),
+    ("IntSlider", "__proto__", {"x": 1}),
+    ("IntSlider", "constructor", {"x": 1}),
+    ("Link", "source", ["IPY_MODEL_nobody", "value"]),
+    ("FileUpload", "value", "x"),
+]
+
+
+@pytest.mark.parametrize(("name", "trait", "value"), SINKS, ids=lambda value: str(value)[:30])
+def test_what_a_trait_can_not_be_is_left_out(page: Page, name: str, trait: str, value: Any) -> None:
+    state = page.make(name, **{trait: value})
+    assert trait not in state
+    assert page.told
+    assert trait not in page.update("w1", **{trait: value})
+
+
+ADDRESSES = ["url(http://h/x)", "url('//h')", "image-set('http://h' 1x)", "u\\72l(//h)", "src(//h)"]
+
+
+@pytest.mark.parametrize("value", ADDRESSES)
+@pytest.mark.parametrize(
+    ("name", "trait"),
+    [("HTMLStyle", "background"), ("Layout", "border_left"), ("ColorPicker", "value")],
+)
+def test_no_style_asks_anybody_for_anything(page: Page, name: str, trait: str, value: str) -> None:
+    module = BASE if name == "Layout" else CONTROLS
+    passed = page.open("w1", identity(name, module) | {trait: value})
+    assert passed is not None
+    assert trait not in passed.data["state"]
+
+
+@pytest.mark.parametrize("trait", ["margin", "top", "left", "right", "bottom"])
+@pytest.mark.parametrize(
+    "value", ["-2000px", "0 -1px", "calc(0px - 100vw)", "calc(-1 * 5px)", "-.5em"]
+)
+def test_no_widget_leaves_its_place(page: Page, trait: str, value: str) -> None:
+    passed = page.open("w1", identity("Layout", BASE) | {trait: value})
+    assert passed is not None
+    assert trait not in passed.data["state"]
+
+
+def test_classes_of_the_page_are_not_worn(page: Page) -> None:
+    worn = ["jp-Dialog", "lm-mod-hidden", "mine", "widget-interact", "a b", "cm-editor", 5]
+    assert page.make("VBox", _dom_classes=worn)["_dom_classes"] == ["mine", "widget-interact"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [p.armed(SERVER) for p in PAYLOADS if "text/html" in p.data],
+    ids=lambda payload: payload.name,
+)
+def test_html_in_widgets_is_that_of_outputs(page: Page, payload: Any) -> None:
+    text = payload.data["text/html"]
+    for state in (
+        page.make("HTML", value=text),
+        page.make("HTMLMath", "w2", value=text),
+        page.update("w1", value=text),
+    ):
+        assert problems_in({"text/html": state.get("value", "")}) == []
+    described = page.make("Checkbox", "w3", description=text, description_allow_html=True)
+    assert problems_in({"text/html": described.get("description", "")}) == []
+
+
+def test_a_description_that_becomes_html_later_is_cleaned_then(page: Page) -> None:
+    text = f"<b>x</b>{IMG}"
+    assert page.make("Text", description=text)["description"] == text
+    assert page.update("w1", description_allow_html=True) == {
+        "description_allow_html": True,
+        "description": f"<b>x</b>{LEFT}",
+    }
+    assert page.update("w1", description=text)["description"] == f"<b>x</b>{LEFT}"
+    assert page.update("w1", description_allow_html=False) == {"description_allow_html": False}
+    assert page.update("w1", description=text)["description"] == text
+
+
+def test_a_long_description_that_becomes_html_later_is_emptied(page: Page) -> None:
+    page.make("Text", description="<b>" + "x" * 5000)
+    assert page.update("w1", description_allow_html=True)["description"] == ""
+
+
+def test_tex_in_a_label_only_typesets(page: Page) -> None:
+    value = page.make("Label", value=r"$\href{javascript:alert(1)}{x}$")["value"]
+    assert r"\href" not in value
+
+
+def test_outputs_in_a_widget_are_cleaned_like_a_cells(page: Page) -> None:
+    outputs = [
+        {"output_type": "display_data", "data": {"text/html": f"<b>x</b>{IMG}"}, "metadata": {}},
+        {"output_type": "display_data", "data": {"application/javascript": "alert(1)"}},
+        {"output_type": "stream", "name": "stdout", "text": "a\x1b]52;c;eA==\x07b"},
+        {"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["\x1b[31mx", 5]},
+        {"output_type": "update_display_data", "data": {"text/html": IMG}},
+        "x",
+    ]
+    passed = page.open("w1", identity("Output", OUTPUT) | {"outputs": outputs, "msg_id": "m"})
+    assert passed is not None
+    shown = passed.data["state"]["outputs"]
+    assert [each["output_type"] for each in shown] == ["display_data"] * 2 + ["stream", "error"]
+    assert shown[0]["data"] == {"text/html": f"<b>x</b>{LEFT}"}
+    assert "javascript" not in json.dumps(shown)
+    assert shown[2]["text"] == "ab"
+
+
+# -- binary content
+
+
+def test_a_picture_is_what_it_says(page: Page) -> None:
+    passed = page.open("w1", identity("Image") | {"format": "png"}, PNG, paths=[["value"]])
+    assert passed is not None
+    assert passed.buffers == (PNG,)
+    assert page.update("w1", b"http://h/x", paths=[["value"]], format="url") == {}
+    page.told.clear()
+    data = {"method": "update", "state": {"format": "jpeg"}, "buffer_paths": [["value"]]}
+    passed = page.out(CommMessage("msg", "w1", data, buffers=(PNG,)))
+    assert passed is not None
+    assert not passed.buffers
+
+
+def test_an_svg_picture_is_cleaned(page: Page) -> None:
+    svg = (
+        b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script><rect width="5"/></svg>'
+    )
+    state = identity("Image") | {"format": "svg+xml"}
+    passed = page.open("w1", state, svg, paths=[["value"]])
+    assert passed is not None
+    assert b"script" not in passed.buffers[0]
+    assert b"rect" in passed.buffers[0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ["__proto__", "x"],
+        ["constructor", "prototype", "x"],
+        ["layout"],
+        ["_view_name"],
+        ["value", "x"],
+        [],
+        "value",
+        [["value"]],
+        [None],
+    ],
+)
+@pytest.mark.parametrize("name", ["Image", "FileUpload", "Text"])
+def test_binary_content_goes_nowhere_else(page: Page, name: str, path: Any) -> None:
+    passed = page.open("w1", identity(name), PNG, paths=[path])
+    assert passed is not None
+    assert passed.buffers == ()
+    assert passed.data["buffer_paths"] == []
+
+
+def test_files_keep_their_content(page: Page) -> None:
+    file = {"name": "a", "type": "b", "size": 1, "last_modified": 0, "more": IMG}
+    page.make("FileUpload")
+    data = {
+        "method": "echo_update",
+        "state": {"value": [file]},
+        "buffer_paths": [["value", 0, "content"]],
+    }
+    passed = page.out(CommMessage("msg", "w1", data, buffers=(b"x",)))
+    assert passed is not None
+    assert passed.buffers == (b"x",)
+    assert "more" not in passed.data["state"]["value"][0]
+
+
+def test_nothing_begins_to_play(page: Page) -> None:
+    assert page.make("Video", autoplay=True)["autoplay"] is False
+    assert page.told == ["sounds and videos that begin by themselves"]
+
+
+# -- links
+
+
+def link(page: Page, kind: str, source: tuple[str, str], target: tuple[str, str]) -> bool:
+    page.make(source[0], "a")
+    page.make(target[0], "b")
+    ends = {"source": ["IPY_MODEL_a", source[1]], "target": ["IPY_MODEL_b", target[1]]}
+    return "source" in page.make(kind, "link", **ends)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "fine"),
+    [
+        (("IntSlider", "value"), ("IntText", "value"), True),
+        (("Play", "value"), ("IntSlider", "value"), True),
+        (("IntSlider", "value"), ("Label", "value"), True),
+        (("IntSlider", "value"), ("HTML", "value"), True),
+        (("IntSlider", "max"), ("FloatSlider", "value"), True),
+        (("Text", "value"), ("Textarea", "value"), True),
+        (("HTML", "value"), ("HTMLMath", "value"), True),
+        (("Checkbox", "value"), ("Text", "disabled"), True),
+        (("ColorPicker", "value"), ("ButtonStyle", "button_color"), False),
+        (("Text", "value"), ("HTML", "value"), False),
+        (("Text", "value"), ("IntSlider", "value"), False),
+        (("Text", "value"), ("Label", "value"), False),
+        (("Text", "placeholder"), ("Text", "description"), False),
+        (("Text", "value"), ("Image", "format"), False),
+        (("Text", "value"), ("HTML", "_view_name"), False),
+        (("Checkbox", "value"), ("Text", "description_allow_html"), False),
+        (("TagsInput", "value"), ("VBox", "_dom_classes"), False),
+        (("Label", "value"), ("HTML", "value"), False),
+        (("Text", "no_such"), ("HTML", "value"), False),
+    ],
+)
+def test_links_pass_on_what_needs_no_cleaning(
+    page: Page, source: tuple[str, str], target: tuple[str, str], fine: bool
+) -> None:
+    assert link(page, "DirectionalLink", source, target) is fine
+
+
+def test_a_link_in_both_ways_is_judged_in_both(page: Page) -> None:
+    assert link(page, "DirectionalLink", ("IntSlider", "value"), ("HTML", "value"))
+    assert not link(page, "Link", ("IntSlider", "value"), ("HTML", "value"))
+
+
+def test_a_link_can_not_be_bent_later(page: Page) -> None:
+    assert link(page, "DirectionalLink", ("IntSlider", "value"), ("HTML", "value"))
+    page.make("Text", "c")
+    assert page.update("link", source=["IPY_MODEL_c", "value"]) == {}
+    assert page.update("link", target=["IPY_MODEL_c", "value"]) != {}
+
+
+def test_no_chain_of_links_brings_text_where_it_is_cleaned() -> None:
+    """Whatever the page copies from trait to trait, text never becomes HTML, style or TeX."""
+    models = [name for _, name in PAIRS]
+    names = [*widget_models._BY_NAME, "value", "format", "description"]
+    reached = {("TextModel", "value")}
+    fresh = set(reached)
+    while fresh:
+        fresh = {
+            (model, name)
+            for model in models
+            for name in names
+            for source in fresh
+            if may_link(source, (model, name))
+        } - reached
+        reached |= fresh
+    kinds = {widget_models.kind_of(*one) for one in reached}
+    assert kinds == {widget_models.TEXT}
+
+
+# -- other messages
+
+
+def test_a_widget_may_take_the_focus_and_nothing_else(page: Page) -> None:
+    page.make("Text")
+    for wish, fine in (("focus", True), ("blur", True), ("eval", False), (IMG, False)):
+        data = {"method": "custom", "content": {"do": wish, "more": IMG}}
+        passed = page.out(CommMessage("msg", "w1", data))
+        assert (passed is not None) is fine
+        assert passed is None or passed.data["content"] == {"do": wish}
+
+
+@pytest.mark.parametrize("method", [None, "request_state", "eval", ["update"]])
+def test_a_method_that_is_not_known_does_not_pass(page: Page, method: Any) -> None:
+    page.make("Text")
+    assert page.out(CommMessage("msg", "w1", {"method": method, "state": {}})) is None
+
+
+def test_all_states_at_once_are_cleaned_one_by_one(page: Page) -> None:
+    assert page.gate.admits(CommMessage("open", "ctl", target_name=CONTROL))
+    states = {
+        "h1": {"state": identity("HTML") | {"value": IMG}},
+        "i1": {"state": identity("Image") | {"format": "png"}},
+        "l1": {
+            "state": identity("DirectionalLink")
+            | {"source": ["IPY_MODEL_h1", "value"], "target": ["IPY_MODEL_t1", "value"]}
+        },
+        "t1": {"state": identity("HTMLMath") | {"value": "x"}},
+        "x1": {"state": {"_model_module": "bqplot", "_model_name": "M"}, "model_name": IMG},
+        "__proto__": {"state": identity("Text")},
+        "none": 5,
+    }
+    data = {
+        "method": "update_states",
+        "states": states,
+        "buffer_paths": [["i1", "state", "value"], ["h1", "state", "value"], ["__proto__", "x"]],
+    }
+    passed = page.out(CommMessage("msg", "ctl", data, buffers=(PNG, PNG, PNG)))
+    assert passed is not None
+    shown = passed.data["states"]
+    assert set(shown) == {"h1", "i1", "l1", "t1", "x1", "none"}
+    assert shown["h1"]["state"]["value"] == LEFT
+    assert shown["x1"]["model_name"] == shown["none"]["model_name"] == "HTMLModel"
+    assert "source" in shown["l1"]["state"]
+    assert passed.data["buffer_paths"] == [["i1", "state", "value"]]
+    assert passed.buffers == (PNG,)
+    assert page.update("h1", value=IMG)["value"] == LEFT
+
+
+def test_a_closed_widget_is_forgotten(page: Page) -> None:
+    page.make("Text")
+    assert page.out(CommMessage("close", "w1", {"x": IMG})) == CommMessage("close", "w1")
+    assert page.update("w1", value="x") is None
+
+
+# -- other modes
+
+
+def test_static_shows_no_widgets() -> None:
+    page = Page(Mode.STATIC)
+    assert page.open("w1", identity("IntSlider")) is None
+    assert page.told == ["widgets"]
+    assert page.update("w1", value=1) is None
+    assert not page.gate.admits(CommMessage("open", "c", target_name=CONTROL))
+
+
+def test_trusted_lets_everything_through() -> None:
+    page = Page(Mode.TRUSTED)
+    message = CommMessage("open", "c", {"state": {"_model_module": "bqplot"}}, "mine", "module")
+    assert page.out(message) is message
+    assert page.gate.admits(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "fine"),
+    [
+        (CommMessage("open", "c1", target_name=CONTROL), True),
+        (CommMessage("open", "c1", target_name="mine"), False),
+        (CommMessage("open", "c1", {"state": identity("IntSlider")}, WIDGETS), True),
+        (CommMessage("open", "c1", {"state": {"_model_module": "x"}}, WIDGETS), False),
+        (CommMessage("open", "a b", target_name=CONTROL), False),
+        (CommMessage("msg", "c1"), True),
+        (CommMessage("close", "c1"), True),
+    ],
+)
+def test_what_the_page_may_open_itself(page: Page, message: CommMessage, fine: bool) -> None:
+    assert page.gate.admits(message) is fine
+
+
+# -- anything at all
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.sampled_from([IMG, "IPY_MODEL_w1", "url(x)", "__proto__", "png", "svg"]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+NAMES = st.sampled_from([*widget_models._BY_NAME, "format", "value", "_model_name", "_view_name"])
+
+
+@given(
+    st.sampled_from(sorted(PAIRS)),
+    st.lists(st.dictionaries(NAMES | st.text(max_size=8), VALUES, max_size=6), max_size=4),
+)
+def test_whatever_comes_is_cleaned_and_never_fails(
+    model: tuple[str, str], states: list[dict[str, Any]]
+) -> None:
+    page = Page()
+    module, name = model
+    first, *later = [identity(name.removesuffix("Model"), module), *states]
+    page.open("w1", first)
+    for state in later:
+        before = copy.deepcopy(state)
+        clean = page.update("w1", **before)
+        assert before == state
+        for trait, value in clean.items():
+            kind = widget_models.kind_of(name, trait)
+            assert kind is not None or trait.startswith("_")
+            if kind == widget_models.HTML and isinstance(value, str):
+                assert problems_in({"text/html": value}) == []
+            if kind == widget_models.PLAIN:
+                assert "<" not in json.dumps(value)
