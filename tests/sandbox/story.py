@@ -1,14 +1,16 @@
 """A random program over a session's life, and a model that says what its variables must be.
 
-The model is a tree of states. Cells grow it, traps don't, journeys move in it; after any of them
-the guest must say what the model says.
+The model is a tree of states. Cells grow it, traps don't, journeys move in it, forks live on in it
+beside each other; after any of them the guest must say what the model says.
 """
 
 from __future__ import annotations
 
 import ast
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
@@ -17,6 +19,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
 
 KEEP = 4
+LIVES = 3
 POLICY = ExecutionPolicy(history_cells=KEEP)
 TEXT = "".join(chr(97 + i % 26) for i in range(2000))
 
@@ -70,17 +73,36 @@ class State:
         return (*numbers, self.columns, self.squares, *opened, self.dice, sorted(self.names))
 
 
+_ages = count(1)
+
+
 @dataclass
 class Node:
-    """A state in the tree, and the one before it."""
+    """A state in the tree, and the one before it; later ones are of a higher age."""
 
     state: State
     parent: Node | None = None
+    age: int = field(default_factory=lambda: next(_ages))
+
+
+@dataclass
+class Life:
+    """One of the sandboxes of a story, and where it stands in the tree.
+
+    What is no younger than `inherited` was its parent's, and has other dice here.
+    """
+
+    sandbox: BaseSandbox
+    node: Node
+    names: dict[str, Node] = field(default_factory=dict)
+    undone: list[Node] = field(default_factory=list)
+    sure: int = 0  # cells that can certainly be undone
+    inherited: int = 0
 
 
 @dataclass
 class Story:
-    """One session and its model; `step` goes on by one random act."""
+    """A session, its forks and their model; `step` goes on by one random act of one of them."""
 
     folder: Path
     seed: int
@@ -89,35 +111,78 @@ class Story:
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
         (self.folder / "text").write_text(TEXT)
-        self.sandbox = self._open(Resume.NEVER)
+        self.life = Life(self._open(self.folder, Resume.NEVER), Node(State()))
+        self.others: list[Life] = []
         self.run(SETUP)
-        self.node = Node(State())
-        self.names: dict[str, Node] = {}
-        self.undone: list[Node] = []
-        self.sure = 0  # cells that can certainly be undone
         got = self._digest()
-        self.node = Node(replace(self.node.state, dice=got[12]))  # type: ignore[arg-type]
-        self._after_cell(self.node.state)
+        self.life.node = Node(replace(self.life.node.state, dice=got[12]))  # type: ignore[arg-type]
+        self._after_cell(self.life.node.state)
 
-    def _open(self, resume: Resume) -> BaseSandbox:
-        return create_sandbox(workspace=self.folder, policy=POLICY, resume=resume)
+    def _open(self, folder: Path, resume: Resume) -> BaseSandbox:
+        return create_sandbox(workspace=folder, policy=POLICY, resume=resume)
 
     def run(self, code: str) -> SandboxResult:
         self.told.append(code)
-        return self.sandbox.execute(code)
+        return self.life.sandbox.execute(code)
 
     def close(self) -> None:
-        self.sandbox.close()
+        for life in [self.life, *self.others]:
+            life.sandbox.close()
 
     def step(self) -> None:
         acts = [self.cell] * 6 + [self.raises, self.trap, self.undo, self.redo, self.name]
-        self.dice.choice([*acts, self.undo, self.restore, self.reopen, self.check])()
+        acts += [self.undo, self.restore, self.reopen, self.check, self.fork, self.turn_to_another]
+        self.dice.choice(acts)()
+
+    def check_all(self) -> None:
+        """Every life says what the model says."""
+        for _ in range(len(self.others) + 1):
+            self.check()
+            self.others.insert(0, self.life)
+            self.life = self.others.pop()
+
+    def fork(self) -> None:
+        """Another life begins where this one stands; one too many ends."""
+        alike = self.dice.random() < 0.5
+        self.told.append(f"fork {alike}")
+        (sandbox,) = self.life.sandbox.fork(deterministic=alike)
+        young = 0 if alike else next(_ages)
+        life = self.life
+        self.others.append(
+            Life(sandbox, life.node, dict(life.names), list(life.undone), life.sure, young)
+        )
+        if len(self.others) > LIVES:
+            self.others.pop(self.dice.randrange(LIVES)).sandbox.close()
+        if not alike:
+            self._as(self.others[-1], self._learn)
+
+    def turn_to_another(self) -> None:
+        """Go on with another life."""
+        if self.others:
+            self.told.append("another")
+            self.others.append(self.life)
+            self.life = self.others.pop(self.dice.randrange(len(self.others)))
+
+    def _as(self, life: Life, act: Callable[[], None]) -> None:
+        mine, self.life = self.life, life
+        act()
+        self.life = mine
+
+    def _learn(self) -> None:
+        """Where chance is not as the model knows it, ask."""
+        if self.life.node.age <= self.life.inherited:
+            before = self.life.node.state
+            got = self._digest()
+            assert got[12] != before.dice, f"seed {self.seed}: dice of the parent"
+            state = replace(before, dice=got[12])  # type: ignore[arg-type]
+            assert got == state.digest(), f"seed {self.seed}: {got}, {self.told[-12:]}"
+            self._after_cell(state)
 
     def check(self) -> None:
         """The guest says what the model says."""
-        got, expected = self._digest(), self.node.state.digest()
+        got, expected = self._digest(), self.life.node.state.digest()
         assert got == expected, f"seed {self.seed}: {got} is not {expected} after {self.told[-12:]}"
-        self._after_cell(self.node.state)
+        self._after_cell(self.life.node.state)
 
     def _digest(self) -> tuple[object, ...]:
         result = self.run("digest()")
@@ -126,9 +191,9 @@ class Story:
         return found
 
     def _after_cell(self, state: State) -> None:
-        self.node = Node(state, self.node)
-        self.undone.clear()
-        self.sure = min(self.sure + 1, KEEP)
+        self.life.node = Node(state, self.life.node)
+        self.life.undone.clear()
+        self.life.sure = min(self.life.sure + 1, KEEP)
 
     def cell(self) -> None:
         code, state = self._mutation()
@@ -154,36 +219,39 @@ class Story:
         assert result.error.ename == "GuestExited"
 
     def undo(self) -> None:
-        goal, cells, sure = self.node, 0, self.sure
+        goal, cells, sure = self.life.node, 0, self.life.sure
         for _ in range(self.dice.randrange(1, KEEP + 2)):
             if goal.parent is not None:  # before that, there are no variables to tell
                 goal, cells = goal.parent, cells + 1
         if cells and self._travel("undo", f"%undo {cells}", cells):
-            self.undone.append(self.node)
-            self.node, self.sure = goal, max(0, sure - cells)
+            self.life.undone.append(self.life.node)
+            self.life.node, self.life.sure = goal, max(0, sure - cells)
+            self._learn()
         else:
             assert cells == 0 or cells > sure, f"seed {self.seed}: {cells}, {self.told[-12:]}"
 
     def redo(self) -> None:
-        there = bool(self.undone)
+        there = bool(self.life.undone)
         if self._travel("redo", "%redo"):
-            self.node, self.sure = self.undone.pop(), 0
+            self.life.node, self.life.sure = self.life.undone.pop(), 0
+            self._learn()
         else:
             assert not there, f"seed {self.seed}: redo refused after {self.told[-12:]}"
 
     def restore(self) -> None:
-        if self.names:
-            name = self.dice.choice(sorted(self.names))
+        if self.life.names:
+            name = self.dice.choice(sorted(self.life.names))
             assert self._travel("restore", f"%restore {name}", name)
-            self.undone.append(self.node)
-            self.node, self.sure = self.names[name], 0
+            self.life.undone.append(self.life.node)
+            self.life.node, self.life.sure = self.life.names[name], 0
+            self._learn()
 
     def _travel(self, method: str, magic: str, *arguments: object) -> bool:
         """Go, by a cell or from outside; False where it was refused."""
         if self.dice.random() < 0.5:
             self.told.append(f"{method}{arguments}")
             try:
-                getattr(self.sandbox, method)(*arguments)
+                getattr(self.life.sandbox, method)(*arguments)
             except TravelError:
                 return False
             return True
@@ -198,20 +266,20 @@ class Story:
         name = f"state {self.dice.randrange(3)}"
         if self.dice.random() < 0.5:
             self.told.append(f"checkpoint {name}")
-            self.sandbox.checkpoint(name)
+            self.life.sandbox.checkpoint(name)
         else:
             assert self.run(f"%checkpoint {name}").success
-        self.names[name] = self.node
+        self.life.names[name] = self.life.node
 
     def reopen(self) -> None:
         """The session ends, and another sandbox goes on with it."""
         self.told.append("reopen")
-        self.close()
-        self.sandbox = self._open(Resume.ALWAYS)
+        self.life.sandbox.close()
+        self.life.sandbox = self._open(self.life.sandbox.workspace, Resume.ALWAYS)
 
     def _mutation(self) -> tuple[str, State]:
         """A cell, and the state after it."""
-        dice, s = self.dice, self.node.state
+        dice, s = self.dice, self.life.node.state
         key, value, row = dice.randrange(8), dice.randrange(1, 99), dice.randrange(3)
         at = dice.randrange(s.length)
         d, cells = dict(s.d), dict(s.cells)

@@ -55,11 +55,12 @@ def says(sandbox: BaseSandbox, code: str) -> str:
 
 
 def stories(folder: Path, seed: int, steps: int) -> None:
-    story = Story(folder, seed)
+    (folder / "app").mkdir()
+    story = Story(folder / "app", seed)
     try:
         for _ in range(steps):
             story.step()
-        story.check()
+        story.check_all()
     finally:
         story.close()
 
