@@ -1,0 +1,178 @@
+"""What a hostile cell may try with forks: to repeat chance, to fork unasked, to ruin a fork."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+from tests.attacks.test_repetition import DRAWS, drawn, repeated
+from wasm_kernel import ForkError, WasmKernelError
+
+Forked = Callable[..., list[Victim]]
+
+
+@pytest.fixture
+def forks_of() -> Iterator[Forked]:
+    """Forks a victim, and closes the forks in the end."""
+    made: list[Victim] = []
+
+    def some(victim: Victim, n: int = 1, *, deterministic: bool = False) -> list[Victim]:
+        forks = [Victim(one) for one in victim.sandbox.fork(n, deterministic=deterministic)]
+        made.extend(forks)
+        return forks
+
+    yield some
+    for victim in made:
+        victim.sandbox.close()
+
+
+def test_forks_draw_different_numbers_ids_and_names(victim_of: Making, forks_of: Forked) -> None:
+    parent = victim_of()
+    parent.says(DRAWS)
+    draws = [drawn(victim) for victim in (*forks_of(parent, 3), parent)]
+    assert repeated(draws) == set()
+
+
+def test_forks_of_forks_and_forks_gone_back_draw_differently(
+    victim_of: Making, forks_of: Forked
+) -> None:
+    parent = victim_of()
+    parent.says(DRAWS)
+    parent.says("x = 1")
+    (child,) = forks_of(parent)
+    (grandchild,) = forks_of(child)
+    back, further = forks_of(parent, 2)
+    for each in (back, further):
+        each.sandbox.undo(1)
+    assert repeated([drawn(each) for each in (parent, child, grandchild, back, further)]) == set()
+
+
+def test_after_a_trap_a_fork_draws_differently_than_its_parent(
+    victim_of: Making, forks_of: Forked
+) -> None:
+    parent = victim_of()
+    parent.says(DRAWS)
+    (fork,) = forks_of(parent)
+    assert fork.fails("import os; os._exit(3)") == "GuestExited"
+    assert repeated([drawn(fork), drawn(parent)]) == set()
+
+
+def test_a_deterministic_fork_repeats_what_lies_in_memory_and_nothing_else(
+    victim_of: Making, forks_of: Forked
+) -> None:
+    parent = victim_of()
+    parent.says(DRAWS)
+    (fork,) = forks_of(parent, deterministic=True)
+    same = repeated([drawn(fork), drawn(parent)])
+    assert {"random", "gauss", "numpy", "numpy normal"} <= same
+    assert not same & {"system", "urandom", "secrets", "uuid4", "numpy generator"}
+
+
+SABOTAGE = {
+    "random is gone": "import sys, random; sys.modules['random'] = None; random._inst = None",
+    "seed is replaced": "import random; random.Random.seed = lambda *a: None",
+    "the garbage collector lies": "import gc; gc.get_referrers = lambda *a: []; gc.freeze()",
+    "os.urandom is constant": "import os; os.urandom = lambda n: bytes(n)",
+    "the agent's seeds are gone": (
+        "import sys; vars(sys.modules['wasm_kernel_agent.seeds']).clear()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SABOTAGE)
+def test_a_guest_that_broke_its_own_seeds_can_be_forked_still(
+    victim_of: Making, forks_of: Forked, name: str
+) -> None:
+    parent = victim_of()
+    parent.says("x = [1]")
+    parent.run(SABOTAGE[name])
+    (fork,) = forks_of(parent)
+    assert fork.says("x.append(2); print(x)") == "[1, 2]"
+    fork.lives()
+    parent.lives()
+
+
+def test_a_reseeding_that_never_ends_costs_the_fork_alone(
+    victim_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wasm_kernel.sandbox.life._START_SECONDS", 1.0)
+    parent = victim_of()
+    parent.says(
+        "import numpy as np, sys\n"
+        "class Endless(np.random.PCG64):\n"
+        "    def __setstate__(self, state):\n        while True: pass\n"
+        "    @property\n    def state(self):\n        while True: pass\n"
+        "    @state.setter\n    def state(self, value):\n        while True: pass\n"
+        "bits = Endless(5)"
+    )
+    begun = time.monotonic()
+    try:
+        for fork in parent.sandbox.fork():
+            fork.close()
+    except WasmKernelError:
+        pass
+    assert time.monotonic() - begun < 30
+    assert [path.name for path in parent.app.parent.iterdir() if "fork" in path.name] in (
+        [],
+        ["app-fork-1"],
+    )
+    parent.lives()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from wasm_kernel_agent.errands import send_out; send_out(get_ipython(), 'fork', '')",
+        "get_ipython().run_line_magic('fork', '')",
+        "def f():\n    %fork\nf()",
+        "for _ in range(1000):\n    %fork",
+        "get_ipython().run_cell('%fork')",
+        "'''\n%fork\n'''",
+    ],
+)
+def test_a_fork_that_does_not_stand_in_the_cell_is_not_made(victim_of: Making, code: str) -> None:
+    asked: list[str] = []
+    victim = victim_of()
+    victim.sandbox.errands.offer("fork", lambda order, caller: asked.append(order.line))
+    victim.run(code)
+    assert asked == []
+    victim.lives()
+
+
+def test_a_workspace_full_of_traps_is_copied_without_a_step_outside(
+    victim_of: Making, forks_of: Forked
+) -> None:
+    parent = victim_of()
+    (parent.app.parent / "secret").write_text("secret")
+    parent.says(
+        "import os\n"
+        "os.symlink('../secret', 'up'); os.symlink('up', 'twice'); os.symlink('.', 'loop')\n"
+        "os.mkdir('d'); os.symlink('../../secret', 'd/far'); os.link('up', 'hard')\n"
+        "os.symlink('nothing', 'dangling'); open('a\\nb\\x1b[31m', 'w').close()"
+    )
+    (fork,) = forks_of(parent)
+    assert all(path.is_symlink() for path in (fork.app / "up", fork.app / "d" / "far"))
+    found = [path for path in fork.app.glob("[!.]*") if path.is_file() and not path.is_symlink()]
+    assert [path.read_text() for path in found] == [""]
+    fork.lives()
+
+
+def test_many_forks_that_fail_leave_the_parent_as_it_was(
+    victim_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = victim_of()
+    victim.says("x = 1")
+
+    def full(*args: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("wasm_kernel.engine.memory.origin.Origin.write", full)
+    for _ in range(5):
+        with pytest.raises(ForkError):
+            victim.sandbox.fork(3)
+    assert not [path for path in victim.app.parent.iterdir() if "fork" in path.name]
+    assert victim.says("print(x)") == "1"
+    victim.lives()
