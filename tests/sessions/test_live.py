@@ -153,3 +153,26 @@ def test_what_nobody_closed_is_saved_when_the_process_ends(root: Path) -> None:
             command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=60
         )
         assert (ran.stdout.strip(), ran.stderr) == (number, "")
+
+
+FORKING = """
+import os, sys
+from wasm_kernel import get_session_sandbox
+from wasm_kernel.engine import walk
+from wasm_kernel.sessions.presence import is_used
+with get_session_sandbox("abc-123", workspace_root=sys.argv[1]) as sandbox:
+    sandbox.execute("x = 1")
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    os.waitpid(child, 0)
+    with walk.opened(sandbox.workspace) as folder:
+        print(is_used(folder))
+    print(sandbox.execute("print(x)").stdout, end="")
+"""
+
+
+def test_a_forked_child_that_ends_leaves_its_parents_session_open(root: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(root)]
+    ran = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "True\n1\n"

@@ -224,6 +224,21 @@ def test_a_backup_by_hard_links_keeps_what_it_has(
     assert all(backup.read_bytes() == content for backup, content in kept)
 
 
+def test_a_file_system_without_locks_gets_a_rename(
+    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*args: object) -> bool:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(metadata, "wait_lock", no_locks)
+    before = file.stat().st_ino
+    assert metadata.touch(workspace, ID)
+    assert file.stat().st_ino != before
+    assert metadata.touch(workspace, ID)
+    assert fields_in(file)["session_id"] == ID
+    assert list((workspace / ".wasm_kernel").iterdir()) == []
+
+
 def test_a_file_system_that_cannot_exchange_files_gets_a_rename(
     file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

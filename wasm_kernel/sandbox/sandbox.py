@@ -229,12 +229,14 @@ class BaseSandbox(Travelling, Forking, Talking):
         for cell in waiting:
             cell.cancel()
         self._life.clock.close()
-        if thread is not None:
-            thread.close(self._life.end)
-            thread.join(_JOIN_SECONDS)
-            thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
-        if self._keeper is not None:
-            self._keeper.closed()
+        try:
+            if thread is not None:
+                thread.close(self._life.end)
+                thread.join(_JOIN_SECONDS)
+                thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
+        finally:  # Ctrl-C may cut the waiting short
+            if self._keeper is not None:
+                self._keeper.closed()
 
     def _twin(self, home: Home, keeper: Keeper | None, branch: Branch) -> Self:
         name, driver, policy = home.session_id or None, self._driver, self.policy

@@ -12,6 +12,7 @@ session is handed that one. Who closes it?
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,7 @@ class Live:
 
     def __init__(self) -> None:
         self._guard = threading.RLock()
+        self._process = os.getpid()
         self._open: dict[Path, _Open] = {}
 
     def add(self, workspace: Path, sandbox: BaseSandbox) -> None:
@@ -130,6 +132,8 @@ class Live:
 
     def close_all(self) -> None:
         """Close every sandbox; the process ends."""
+        if os.getpid() != self._process:
+            return  # a forked child has none of their threads; they are its parent's
         with self._guard:
             left = [found.sandbox for found in self._open.values()]
         for sandbox in left:

@@ -11,8 +11,8 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +31,7 @@ _SPARE = "metadata.spare"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block it
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
+_ATTEMPTS = 100
 _WAIT_SECONDS = 1.0  # for another process that writes the file
 _TICK = timedelta(microseconds=1)
 
@@ -127,11 +128,12 @@ def create(workspace: Path, session_id: str) -> None:
     Raises:
         OSError: it can't be written, or there is something already.
     """
-    with walk.opened(workspace) as folder, _locked(folder):
+    with walk.opened(workspace) as folder:
+        spare = _lock(folder)
         with suppress(FileNotFoundError):
             os.stat(NAME, dir_fd=folder, follow_symlinks=False)
             raise FileExistsError("there is a metadata file already")
-        _write(folder, Metadata.new(session_id, now()).render())
+        _write(folder, spare, Metadata.new(session_id, now()).render())
 
 
 def touch(workspace: Path, session_id: str) -> bool:
@@ -141,11 +143,12 @@ def touch(workspace: Path, session_id: str) -> bool:
         MetadataCorrupted: what is there is no metadata of this session; it was left as it is.
         OSError: it can't be read or written.
     """
-    with walk.opened(workspace) as folder, _locked(folder):
+    with walk.opened(workspace) as folder:
+        spare = _lock(folder)
         found = read(folder, session_id)
         if found is None:
             return False
-        _write(folder, found.touched(now()).render())
+        _write(folder, spare, found.touched(now()).render())
         return True
 
 
@@ -160,38 +163,49 @@ def read(folder: int, session_id: str) -> Metadata | None:
         MetadataCorrupted: what is there is no metadata of this session.
         OSError: it can't be read.
     """
+    for _ in range(_ATTEMPTS):
+        try:
+            data = _content(folder)
+        except FileNotFoundError:
+            return None
+        if data is not None:
+            return Metadata.parse(data, session_id)
+    raise OSError(errno.EAGAIN, "it is being replaced all the time")
+
+
+def _content(folder: int) -> bytes | None:
+    """What the file holds; None where it was replaced meanwhile, and may be half of a later one."""
+    if not stat.S_ISREG(os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise MetadataCorrupted("it is no regular file")
+    descriptor = os.open(NAME, _READ, dir_fd=folder)
     try:
-        status = os.stat(NAME, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISREG(status.st_mode):
-            raise MetadataCorrupted("it is no regular file")
-        descriptor = os.open(NAME, _READ, dir_fd=folder)
-    except FileNotFoundError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # swapped since
-            raise MetadataCorrupted("it is no regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(_MOST_BYTES + 1)
+        now_there = os.stat(NAME, dir_fd=folder, follow_symlinks=False)
+        if not os.path.samestat(os.fstat(descriptor), now_there):
+            return None
     finally:
         os.close(descriptor)
     if len(data) > _MOST_BYTES:
         raise MetadataCorrupted(f"it is larger than {_MOST_BYTES:,} bytes")
-    return Metadata.parse(data, session_id)
+    return data
 
 
-@contextmanager
-def _locked(folder: int) -> Iterator[None]:
-    """One process at a time changes the file, so that no change is lost and time goes forward."""
+def _lock(folder: int) -> str:
+    """One process at a time changes the file, so that no change is lost and time goes forward.
+
+    Returns:
+        The name of the spare file; one of this process's own, where the file system has no locks.
+    """
     try:
-        held = wait_lock(folder, _WAIT_SECONDS)
+        if wait_lock(folder, _WAIT_SECONDS):
+            return _SPARE
     except OSError:
-        held = True  # a file system without locks: the rename still is all or nothing
-    if not held:
-        raise TimeoutError("another process holds the session's folder")
-    yield
+        return f"{_SPARE}-{os.getpid()}"
+    raise TimeoutError("another process holds the session's folder")
 
 
-def _write(folder: int, data: bytes) -> None:
+def _write(folder: int, spare: str, data: bytes) -> None:
     """Replace the file as a whole.
 
     A spare file is filled, out of the guest's sight, and the two change places. It stays there for
@@ -199,14 +213,14 @@ def _write(folder: int, data: bytes) -> None:
     a tiny cell takes.
     """
     with walk.opened(PRIVATE, folder) as private:
-        _fill(private, data)
-        if not exchange(private, _SPARE, folder, NAME):
-            os.rename(_SPARE, NAME, src_dir_fd=private, dst_dir_fd=folder)
+        _fill(private, spare, data)
+        if spare != _SPARE or not exchange(private, spare, folder, NAME):
+            os.rename(spare, NAME, src_dir_fd=private, dst_dir_fd=folder)
 
 
-def _fill(private: int, data: bytes) -> None:
+def _fill(private: int, spare: str, data: bytes) -> None:
     try:
-        descriptor = os.open(_SPARE, _WRITE, 0o600, dir_fd=private)
+        descriptor = os.open(spare, _WRITE, 0o600, dir_fd=private)
         status = os.fstat(descriptor)
         if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
@@ -214,8 +228,8 @@ def _fill(private: int, data: bytes) -> None:
     except OSError as problem:
         if problem.errno not in _NO_SPARE:
             raise
-        os.unlink(_SPARE, dir_fd=private)
-        descriptor = os.open(_SPARE, _WRITE | os.O_EXCL, 0o600, dir_fd=private)
+        os.unlink(spare, dir_fd=private)
+        descriptor = os.open(spare, _WRITE | os.O_EXCL, 0o600, dir_fd=private)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.truncate()

@@ -27,6 +27,7 @@ class Presence:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._process = os.getpid()
 
     @classmethod
     def enter(cls, private: Callable[[], Path]) -> Presence:
@@ -58,7 +59,8 @@ class Presence:
         """Not be present any more."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            unlock(descriptor)
+            if os.getpid() == self._process:  # in a forked child, the lock is the parent's
+                unlock(descriptor)
             os.close(descriptor)
 
 
