@@ -18,8 +18,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from wasm_kernel import get_session_sandbox
+
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-NAMES = ("1-tour", "2-limits", "3-files")
+NAMES = ("1-tour", "2-limits", "3-files", "4-time-travel")
 CELL_SECONDS = 300  # for a slow machine; the slowest cell takes about ten
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -104,9 +106,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     yield from _executed("3-files", tmp_path_factory)
 
 
-@pytest.fixture(params=["tour", "limits", "files"])
+@pytest.fixture(scope="module")
+def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    yield from _executed("4-time-travel", tmp_path_factory)
+
+
+@pytest.fixture(params=["tour", "limits", "files", "travel"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Each of the three."""
+    """Each of them."""
     chosen: Run = request.getfixturevalue(request.param)
     return chosen
 
@@ -317,3 +324,60 @@ def test_the_host_finds_the_files_in_the_session_s_folder(files: Run) -> None:
 
 def test_the_folder_that_the_notebook_could_not_see_was_there(files: Run) -> None:
     assert (files.workspace() / ".wasm_kernel").is_dir()
+
+
+# The time travel
+
+THINGS = [
+    "in the open transaction: True [('Ada',)]",
+    "double(21): 42",
+    "the log is read up to byte 5",
+]
+
+
+def test_the_first_visit_is_the_first(travel: Run) -> None:
+    assert travel.stream("visit") == "visit number 1\n"
+
+
+def test_the_mistake_is_one(travel: Run) -> None:
+    assert travel.stream("mistake") == "the sum of all other squares: 332833495\n"
+
+
+def test_undo_names_the_cell_that_it_takes_back(travel: Run) -> None:
+    assert 'In[3] print("the sum of all other squares:"' in travel.stream("undo")
+
+
+def test_after_the_undo_everything_is_as_before(travel: Run) -> None:
+    assert travel.stream("after-undo").splitlines() == ["the next square: 9", *THINGS]
+
+
+def test_after_the_crash_everything_is_as_before(travel: Run) -> None:
+    assert travel.errors("crash") == ["GuestExited"]
+    assert travel.stream("after-crash").splitlines() == ["the next square: 16", *THINGS]
+
+
+def test_the_states_are_listed_with_the_named_one(travel: Run) -> None:
+    assert "before the crash" in travel.shown("states", "text/html")
+
+
+def test_the_fork_is_a_session_with_the_same_things_and_other_chances(travel: Run) -> None:
+    session = travel.stream("fork").split()[1]
+    here = float(travel.stream("after-fork").split()[-1])
+    with get_session_sandbox(session, workspace_root=travel.sessions) as fork:
+        code = "print(next(squares), visits, log.read(), random.random(), double(4))"
+        square, visits, *rest, chance, doubled = fork.execute(code).stdout.split()
+    assert (square, visits, " ".join(rest), doubled) == ("25", "1", "on Monday", "8")
+    assert float(chance) != here
+
+
+def test_tomorrow_is_the_second_visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path / "sessions"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(FOLDER / "4-time-travel.ipynb"))
+    setting = 'c = get_config()\nc.WasmKernel.resume = "always"\n'
+    (tmp_path / "jupyter_wasm_kernel_config.py").write_text(setting)
+    Run("4-time-travel", tmp_path / "sessions")
+    tomorrow = Run("4-time-travel", tmp_path / "sessions")
+    assert tomorrow.stream("visit") == "visit number 2\n"
+    assert "[wasm-kernel] The session goes on" in tomorrow.stream("visit", "stderr")
+    assert tomorrow.stream("after-crash").splitlines() == ["the next square: 16", *THINGS]
