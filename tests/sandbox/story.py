@@ -89,7 +89,8 @@ class Node:
 class Life:
     """One of the sandboxes of a story, and where it stands in the tree.
 
-    What is no younger than `inherited` was its parent's, and has other dice here.
+    What is no younger than `inherited` was its parent's, and has other dice here; also where it is
+    `alike` a life of which that holds, but then perhaps the very ones.
     """
 
     sandbox: BaseSandbox
@@ -98,6 +99,7 @@ class Life:
     undone: list[Node] = field(default_factory=list)
     sure: int = 0  # cells that can certainly be undone
     inherited: int = 0
+    alike: bool = False
 
 
 @dataclass
@@ -146,11 +148,10 @@ class Story:
         alike = self.dice.random() < 0.5
         self.told.append(f"fork {alike}")
         (sandbox,) = self.life.sandbox.fork(deterministic=alike)
-        young = 0 if alike else next(_ages)
-        life = self.life
-        self.others.append(
-            Life(sandbox, life.node, dict(life.names), list(life.undone), life.sure, young)
-        )
+        inherited = self.life.inherited if alike else next(_ages)
+        young = replace(self.life, sandbox=sandbox, inherited=inherited, alike=alike)
+        young.names, young.undone = dict(young.names), list(young.undone)
+        self.others.append(young)
         if len(self.others) > LIVES:
             self.others.pop(self.dice.randrange(LIVES)).sandbox.close()
         if not alike:
@@ -173,7 +174,8 @@ class Story:
         if self.life.node.age <= self.life.inherited:
             before = self.life.node.state
             got = self._digest()
-            assert got[12] != before.dice, f"seed {self.seed}: dice of the parent"
+            other = self.life.alike or got[12] != before.dice
+            assert other, f"seed {self.seed}: the parent's dice after {self.told[-12:]}"
             state = replace(before, dice=got[12])  # type: ignore[arg-type]
             assert got == state.digest(), f"seed {self.seed}: {got}, {self.told[-12:]}"
             self._after_cell(state)
