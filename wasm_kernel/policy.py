@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -205,3 +206,10 @@ class ExecutionPolicy:
 
 POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy))
 OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))
+
+
+def described() -> dict[str, str]:
+    """What each field of a policy means, from the class's own docstring."""
+    text = ExecutionPolicy.__doc__ or ""
+    found = re.findall(r"^ {4,8}(\w+): (.+?)(?=^ {4,8}\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(words.split()) for name, words in found}

@@ -389,3 +389,11 @@ def test_comm_messages_after_the_end_are_refused() -> None:
     driven = Driven()
     driven.send({"op": "done", "reply": {}})
     assert driven.send(COMM) == {"refused": "the turn is over"}
+
+
+def test_a_harmless_errand_is_done_from_anywhere_and_as_often_as_asked() -> None:
+    driven = Driven({"op": "execute", "code": ""})
+    driven.sandbox.errands.offer("knock", lambda order, caller: order.line, anywhere=True)
+    assert [driven.send(KNOCK) for _ in range(3)] == [{"value": "twice"}] * 3
+    driven.sandbox.errands.offer("knock", lambda order, caller: 1)
+    assert "refused" in driven.send(KNOCK)

@@ -77,26 +77,36 @@ class Errands:
 
     def __init__(self) -> None:
         self._offered: dict[str, Errand] = {}
+        self._harmless: frozenset[str] = frozenset()
 
-    def offer(self, name: str, errand: Errand) -> None:
-        """Do `errand` where a cell says `%name`; it takes the place of an earlier one."""
+    def offer(self, name: str, errand: Errand, *, anywhere: bool = False) -> None:
+        """Do `errand` where a cell says `%name`; it takes the place of an earlier one.
+
+        Args:
+            name: The magic's name.
+            errand: What the host does.
+            anywhere: Guest code may ask for it on its own, too, and as often as it likes: it tells
+                no more than the guest may know, and changes nothing.
+        """
         self._offered = {**self._offered, name: errand}
+        self._harmless = self._harmless | {name} if anywhere else self._harmless - {name}
 
     @property
     def names(self) -> frozenset[str]:
         """The magics for which there is an errand."""
         return frozenset(self._offered)
 
-    def done(self, order: Order, caller: Caller) -> Json:
-        """What comes of an order that may be carried out.
+    def done(self, asked: Order, standing: Standing, caller: Caller) -> Json:
+        """What comes of an order, where the cell's text or the errand's nature allows it.
 
         Raises:
             ErrandRefused: it can't be; the text is a sentence.
             ErrandInterrupted: the cell was interrupted meanwhile.
         """
-        errand = self._offered.get(order.name)
+        errand = self._offered.get(asked.name)
         if errand is None:
-            raise ErrandRefused(f"This kernel has nobody to do %{order.name}.")
+            raise ErrandRefused(f"%{asked.name[:80]} works in a kernel only: nobody does it here.")
+        order = asked if asked.name in self._harmless else standing.take(asked)
         try:
             value = errand(order, caller)
             json.dumps(value, allow_nan=False)

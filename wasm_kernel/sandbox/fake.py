@@ -26,6 +26,7 @@ from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.comm_frames import CLOSE, OPEN, CommMessage
 from wasm_kernel.sandbox.errands import Errands
+from wasm_kernel.sandbox.facts import Facts
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener, Silence
 
 Gate = Callable[[Callable[[str], None]], None]
@@ -53,7 +54,7 @@ class FakeSandbox:
         self.policy = policy or ExecutionPolicy()
         self.session_id = session_id
         self.interrupted = False
-        self.errands = Errands()
+        self.errands, self.facts = Errands(), Facts()
         self.queries: list[Mapping[str, Any]] = []
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")

@@ -25,6 +25,7 @@ from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
+from wasm_kernel.sandbox.fuel import Fuel
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.private import SCRATCH
 from wasm_kernel.sandbox.spoken import only_travels
@@ -52,7 +53,7 @@ class Life:
     ) -> None:
         self.clock = Clock()
         self.changes = Changes(workspace)
-        self.fuel_consumed: int | None = None
+        self.fuel = Fuel(policy.fuel_budget)
         self._streams = Streams()
         self.timeline = Timeline(
             driver, workspace, policy, resume=resume, diary=diary, inherited=inherited
@@ -78,7 +79,6 @@ class Life:
         self._instance: Instance | None = None
         self._turn: Turn | None = None
         self.next_count = 1
-        self._fuel_cut = 0
 
     def begin(self, progress: Callable[[str], None]) -> None:
         """Make the guest ready for its first cell.
@@ -226,15 +226,13 @@ class Life:
     def _drive(self, instance: Instance, turn: Turn, fuel: int | None) -> None:
         """The turn itself; the clock is armed."""
         caps = {"stdout": self._policy.stdout_bytes, "stderr": self._policy.stderr_bytes}
-        self._turn, self._fuel_cut = turn, 0
+        self._turn = turn
+        self.fuel.begin(instance, fuel)
         self._streams.begin(turn.hear, caps)
         try:
             status = instance.turn(self._driver.turn_source, fuel=fuel)
         finally:
-            left = instance.fuel_left
-            self.fuel_consumed = None
-            if left is not None and fuel is not None:
-                self.fuel_consumed = fuel - self._fuel_cut - left
+            self.fuel.end()
             self.clock.disarm()
             turn.limits |= {*self._streams.cut, instance.limit} - {""}
             self._streams.end()
@@ -306,8 +304,8 @@ class Life:
     def _lower(self, limit: frames.Limit) -> None:
         if limit.seconds is not None:
             self.clock.lower(limit.seconds)
-        if limit.fuel is not None and self._instance is not None:
-            self._fuel_cut += self._instance.lower_fuel(limit.fuel)
+        if limit.fuel is not None:
+            self.fuel.lower(limit.fuel)
 
     def _waiting(self, begins: bool) -> None:
         if begins:

@@ -52,7 +52,7 @@ def result_of(
         stderr="".join(turn.text["stderr"]),
         exit_code=getattr(stopped, "code", 1) if error else 0,
         error=error,
-        fuel_consumed=life.fuel_consumed,
+        fuel_consumed=life.fuel.consumed,
         memory_used_bytes=life.memory_bytes,
         duration=duration,
         files_created=tuple(sorted(files.created)),

@@ -20,7 +20,7 @@ from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.sandbox import outcome
+from wasm_kernel.sandbox import facts, outcome
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.checkpoints import Travelling
 from wasm_kernel.sandbox.claim import Resume
@@ -47,6 +47,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         policy: The limits.
         session_id: The session's id, or None outside of sessions.
         errands: What the host does for magics that stand in a cell's own text.
+        facts: What a cell may know of its session.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class BaseSandbox(Travelling, Forking, Talking):
             diary=self._diary,
             inherited=inherited,
         )
+        own = {"session_id": session_id, "runtime": driver.name}
+        self.facts = facts.offered(self.errands, self._life, policy, own)
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None

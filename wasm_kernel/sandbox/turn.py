@@ -143,7 +143,7 @@ class Turn:
     def _send_out(self, asked: Order) -> Mapping[str, Any]:
         if self.reply is not None:
             raise FrameError("the turn is over")
-        answer = as_answer(lambda: self._host.errands.done(self._standing.take(asked), self))
+        answer = as_answer(lambda: self._host.errands.done(asked, self._standing, self))
         if answer.get("interrupted"):
             self._host.taken()
         return answer

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
+from wasm_kernel.engine import walk
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.result import SandboxResult
@@ -108,6 +109,7 @@ class Session:
         if self._parent is not None:
             self._parent._log(events.SESSION_FORKED, fork_id=self.id)
             self._parent = None
+        sandbox.facts.add(self._times)
 
     def executed(self, result: SandboxResult) -> None:
         """A cell has ended: the metadata says so, where the session has any."""
@@ -167,6 +169,17 @@ class Session:
         self._presence.leave()
 
     # -- what it tells
+
+    def _times(self) -> dict[str, str]:
+        """When the session was made, and when a cell last succeeded, for people."""
+        with walk.opened(self.workspace) as folder:
+            found = metadata.read(folder, self.id)
+        if found is None:
+            return {}
+        return {
+            "created_at": found.created_at.isoformat(timespec="seconds"),
+            "updated_at": found.updated_at.isoformat(timespec="seconds"),
+        }
 
     def _log(self, event: str, **fields: object) -> None:
         self.logger.log_event(event, session_id=self.id, **fields)

@@ -30,6 +30,8 @@ from wasm_kernel_agent.loop import Awaiter, allow_tasks
 from wasm_kernel_agent.magics import KernelMagics
 from wasm_kernel_agent.outbox import Outbox, flush
 from wasm_kernel_agent.packages import PipMagics
+from wasm_kernel_agent.session import SessionMagics
+from wasm_kernel_agent.session_files import SessionFileMagics
 from wasm_kernel_agent.shelf import Shelf
 from wasm_kernel_agent.travel import TravelMagics
 
@@ -112,6 +114,7 @@ class GuestShell(_Base):  # type: ignore[misc]
         """IPython's magics, those of a notebook kernel, `%%limit`, and refusals for the rest."""
         super().init_magics()
         self.register_magics(KernelMagics, LimitMagic, PipMagics, TravelMagics, ForkMagics)
+        self.register_magics(SessionMagics, SessionFileMagics)
         refusals.replace_magics(self)
 
     def set_parent(self, parent: dict[str, Any]) -> None:

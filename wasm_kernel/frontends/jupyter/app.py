@@ -27,6 +27,7 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.frontends.jupyter import magics
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
 from wasm_kernel.frontends.jupyter.forking import FORK, fork_errand, forking
@@ -41,6 +42,7 @@ from wasm_kernel.sandbox.private import FETCHED
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
+    from wasm_kernel.confinement.porter import Duty
     from wasm_kernel.frontends.jupyter.connection import Connection
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.sockets import KernelSockets
@@ -126,8 +128,7 @@ class WasmKernelApp(JupyterApp):
         root, session_id = self.settings.root, self._session_id(path)
         with ExitStack() as ending:
             ending.callback(enclosure.end)
-            fetched = root / session_id / FETCHED
-            enclosure.hire({DUTY: fetching(fetched), FORK: forking(root, session_id)})
+            enclosure.hire(self._duties(root, session_id))
             logger = self._logger(ending)
             session = Session(root, session_id, logger)
             ending.callback(session.closed)
@@ -135,12 +136,25 @@ class WasmKernelApp(JupyterApp):
             resume = Resume(self.settings.resume)
             sandbox = factory(session, policy, resume, enclosure.builder)
             ending.callback(sandbox.close)
-            if self.settings.pip:
-                offer_pip(sandbox, enclosure.fetch)
-            else:
-                refuse_pip(sandbox)
-            sandbox.errands.offer("fork", fork_errand(sandbox, enclosure.founding(session)))
+            self._offer(sandbox, session, enclosure)
             self._serve(sandbox, path, enclosure)
+
+    def _duties(self, root: Path, session_id: str) -> dict[str, Duty]:
+        """What somebody outside of the kernel's walls does for its cells."""
+        duties = {DUTY: fetching(root / session_id / FETCHED), FORK: forking(root, session_id)}
+        if self.settings.prune_sessions:
+            duties[magics.PRUNE] = magics.prune_duty(root)
+        return duties
+
+    def _offer(self, sandbox: BaseSandbox, session: Session, enclosure: Enclosure) -> None:
+        """Let cells have the host do what reaches beyond them."""
+        if self.settings.pip:
+            offer_pip(sandbox, enclosure.fetch)
+        else:
+            refuse_pip(sandbox)
+        sandbox.errands.offer("fork", fork_errand(sandbox, enclosure.founding(session)))
+        prune = enclosure.prune(session.root) if self.settings.prune_sessions else None
+        magics.offer(sandbox, lambda: enclosure.walls, prune, session.logger)
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:
         """Who hears of events: a file, where one is set, and otherwise nobody."""

@@ -19,10 +19,12 @@ from wasm_kernel.confinement.porter import Duty, Porter
 from wasm_kernel.confinement.walls import Kept, Walls
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.jupyter import magics
 from wasm_kernel.frontends.jupyter.forking import Outside
 from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
+from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
     from wasm_kernel.packages.offer import Fetch
@@ -116,6 +118,10 @@ class Enclosure:
         from wasm_kernel.sessions.founding import Founder
 
         return Founder(session.root, session.id, session.logger)
+
+    def prune(self, root: Path) -> Prune:
+        """Who prunes sessions: the porter, where there are walls."""
+        return pruner(root) if self._porter is None else magics.through(self._porter)
 
     def end(self) -> None:
         """Let the porter go; idempotent."""

@@ -7,7 +7,6 @@ name, with the policy's own default and description.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,7 @@ from traitlets.config import Configurable
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, described
 from wasm_kernel.policy_file import policy_of, read
 from wasm_kernel.sandbox.claim import Resume
 
@@ -83,6 +82,13 @@ class _Session(Configurable):
         help="Whether cells may install pure-Python packages with %pip: the pip beside this kernel "
         "fetches them with the user's configuration, and none of their code runs outside of the "
         "sandbox.",
+    )
+    prune_sessions = Bool(
+        False,
+        config=True,
+        help="Whether %prune_sessions in a cell may delete other sessions that were not used for "
+        "long. Off by default: a notebook that somebody else wrote would otherwise do it with your "
+        "sessions as soon as you run it.",
     )
     allow_unsigned = Bool(
         False,
@@ -150,13 +156,6 @@ def _absolute(trait: str, text: str) -> Path:
     return file
 
 
-def _described() -> dict[str, str]:
-    """Each policy field's description, from the class's own docstring."""
-    text = ExecutionPolicy.__doc__ or ""
-    found = re.findall(r"^ {4,8}(\w+): (.+?)(?=^ {4,8}\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
-    return {name: " ".join(words.split()) for name, words in found}
-
-
 def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
     kind = _TRAITS[str(field.type)]
     options: dict[str, Any] = {"config": True, "help": description}
@@ -169,8 +168,8 @@ def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
 
 
 def _policy_traits() -> dict[str, TraitType[Any, Any]]:
-    described = _described()
-    return {f.name: _trait(f, described.get(f.name, "")) for f in fields(ExecutionPolicy)}
+    meanings = described()
+    return {f.name: _trait(f, meanings.get(f.name, "")) for f in fields(ExecutionPolicy)}
 
 
 # Named WasmKernel, as traitlets calls a section of the configuration by its class's name. It is no

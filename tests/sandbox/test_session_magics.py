@@ -1,0 +1,301 @@
+"""The magics of a session in a real guest: values, tables, errors, help and completion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sandbox
+from wasm_kernel.policy import Mount
+from wasm_kernel.sessions.workspace import list_session_files
+
+Run = Callable[..., SandboxResult]
+
+
+@pytest.fixture
+def run(module_sandbox: BaseSandbox) -> Iterator[Run]:
+    """Runs a cell; afterwards the workspace is empty."""
+
+    def one(code: str, *, fails: str = "") -> SandboxResult:
+        result = module_sandbox.execute(code)
+        assert (result.error.ename if result.error else "") == fails, result.error
+        return result
+
+    yield one
+    one(
+        "import os, shutil\n"
+        "for entry in os.scandir('/app'):\n"
+        "    shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)"
+    )
+
+
+def value(result: SandboxResult, kind: str = "text/plain") -> str:
+    """What the cell's last expression shows."""
+    (shown,) = [output for output in result.outputs if output.kind == "result"]
+    return str(shown.data[kind])
+
+
+def printed(run: Run, code: str) -> Any:
+    """The JSON that a cell prints."""
+    return json.loads(run(f"import json\n{code}").stdout)
+
+
+# -- files
+
+
+def test_files_are_listed_as_a_value_and_as_a_table(run: Run) -> None:
+    run("import os\nos.makedirs('a/b')\nfor p in ('x.csv', 'a/b/y.csv', 'z.txt'): open(p, 'w')")
+    assert printed(run, "found = %session_files\nprint(json.dumps(found))") == [
+        "a/b/y.csv", "x.csv", "z.txt"
+    ]  # fmt: skip
+    assert printed(run, "f = %session_files **/*.csv\nprint(json.dumps(f))") == [
+        "a/b/y.csv", "x.csv"
+    ]  # fmt: skip
+    shown = run("%session_files *.csv")
+    assert value(shown).split() == ["file", "x.csv"]
+    assert "<td" in value(shown, "text/html")
+
+
+def test_long_listings_tell_sizes_and_times(run: Run) -> None:
+    run("open('big', 'w').write('x' * 3000)")
+    shown = value(run("%session_files --long"))
+    assert "2.9 KiB" in shown
+    assert shown.splitlines()[0].split() == ["file", "size", "modified"]
+
+
+def test_no_files_are_told_in_words(run: Run) -> None:
+    assert value(run("%session_files")) == "no files"
+
+
+def test_names_are_shown_and_never_acted_on(run: Run) -> None:
+    run("open('<script>alert(1)<', 'w')\nopen('\\x1b[2Jx', 'w')\nopen('a\\nb', 'w')")
+    shown = run("%session_files")
+    assert "<script>" not in value(shown, "text/html")
+    assert "\x1b" not in value(shown)
+    assert "a\\nb" in value(shown)
+
+
+def test_a_listing_of_thousands_is_cut_where_it_is_shown(run: Run) -> None:
+    run("for i in range(1200): open(f'f{i}', 'w').close()")
+    assert value(run("%session_files")).endswith("... and 200 more")
+    assert printed(run, "f = %session_files\nprint(len(f))") == 1200
+
+
+def test_the_same_files_as_from_outside(run: Run, module_sandbox: BaseSandbox) -> None:
+    run(
+        "import os\nos.makedirs('d/e')\nfor p in ('a', 'd/b', 'd/e/c', '.dot'): open(p, 'w')\n"
+        "os.symlink('d/b', 'link')\nos.symlink('d', 'folder')\nos.symlink('nothing', 'dangling')\n"
+        "os.symlink('../..', 'out')"
+    )
+    root = module_sandbox.workspace
+    for pattern in (None, "*", "**", "**/*", "d/*", "d/**", "?", "[ab]", ".*", "*/e/*", "./d\\b"):
+        inside = printed(run, f"f = %session_files {pattern or ''}\nprint(json.dumps(f))")
+        link = root.parent / "as-session"
+        assert inside == from_outside(root, link, pattern), pattern
+
+
+def from_outside(workspace: Path, link: Path, pattern: str | None) -> list[str]:
+    """What the Python API lists; a session is a folder named by its id."""
+    session = workspace.parent / "as-session"
+    if workspace != session:
+        workspace.rename(session)
+        try:
+            return list_session_files("as-session", workspace.parent, pattern)
+        finally:
+            session.rename(workspace)
+    return list_session_files("as-session", workspace.parent, pattern)
+
+
+def test_a_file_is_written_read_and_deleted(run: Run, module_sandbox: BaseSandbox) -> None:
+    written = run("%%session_write reports/summary.md\nAll is well.\nžluť")
+    assert "Wrote 20 bytes to reports/summary.md" in written.stdout
+    assert written.files_created == ("reports/summary.md",)
+    file = module_sandbox.workspace / "reports" / "summary.md"
+    assert file.read_text() == "All is well.\nžluť\n"
+    assert value(run("%session_read reports\\summary.md")) == "All is well.\nžluť\n"
+    assert run("x = %session_read reports/summary.md\nprint(x.upper())").stdout.startswith("ALL IS")
+    assert run("%session_delete reports/summary.md").files_deleted == ("reports/summary.md",)
+    assert not file.exists()
+
+
+def test_nothing_half_done_is_left_behind(run: Run, module_sandbox: BaseSandbox) -> None:
+    run("%%session_write a\nx")
+    run("import os; print(os.listdir('/tmp'))")
+    assert [path.name for path in module_sandbox.workspace.iterdir() if path.name[0] != "."] == [
+        "a"
+    ]
+    assert "write-" not in run("import os; print(os.listdir('/tmp'))").stdout
+
+
+def test_bytes_are_bytes(run: Run) -> None:
+    run("open('b', 'wb').write(b'\\xff\\x00')\nopen('t', 'w').write('text')")
+    assert value(run("%session_read b")) == "b'\\xff\\x00'"
+    assert value(run("%session_read t --bytes")) == "b'text'"
+
+
+def test_a_path_may_be_quoted_and_hold_variables(run: Run) -> None:
+    run("name = 'my file'\nopen('my file.txt', 'w').write('x')")
+    assert value(run('%session_read "my file.txt"')) == "x"
+    assert value(run("%session_read '{name}.txt'")) == "x"
+
+
+def test_writing_may_leave_what_is_there(run: Run) -> None:
+    run("%%session_write a\nold")
+    run("%%session_write --no-overwrite a\nnew", fails="FileExistsError")
+    assert value(run("%session_read a")) == "old\n"
+
+
+def test_a_folder_goes_with_everything_only_when_asked(run: Run) -> None:
+    run("import os\nos.makedirs('d/e')\nopen('d/e/f', 'w')\nos.mkdir('empty')")
+    run("%session_delete d", fails="OSError")
+    run("%session_delete d --recursive")
+    run("%session_delete empty/")
+    assert value(run("%session_files")) == "no files"
+
+
+def test_a_link_is_deleted_itself(run: Run) -> None:
+    run("import os\nopen('a', 'w')\nos.symlink('a', 'b')")
+    run("%session_delete b")
+    assert value(run("%session_files")).split() == ["file", "a"]
+
+
+PATHS_OUT = ["../x", "/etc/passwd", "C:\\x", "\\x", "up/x", "a/../../x"]
+
+
+@pytest.mark.parametrize("path", PATHS_OUT)
+def test_a_path_out_is_an_error_as_in_the_api(run: Run, path: str) -> None:
+    run("import os\nos.symlink('..', 'up')")
+    run(f"%session_read {path}", fails="ValueError")
+    run(f"%session_delete --recursive {path}", fails="ValueError")
+    run(f"%%session_write {path}\nx", fails="ValueError")
+
+
+@pytest.mark.parametrize("path", [".metadata.json", ".wasm_kernel/lock", ".Metadata.json"])
+def test_the_hosts_names_do_not_exist(run: Run, path: str) -> None:
+    run(f"%session_read {path}", fails="FileNotFoundError")
+    run(f"%session_delete {path}", fails="FileNotFoundError")
+    run(f"%%session_write {path}\nx", fails="FileNotFoundError")
+
+
+def test_a_missing_file_is_named_as_it_was_asked_for(run: Run) -> None:
+    result = run("%session_read missing.txt", fails="FileNotFoundError")
+    assert result.error is not None
+    assert "'missing.txt'" in result.error.evalue
+    assert not any("wasm_kernel_agent" in line for line in result.error.traceback)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["%session_read", "%session_read a b", "%session_read --what a", "%session_delete",
+     "%session_files a b", "%session_read 'a"],
+)  # fmt: skip
+def test_a_wrong_use_is_told_in_one_line(run: Run, line: str) -> None:
+    result = run(line, fails="UsageError")
+    assert len(result.stderr.splitlines()) == 1
+
+
+# -- facts
+
+
+def test_the_sessions_facts_are_a_dict_and_a_table(run: Run) -> None:
+    info = printed(run, "i = %session_info\nprint(json.dumps(i))")
+    assert info["runtime"] == "python"
+    assert info["memory_bytes"] > 50 << 20
+    assert info["history_is_saved"] is True
+    shown = run("%session_info")
+    assert "2.0 GiB" in value(shown)
+    assert "<table>" in value(shown, "text/html")
+
+
+def test_the_facts_tell_no_path_of_the_host(run: Run, module_sandbox: BaseSandbox) -> None:
+    for magic in ("session_info", "policy", "fuel"):
+        code = f"import json\nx = get_ipython().run_line_magic('{magic}', '')\nprint(dict(x))"
+        assert str(module_sandbox.workspace.parent) not in run(code).stdout
+
+
+def test_the_policy_is_a_dict_and_tells_what_each_limit_means(run: Run) -> None:
+    policy = printed(run, "p = %policy\nprint(json.dumps(p))")
+    assert policy["memory_bytes"] == ExecutionPolicy().memory_bytes
+    assert policy["fuel_budget"] is None
+    assert "Wall-clock seconds" in value(run("%policy"), "text/html")
+    assert run("p = %policy\nprint(p.meanings['env'])").stdout.startswith("Environment")
+
+
+def test_mounts_are_told_by_their_place_in_the_guest(warm: None, tmp_path: Path) -> None:
+    (tmp_path / "secret-place").mkdir()
+    policy = ExecutionPolicy(mounts=(Mount(tmp_path / "secret-place", "/data"),))
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
+        shown = value(sandbox.execute("%policy"))
+    assert "/data (read-only)" in shown
+    assert "secret-place" not in shown
+
+
+def test_fuel_that_is_not_counted_says_how_to_count_it(run: Run) -> None:
+    assert "WasmKernel.fuel_budget" in value(run("%fuel"))
+    assert printed(run, "f = %fuel\nprint(json.dumps(f))")["metered"] is False
+
+
+def test_fuel_is_told_so_far_left_and_for_the_last_cell(warm_metered: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(fuel_budget=10**11)
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
+        last = sandbox.execute("sum(range(100_000))").fuel_consumed
+        result = sandbox.execute("import json\nf = %fuel\nprint(json.dumps(f))")
+        told = json.loads(result.stdout)
+        lowered = sandbox.execute("%limit fuel=1e9\nf = %fuel\nprint(json.dumps(f))")
+        shown = value(sandbox.execute("%fuel"))
+    assert told["last"] == last
+    assert 0 < told["consumed"] < (result.fuel_consumed or 0)
+    assert told["consumed"] + told["left"] == told["budget"] == 10**11
+    assert json.loads(lowered.stdout)["left"] <= 10**9
+    assert "of its 100,000,000,000 so far" in shown
+
+
+def test_facts_may_be_asked_for_from_anywhere_and_often(run: Run) -> None:
+    code = "def f():\n    return get_ipython().run_line_magic('session_info', '')\n"
+    assert run(code + "print(len([f() for _ in range(50)]))").stdout.strip() == "50"
+
+
+@pytest.mark.parametrize("line", ["%session_path", "%prune_sessions --older-than 1h --apply"])
+def test_what_only_a_kernel_does_is_refused_elsewhere(run: Run, line: str) -> None:
+    assert "in a kernel only" in run(line, fails="UsageError").stderr
+
+
+# -- help and completion
+
+
+@pytest.mark.parametrize(
+    "magic",
+    ["session_files", "session_read", "session_write", "session_delete", "session_info",
+     "session_path", "policy", "fuel", "prune_sessions"],
+)  # fmt: skip
+def test_every_magic_has_help_that_shows_its_use(run: Run, magic: str) -> None:
+    sign = "%%" if magic == "session_write" else "%"
+    (page,) = run(f"{sign}{magic}?").reply["payload"]
+    assert f"{sign}{magic}" in page["data"]["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("%session_read da", ["data/a.csv", "data/b.csv"]),
+        ("x = %session_read data/b", ["data/b.csv"]),
+        ("%session_delete da", ["data/", "data/a.csv", "data/b.csv"]),
+        ("%%session_write data/a", ["data/a.csv"]),
+        ("%session_read --", ["--bytes"]),
+        ("%session_files --", ["--long"]),
+        ("%session_delete --r", ["--recursive"]),
+        ("%prune_sessions --", ["--apply", "--older-than"]),
+        ("%session_fi", ["%session_files"]),
+        ("%%session_w", ["%%session_write"]),
+    ],
+)
+def test_paths_and_options_are_completed(
+    run: Run, module_sandbox: BaseSandbox, typed: str, expected: list[str]
+) -> None:
+    run("import os\nos.mkdir('data')\nfor n in 'ab': open(f'data/{n}.csv', 'w')")
+    request = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
+    assert module_sandbox.query(request).result()["matches"] == expected
