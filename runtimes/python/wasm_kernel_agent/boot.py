@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from traitlets.config import Config
+
 from wasm_kernel_agent import (
     comms,
     completion,
@@ -26,7 +28,7 @@ from wasm_kernel_agent import (
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.kernel import KernelFace
 from wasm_kernel_agent.outbox import Outbox
-from wasm_kernel_agent.shell import GuestShell, configuration
+from wasm_kernel_agent.shell import GuestShell
 
 _SETTINGS = {
     "IPYTHONDIR": "/tmp/ipython",
@@ -44,6 +46,19 @@ def make_shell(door: Door) -> GuestShell:
     shell: GuestShell = GuestShell.instance(outbox=Outbox(door), config=configuration())
     shell.kernel = KernelFace(shell, comms.install(door.send))
     return shell
+
+
+def configuration() -> Config:
+    """IPython's settings in the guest: history in memory, no thread, no banner."""
+    config = Config()
+    config.HistoryManager.hist_file = ":memory:"
+    config.HistoryAccessor.hist_file = ":memory:"
+    config.InteractiveShell.colors = "neutral"
+    config.Completer.use_jedi = False
+    config.ScriptMagics.script_magics = []
+    config.AliasManager.default_aliases = []
+    config.IPKernelApp.connection_file = ""  # tqdm and others take a notebook to be where it stands
+    return config
 
 
 def prepare_guest(shell: GuestShell) -> None:

@@ -17,7 +17,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Instance, Type, default
-from traitlets.config import Config
 
 from wasm_kernel_agent import frames, groups, hints, notebooks, refusals
 from wasm_kernel_agent.commands import Commands
@@ -305,19 +304,3 @@ def _last_error() -> BaseException | None:
 def _home(profile: Any) -> Path:
     """Where what outlives the session lies: a hidden folder of the workspace."""
     return Path("/app/.ipython") if sys.platform == "wasi" else Path(profile.location)
-
-
-def configuration() -> Config:
-    """IPython's settings in the guest: history in memory, no thread, no banner."""
-    config = Config()
-    config.HistoryManager.hist_file = ":memory:"
-    config.HistoryAccessor.hist_file = ":memory:"
-    config.InteractiveShell.colors = "neutral"
-    config.Completer.use_jedi = False
-    config.ScriptMagics.script_magics = []
-    config.AliasManager.default_aliases = []
-    config.IPKernelApp.connection_file = ""  # tqdm and others take a notebook to be where it stands
-    return config
-
-
-__all__ = ["GuestShell", "configuration", "text_of"]
