@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import stat
 from collections.abc import Callable, Iterator
@@ -125,9 +126,12 @@ def test_events_go_to_the_file_that_the_trait_names(
     kernel.run("1 + 1")
     kernel.run("1 / 0")
     session_id = workspace_in(root).name
+    fork_id = ast.literal_eval(kernel.run("%fork")["value"])
+    assert (root / fork_id / ".metadata.json").exists()
     kernel.shut_down()
     found = [json.loads(line) for line in log.read_text().splitlines()]
     names = [event["event"] for event in found]
+    assert [event["fork_id"] for event in found if event["event"] == "session.forked"] == [fork_id]
     assert names[:2] == ["session.created", "session.retrieved"]
     assert names.count("execution.start") == names.count("execution.complete")
     assert {event["session_id"] for event in found} == {session_id}

@@ -170,9 +170,30 @@ with get_session_sandbox("abc-123", workspace_root=sys.argv[1]) as sandbox:
         print(is_used(folder))
     print(sandbox.execute("print(x)").stdout, end="")
 """
+SERVER = """
+import os, sys
+from wasm_kernel import get_session_sandbox
+get_session_sandbox("abc-123", workspace_root=sys.argv[1])  # open, but no guest yet
+child = os.fork()
+sandbox = get_session_sandbox("abc-123" if child else "child-1", workspace_root=sys.argv[1])
+sandbox.execute("x = 1")
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def in_a_process(script: str, root: Path) -> str:
+    command = [sys.executable, "-c", script, str(root)]
+    ran = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return ran.stdout
 
 
 def test_a_forked_child_that_ends_leaves_its_parents_session_open(root: Path) -> None:
-    command = [sys.executable, "-c", FORKING, str(root)]
-    ran = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ran.stdout == "True\n1\n"
+    assert in_a_process(FORKING, root) == "True\n1\n"
+
+
+def test_processes_that_a_server_forks_save_what_each_has_open(root: Path) -> None:
+    in_a_process(SERVER, root)
+    for name in ("abc-123", "child-1"):
+        with get_session_sandbox(name, workspace_root=root) as sandbox:
+            assert sandbox.execute("print(x)").stdout == "1\n"

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import CapturingLogger
 
+from wasm_kernel import (
+    SandboxLogger,
+    SessionInUse,
+    create_session_sandbox,
+    delete_session_workspace,
+    get_session_sandbox,
+)
+from wasm_kernel.engine import walk
+from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
 Opening = Callable[[Path, str], Path]
@@ -51,3 +62,29 @@ def test_a_root_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(WorkspaceError, match="Set workspace_root"):
         Session(tmp_path / "file", "one")
+
+
+def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) -> None:
+    captured = CapturingLogger()
+    session_id, sandbox = create_session_sandbox(
+        workspace_root=tmp_path, logger=SandboxLogger(captured)
+    )
+    with sandbox:
+        sandbox.execute("x = 1")
+        (fork,) = sandbox.fork()
+        assert fork.session_id is not None
+        with fork:
+            assert get_session_sandbox(fork.session_id, workspace_root=tmp_path) is fork
+            assert fork.execute("print(x)").stdout == "1\n"
+            made = json.loads((fork.workspace / ".metadata.json").read_text())
+            assert made["session_id"] == fork.session_id
+            assert made["updated_at"] > made["created_at"]
+            with pytest.raises(SessionInUse), walk.opened(tmp_path) as root:
+                removal.remove(root, fork.session_id)
+        fork.close()
+    told = [(call.args[0], call.kwargs) for call in captured.calls]
+    assert ("session.forked", {"session_id": session_id, "fork_id": fork.session_id}) in told
+    created = [fields["session_id"] for event, fields in told if event == "session.created"]
+    assert created == [session_id, fork.session_id]
+    delete_session_workspace(fork.session_id, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [session_id]

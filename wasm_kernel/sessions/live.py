@@ -66,8 +66,13 @@ class Live:
 
     def __init__(self) -> None:
         self._guard = threading.RLock()
-        self._process = os.getpid()
         self._open: dict[Path, _Open] = {}
+        self._parents: list[dict[Path, _Open]] = []
+
+    def begin_anew(self) -> None:
+        """This process was forked: what its parent has open is not open here, nor ours to close."""
+        self._parents.append(self._open)
+        self._guard, self._open = threading.RLock(), {}
 
     def add(self, workspace: Path, sandbox: BaseSandbox) -> None:
         """A sandbox has been made."""
@@ -132,8 +137,6 @@ class Live:
 
     def close_all(self) -> None:
         """Close every sandbox; the process ends."""
-        if os.getpid() != self._process:
-            return  # a forked child has none of their threads; they are its parent's
         with self._guard:
             left = [found.sandbox for found in self._open.values()]
         for sandbox in left:
@@ -142,3 +145,4 @@ class Live:
 
 LIVE = Live()
 atexit.register(LIVE.close_all)
+os.register_at_fork(after_in_child=LIVE.begin_anew)

@@ -107,7 +107,7 @@ class Session:
         """A sandbox lives here from now on."""
         LIVE.add(self.workspace, sandbox)
         if self._parent is not None:
-            self._parent._log(events.SESSION_FORKED, fork_id=self.id)
+            self._parent.forked(self.id)
             self._parent = None
         sandbox.facts.add(self._times)
 
@@ -143,6 +143,10 @@ class Session:
             return Session(home.workspace.parent, home.session_id, self.logger)
         found._parent = self
         return found
+
+    def forked(self, fork_id: str) -> None:
+        """Another session has been forked off this one."""
+        self._log(events.SESSION_FORKED, fork_id=fork_id)
 
     def entered(self) -> None:
         """A `with` block of the sandbox begins."""

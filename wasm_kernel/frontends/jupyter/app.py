@@ -152,7 +152,8 @@ class WasmKernelApp(JupyterApp):
             offer_pip(sandbox, enclosure.fetch)
         else:
             refuse_pip(sandbox)
-        sandbox.errands.offer("fork", fork_errand(sandbox, enclosure.founding(session)))
+        founding = enclosure.founding(session)
+        sandbox.errands.offer(FORK, fork_errand(sandbox, founding, session.forked))
         prune = enclosure.prune(session.root) if self.settings.prune_sessions else None
         magics.offer(sandbox, lambda: enclosure.walls, prune, session.logger)
 

@@ -6,7 +6,7 @@ the fork is made when it is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.founding import Founding
 
 FORK = "fork"
+Made = Callable[[str], None]
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
     "Open it as a kernel with --WasmKernel.session_id={id}\n"
@@ -35,9 +36,12 @@ _LOST = "the cell did not come to its end."
 class PromisedFork:
     """A fork that is made when the cell is over. The guest's thread owns it."""
 
-    def __init__(self, sandbox: BaseSandbox, founding: Founding, *, deterministic: bool) -> None:
+    def __init__(
+        self, sandbox: BaseSandbox, founding: Founding, made: Made, *, deterministic: bool
+    ) -> None:
         self._sandbox = sandbox
         self._founding = founding
+        self._made = made
         self._deterministic = deterministic
         self.id = ids.new()
 
@@ -46,6 +50,7 @@ class PromisedFork:
         try:
             with self._sandbox.plan_fork(deterministic=self._deterministic) as plan:
                 say(self._founding.fork(self.id, plan.as_json()))
+                self._made(self.id)
         except WasmKernelError as problem:
             say(_NOT_MADE.format(id=self.id, why=problem))
 
@@ -54,8 +59,14 @@ class PromisedFork:
         say(_NOT_MADE.format(id=self.id, why=_LOST))
 
 
-def fork_errand(sandbox: BaseSandbox, founding: Founding) -> Errand:
-    """What `%fork [--deterministic]` does; its value is the new session's id."""
+def fork_errand(sandbox: BaseSandbox, founding: Founding, made: Made) -> Errand:
+    """What `%fork [--deterministic]` does; its value is the new session's id.
+
+    Args:
+        sandbox: The kernel's.
+        founding: Who makes the session.
+        made: Hears of its id when it is made.
+    """
 
     def fork(order: Order, caller: Caller) -> str:
         words = order.line.split()
@@ -64,7 +75,7 @@ def fork_errand(sandbox: BaseSandbox, founding: Founding) -> Errand:
                 "%fork takes no words but --deterministic, which keeps the state of generators of "
                 "random numbers."
             )
-        promised = PromisedFork(sandbox, founding, deterministic=bool(words))
+        promised = PromisedFork(sandbox, founding, made, deterministic=bool(words))
         sandbox.promise(promised)
         caller.say(_SAID.format(id=promised.id))
         return promised.id
