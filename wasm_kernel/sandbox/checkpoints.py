@@ -14,7 +14,7 @@ from typing import TypeVar
 from wasm_kernel.engine.versions.bringing import Brought
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.life import Life
-from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of
+from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of, stay
 
 T = TypeVar("T")
 
@@ -132,8 +132,8 @@ class Travelling(abc.ABC):
         """
 
         def back() -> Journey:
-            head = self._life.timeline.past.head
-            return Journey(head, (), files=head if files else None)
+            past = self._life.timeline.past
+            return stay(past) if files else Journey(past.head, (), past.undone)
 
         return self._between_cells(lambda: self._travel(back()))
 

@@ -162,9 +162,10 @@ class Life:
         numbered = bool(request.get("store_history"))
         cell = self.next_count if numbered else self.next_count - 1
         self._note_count(turn, request)
-        counted = numbered and not only_travels(code)
-        if (wishes.journey is None or wishes.here) and self.timeline.commit(
-            self._living(), cell=cell, count=self.next_count, code=code, counted=counted
+        asks = only_travels(code)  # then the state is still that of the cell before
+        leaves = asks or (wishes.journey is not None and not wishes.here)
+        if leaves or self.timeline.commit(
+            self._living(), cell=cell, count=self.next_count, code=code, counted=numbered
         ):
             self._name(wishes.here)
         if wishes.journey is not None:

@@ -128,7 +128,8 @@ def restore(past: Past, where: str) -> Journey:
 def journey_of(past: Past, how: str, cells: int, name: str, *, files: bool = False) -> Journey:
     """The journey that a wish names: `undo`, `redo` or `restore`, with `files` or without.
 
-    To restore files without naming a state is to have them as they were when memory was.
+    To restore files without naming a state is to have them as they were after the last cell that
+    left one.
 
     Raises:
         TravelError: it leads nowhere.
@@ -138,10 +139,18 @@ def journey_of(past: Past, how: str, cells: int, name: str, *, files: bool = Fal
     elif how == "redo":
         journey = redo(past)
     elif files and not name:
-        journey = Journey(past.head, (), past.undone)
+        return replace(stay(past), how=how)
     else:
         journey = restore(past, name)
     return replace(journey, how=how, files=journey.to if files else None)
+
+
+def stay(past: Past) -> Journey:
+    """Nowhere else; but files as they were after the last cell that left a state."""
+    at = past.head
+    while at and not past.commits[at].cells:
+        at = past.commits[at].parent
+    return Journey(past.head, (), past.undone, files=at or past.head)
 
 
 def listed(past: Past) -> list[dict[str, Any]]:

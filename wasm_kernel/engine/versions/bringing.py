@@ -49,20 +49,15 @@ def bring(versions: Versions, one: int, changing: Changing, opened: Collection[s
     """
     state = versions.state(one)
     work = _Work(versions, changing, frozenset(map(versions.record.first_twin, opened)))
-    deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
-    for path in deepest_first:
-        work.attempt(path, state[path], work.clear)
-    for path in reversed(deepest_first):
-        if isinstance(state[path], Folder):
-            work.attempt(path, state[path], work.make_folder)
-    for path in sorted(state):
-        if isinstance(state[path], File | Link):
-            work.attempt(path, state[path], work.put)
+    with versions.hold(was.kept for was in state.values() if isinstance(was, File)):
+        work.bring(state)
     return work.brought
 
 
 def bring_loose(versions: Versions, called: str, one: int) -> bool:
     """Have a file without a name be what it was at commit `one`; False where it can't be."""
+    if not versions.record.complete(one):
+        return False
     was = versions.record.at(called, one)
     if was is None:
         return versions.host(called).exists()
@@ -70,7 +65,7 @@ def bring_loose(versions: Versions, called: str, one: int) -> bool:
         return False
     work = _Work(versions, lambda path, found: None, (versions.record.first_twin(was.identity),))
     try:
-        with Descent(versions.host(called).parent) as folder:
+        with versions.hold([was.kept]), Descent(versions.host(called).parent) as folder:
             work.put(called, was, called[1:], folder.fd)
     except (Changed, OSError):
         return False
@@ -86,6 +81,18 @@ class _Work:
         self._opened = opened
         self._missed: set[str] = set()
         self.brought = Brought()
+
+    def bring(self, state: dict[str, Was]) -> None:
+        """Bring every path to what it held."""
+        deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
+        for path in deepest_first:
+            self.attempt(path, state[path], self.clear)
+        for path in reversed(deepest_first):
+            if isinstance(state[path], Folder):
+                self.attempt(path, state[path], self.make_folder)
+        for path in sorted(state):
+            if isinstance(state[path], File | Link):
+                self.attempt(path, state[path], self.put)
 
     def attempt(self, path: str, was: Was, step: Callable[[str, Was, str, int], None]) -> None:
         """Do a step for a path; what goes wrong is noted."""

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
@@ -59,6 +59,7 @@ class Versions:
         self._files: dict[int, File] = {}
         self._own: dict[int, int] = {}  # the bytes of contents that lie nowhere else, oldest first
         self._commits = 0
+        self._held: frozenset[int] = frozenset()
         self.unkept: list[tuple[str, Unkept]] = []
 
     @property
@@ -132,10 +133,23 @@ class Versions:
         for called in self.loose.sweep(needed):
             self.record.forget(called)
 
-    def _make_room(self, size: int) -> None:
-        """Let the oldest go, until so many bytes can come."""
-        while self._own and sum(self._own.values()) + size > self._most_bytes:
-            self._lose(next(iter(self._own)), "room")
+    @contextlib.contextmanager
+    def hold(self, contents: Iterable[int]) -> Iterator[None]:
+        """These contents are needed, and do not make room for others."""
+        self._held = frozenset(contents)
+        try:
+            yield
+        finally:
+            self._held = frozenset()
+
+    def _make_room(self, size: int) -> bool:
+        """Let the oldest go, until so many bytes can come; False where they can't."""
+        while sum(self._own.values()) + size > self._most_bytes:
+            oldest = next((number for number in self._own if number not in self._held), 0)
+            if not oldest:
+                return False
+            self._lose(oldest, "room")
+        return True
 
     def _lose(self, number: int, why: str) -> None:
         self.record.lose(number, why)
@@ -234,7 +248,8 @@ class Versions:
         if change is Change.MOVE:
             with contextlib.suppress(OSError):  # no hard links here
                 return self.store.refer(path, found)
-        self._make_room(found.st_size)
+        if not self._make_room(found.st_size):
+            return Unkept("room", found.st_size)
         if change is Change.END:
             with contextlib.suppress(OSError):
                 return self._owned(self.store.refer(path, found))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from types import NoneType
 from typing import Any
 
 
@@ -87,4 +88,8 @@ class Entry:
         """
         fields = dict(raw["was"])
         was = _KINDS[fields.pop("kind")](**fields)
+        if not all(isinstance(value, (int, str, NoneType)) for value in vars(was).values()):
+            raise TypeError("a field is neither text nor a number")
+        if isinstance(was, File):
+            was = replace(was, kept=int(was.kept))
         return cls(int(raw["since"]), str(raw["path"]), was)

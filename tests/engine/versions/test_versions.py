@@ -1,0 +1,354 @@
+"""What is kept of files, how much, and what is left of it after a crash or on a bad disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.engine.versions.workspace import Workspace
+from wasm_kernel.engine.content import Content
+from wasm_kernel.engine.versions import journal, store
+from wasm_kernel.engine.versions.journal import Journal
+from wasm_kernel.engine.versions.versions import Change
+from wasm_kernel.engine.versions.was import Entry, File, Folder, Link, Nothing, Unkept, Was
+
+
+@pytest.mark.parametrize(
+    "was",
+    [
+        Nothing(),
+        Folder(),
+        Link("../there"),
+        File(7, 5, 1_700_000_000_123_456_789, 0o640, "12:3.000000004", 99),
+        File(7, 5, 1, 0o640, ""),
+        Unkept("large", 10**12),
+    ],
+)
+def test_an_entry_is_read_as_it_was_written(was: Was) -> None:
+    entry = Entry(3, "d/näme\n \x1b", was)
+    assert Entry.of_json(json.loads(json.dumps(entry.as_json()))) == entry
+
+
+@pytest.mark.parametrize(
+    "was",
+    [
+        {},
+        {"kind": "x"},
+        {"kind": "file"},
+        {"kind": "link", "text": []},
+        {"kind": "nothing", "a": 1},
+    ],
+)
+def test_what_is_no_entry_is_refused(was: object) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Entry.of_json({"since": 1, "path": "a", "was": was})
+
+
+def test_a_number_that_is_a_path_is_refused() -> None:
+    raw = Entry(1, "a", File(1, 2, 3, 4, "")).as_json()
+    raw["was"]["kept"] = "../../etc/passwd"
+    with pytest.raises(ValueError, match="invalid literal"):
+        Entry.of_json(raw)
+
+
+def kept(workspace: Workspace) -> list[Path]:
+    return [p for p in (workspace.private / "files").iterdir() if p.name.isdecimal()]
+
+
+def test_a_second_change_after_a_commit_is_not_kept_again(workspace: Workspace) -> None:
+    workspace.write("a", "0")
+    workspace.commit()
+    for number in range(5):
+        workspace.write("a", f"{number}")
+    assert len(kept(workspace)) == 1
+
+
+def test_a_file_that_is_removed_is_kept_without_a_copy(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Content, "copy", None)
+        workspace.remove("a")
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+
+
+def test_without_hard_links_it_is_copied(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", _cannot)
+        workspace.remove("a")
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+
+
+def _cannot(*args: object, **options: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
+    for number in range(6):
+        workspace.write("a", f"{number}")
+        workspace.commit()
+    assert len(kept(workspace)) == 5
+    workspace.forget(1, 2, 3, 4)
+    assert len(kept(workspace)) == 2
+    for one in workspace.commits:
+        workspace.bring(one)
+        assert workspace.state == workspace.states[one]
+
+
+def test_the_oldest_go_first_where_all_is_too_much(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, most_bytes=25)
+    for number in range(6):
+        workspace.write("a", f"{number}" * 10)
+        workspace.commit()
+    assert sum(path.stat().st_size for path in kept(workspace)) <= 25
+    assert workspace.bring(2).missed == [("a", Unkept("room", 10))]
+    workspace.bring(5)
+    assert workspace.state == workspace.states[5]
+
+
+def test_a_file_that_is_larger_than_all_may_be(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, most_bytes=25)
+    workspace.write("small", "s" * 20)
+    workspace.write("large", "l" * 30)
+    one = workspace.commit()
+    workspace.write("small", "")
+    workspace.write("large", "")
+    assert workspace.bring(one).missed == [("large", Unkept("large", 30))]
+    assert workspace.state == {"small": "s" * 20, "large": ""}
+    assert workspace.versions.unkept == [("large", Unkept("large", 30))]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    workspace.write("a", "old")
+    workspace.write("b", "old")
+    one = workspace.commit()
+
+    def failing(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Content, "clone", failing)
+        workspace.write("a", "new")
+    workspace.write("b", "new")
+    why = "unreadable" if number == errno.EIO else "room"
+    assert workspace.bring(one).missed == [("a", Unkept(why, 3))]
+    assert workspace.state == {"a": "new", "b": "old"}
+
+
+def again(workspace: Workspace) -> Workspace:
+    """The same in another process."""
+    workspace.versions.record.close()
+    return Workspace(workspace.root.parent, load=True).load(workspace)
+
+
+def test_a_record_that_can_not_be_written_is_no_record_to_the_next_process(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", _full)
+        workspace.write("a", "new")
+    assert workspace.versions.record.trouble is not None
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+    later = again(workspace)
+    assert not later.whole
+    assert not later.versions.record.complete(one)
+
+
+def test_with_room_again_the_record_is_whole_again(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", _full)
+        workspace.write("a", "new")
+    workspace.commit()
+    assert workspace.versions.record.trouble is None
+    later = again(workspace)
+    assert later.versions.record.complete(one)
+    later.bring(one)
+    assert later.state == {"a": "old"}
+
+
+def _full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def life(workspace: Workspace) -> None:
+    """A bit of everything."""
+    workspace.write("a", "one")
+    workspace.make_folder("d")
+    workspace.write("d/b", "two")
+    workspace.commit()
+    workspace.write("a", "three")
+    workspace.rename("d", "e")
+    workspace.link("l", "a")
+    workspace.commit()
+    workspace.remove("a")
+    workspace.write("e/b", "four")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_record_cut_or_flipped_anywhere_is_used_as_it_was_or_not_at_all(
+    workspace: Workspace, seed: int
+) -> None:
+    life(workspace)
+    workspace.versions.record.close()
+    dice, path = random.Random(seed), workspace.private / "files" / "journal"
+    data = bytearray(path.read_bytes())
+    at = dice.randrange(len(data) - 1)
+    data[at] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+    later = again(workspace)
+    known = [one for one in later.commits if later.versions.record.complete(one)]
+    assert not later.whole
+    assert known == []
+
+
+def test_a_last_line_that_is_cut_off_is_left_out(workspace: Workspace) -> None:
+    """What it speaks of had not happened."""
+    life(workspace)
+    one = workspace.commit()
+    path = workspace.private / "files" / "journal"
+    data = path.read_bytes()
+    line = b'{"since": 9}'
+    path.write_bytes(data + b"%s %08x" % (line, zlib.crc32(line)))
+    later = again(workspace)
+    assert later.whole
+    later.bring(one)
+    assert later.state == later.states[one]
+
+
+def test_another_version_of_the_record_is_not_read(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life(workspace)
+    monkeypatch.setattr(journal, "VERSION", 99)
+    assert not again(workspace).whole
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_content_that_is_damaged_is_never_brought_back(workspace: Workspace, cut: bool) -> None:
+    workspace.write("a", "old text")
+    one = workspace.commit()
+    workspace.write("a", "new")
+    [content] = kept(workspace)
+    times = content.stat()
+    content.write_text("old" if cut else "old tExt")
+    os.utime(content, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert workspace.bring(one).missed == [("a", Unkept("changed"))]
+    assert workspace.state == {"a": "new"}
+
+
+def test_a_content_that_is_gone_is_told(workspace: Workspace) -> None:
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.write("a", "new")
+    kept(workspace)[0].unlink()
+    assert workspace.bring(one).missed[0][0] == "a"
+    assert again(workspace).bring(one).missed == [("a", Unkept("changed", 3))]
+
+
+def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Workspace) -> None:
+    """It was kept by reference; nobody told of that write."""
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.rename("a", "b")
+    (workspace.root / "b").write_text("somebody")
+    assert workspace.bring(one).missed == [("a", Unkept("changed"))]
+
+
+def test_an_entry_is_on_disk_before_the_change(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed between the two leaves what it takes to go back."""
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace._touch("a", Change.WRITE)
+    later = again(workspace)
+    (later.root / "a").write_text("new")
+    later.bring(one)
+    assert later.state == {"a": "old"}
+
+
+def test_contents_that_nobody_needs_are_swept(workspace: Workspace) -> None:
+    (workspace.private / "files" / "77").write_text("left by a killed process")
+    (workspace.private / "files" / ".put").write_text("half")
+    later = again(workspace)
+    assert kept(later) == []
+    assert not (later.private / "files" / ".put").exists()
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    """Stop at the N-th operation on names or files."""
+    left = [nth]
+
+    def counted(function: object) -> object:
+        def count(*args: object, **options: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return function(*args, **options)  # type: ignore[operator]
+
+        return count
+
+    for name in ("rename", "unlink", "mkdir", "rmdir", "link", "open", "write", "symlink"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+
+
+@pytest.mark.parametrize("nth", range(1, 60))
+def test_killed_while_files_are_brought_back_each_is_old_or_new(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    life(workspace)
+    before, goal = workspace.state, workspace.states[2]
+    with monkeypatch.context() as patch:
+        kill_at(patch, nth)
+        with contextlib.suppress(Killed):
+            workspace.bring(2)
+    for path, text in workspace.state.items():
+        assert text in (before.get(path), goal.get(path)), path
+    later = again(workspace)
+    later.bring(2)
+    assert later.state == goal
+    later.bring(3)
+    assert later.state == later.states[3]
+
+
+def test_large_contents_are_not_read_to_be_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path, copy_bytes=2)
+    workspace.write("a", "old")
+    one = workspace.commit()
+    workspace.remove("a")
+    monkeypatch.setattr(store, "checksum_of", None)
+    workspace.bring(one)
+    assert workspace.state == {"a": "old"}
+    workspace.write("a", "new")
+    assert workspace.bring(one).missed[0][0] == "a"
