@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.sandbox.committing import CELL, WHOLE
+from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.policy import ExecutionPolicy
@@ -46,8 +46,12 @@ def kill_after(folder: Path, seconds: float) -> None:
 
 
 def found_in(folder: Path) -> tuple[int, str]:
-    """How many cells a later process finds done, and what it was told; all or nothing of each."""
+    """How many cells a later process finds done, and what it was told; all or nothing of each.
+
+    The files can be brought back to what they were after those cells.
+    """
     with create_sandbox(workspace=folder, resume=Resume.CRASH) as sandbox:
+        assert sandbox.rollback(files=True).files_missed == {}
         told = sandbox.execute("print('n' in globals())")
         if told.stdout != "True\n":
             return 0, told.stderr
@@ -55,6 +59,8 @@ def found_in(folder: Path) -> tuple[int, str]:
         assert result.success, result.error
         number, _, whole = result.stdout.strip().partition(" ")
         assert whole == WHOLE_ENDING or (number == "0" and whole.startswith("True"))
+        text = "{'" + f"{int(number):06}" * 500 + "'}" if int(number) else "set()"
+        assert sandbox.execute(FILES).stdout == f"True {text}\n"
         assert sandbox.execute(CELL).success
         return int(number), told.stderr
 

@@ -1,7 +1,7 @@
 """A process that commits in a loop until it is killed: `python -m tests.sandbox.committing FOLDER`.
 
-Each cell changes many pages together, so that a mixture of two commits would be seen. `KILL_AT=N`
-kills at the N-th operation of the writer on a file (open, write, rename).
+Each cell changes many pages and some files together, so that a mixture of two commits would be
+seen. `KILL_AT=N` kills at the N-th operation of the writer on a file (open, write, rename, link).
 """
 
 from __future__ import annotations
@@ -19,14 +19,26 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
 
 SETUP = """
-import numpy as np
+import numpy as np, os
+for name in os.listdir():
+    if name[0] in 'abcd': os.remove(name)
 n = 0
+def write(n):
+    for name in 'abc':
+        with open(name, 'r+' if os.path.exists(name) else 'w') as file:
+            file.write(f'{n:06}' * 500)
+    os.replace('c', f'd{n}')
+    if os.path.exists(f'd{n - 1}'): os.remove(f'd{n - 1}')
 a = np.zeros((64, 512), dtype='i8'); b = {i: 0 for i in range(2000)}; c = [[0] * 50 for _ in b]
 """
 CELL = """
-n += 1; a[:] = n; a = a.copy()
+n += 1; write(n); a[:] = n; a = a.copy()
 for i in b: b[i] = n
 c = [[n] * 50 for _ in b]
+"""
+FILES = """
+names = sorted(name for name in os.listdir() if name[0] in 'abcd')
+print(names == (['a', 'b', f'd{n}'] if n else []), {open(name).read() for name in names})
 """
 WHOLE = (
     "print(n, a.min() == a.max() == n, set(b.values()) == {n}, {x for y in c for x in y} == {n})"
@@ -82,6 +94,7 @@ def arm(killer: Killer) -> None:
         return Watched(opened(path), killer)
 
     aside.open_new = open_new
+    os.link, os.write = killer.before(os.link), killer.before(os.write)
     Path.replace = killer.before(Path.replace)  # type: ignore[method-assign]
     Path.unlink = killer.before(Path.unlink)  # type: ignore[method-assign]
 
@@ -97,7 +110,7 @@ def main(folder: str) -> None:
         for number in range(int(os.environ.get("CELLS", "1000000"))):
             sandbox.execute(CELL)
             if number % 5 == 4:
-                sandbox.undo(1)
+                sandbox.undo(1, files=number % 2 == 0)
             if number % 7 == 6:
                 sandbox.checkpoint(f"at {number % 3}")
 
