@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests import documented
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -57,6 +58,15 @@ def names_in_the_module() -> set[str]:
 
 def test_every_specified_event_has_its_name_here() -> None:
     assert names_in_the_module() >= SPECIFIED
+
+
+def test_every_event_is_documented_with_its_fields_and_told_somewhere() -> None:
+    assert set(documented.fields_of()) == names_in_the_module()
+    package = Path(events.__file__).parent
+    sources = [f.read_text(encoding="utf-8") for f in package.rglob("*.py")]
+    for name, value in vars(events).items():
+        if name.isupper() and isinstance(value, str):
+            assert sum(source.count(name) for source in sources) > 1, f"nobody tells {name}"
 
 
 def test_warnings_are_events_that_exist() -> None:

@@ -26,7 +26,7 @@ MEMORY_ROLLBACK = "memory.rollback"  # to_cell, session_id: back to before a los
 MEMORY_CHECKPOINT = "memory.checkpoint"  # name, cell, session_id
 MEMORY_UNDO = "memory.undo"  # to_cell, cells, session_id
 MEMORY_REDO = "memory.redo"  # to_cell, cells, session_id
-MEMORY_RESTORE = "memory.restore"  # to_cell, name, session_id
+MEMORY_RESTORE = "memory.restore"  # to_cell, cells, session_id
 MEMORY_RESUME = "memory.resume"  # cell, crashed, session_id: on from what a process left
 MEMORY_TROUBLE = "memory.trouble"  # error, session_id: a state is lost, or can't be kept
 

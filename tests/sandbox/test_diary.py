@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
+from tests import documented
 from wasm_kernel import BaseSandbox, ExecutionPolicy, Resume, SandboxLogger, create_sandbox
 
 Opening = Callable[..., BaseSandbox]
@@ -50,6 +51,7 @@ def opened(warm: None, tmp_path: Path, captured: CapturingLogger) -> Iterator[Op
 
         yield one
     assert SECRET not in str(captured.calls)
+    documented.check(Heard(captured))
 
 
 def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, captured: CapturingLogger) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
+from tests import documented
 from wasm_kernel import BaseSandbox, SandboxLogger, create_session_sandbox, get_session_sandbox
 from wasm_kernel.engine import tree
 
@@ -80,6 +81,8 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Heard:
+def heard() -> Iterator[Heard]:
     """Pass `heard.logger`; ask `heard.one(event)`."""
-    return Heard()
+    logger = Heard()
+    yield logger
+    documented.check(logger.events)

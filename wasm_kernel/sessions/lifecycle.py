@@ -63,6 +63,10 @@ def get_session_sandbox(
     hears of this call, and the sandbox goes on to tell the one it was opened with. A session that
     does not exist begins, empty.
 
+    `close()` ends the sandbox for everybody who was handed it, a `with` block only where nobody
+    else has it still; what nobody closed is closed when the process ends. Nothing is lost in any
+    case: who gets the session next goes on with what is there.
+
     Args:
         session_id: Letters, digits and hyphens.
         runtime: The guest's language.
