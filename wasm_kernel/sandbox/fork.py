@@ -14,12 +14,10 @@ from wasm_kernel.sandbox.branch import Branch, branch
 from wasm_kernel.sandbox.copying import discard
 from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
-from wasm_kernel.sandbox.plan import Plan
+from wasm_kernel.sandbox.plan import Plan, planned
 from wasm_kernel.sandbox.wishes import Promise
 
 T = TypeVar("T")
-_SHARE_SECONDS = 2.0  # for the last cells to be written; what is not by then is written twice
-_SAVE_SECONDS = 60.0
 
 
 class Forking(abc.ABC):
@@ -97,15 +95,15 @@ class Forking(abc.ABC):
         Raises:
             ForkError: the session can't be forked.
         """
-        timeline = self._life.settle(_SAVE_SECONDS)
-        with timeline.plan(reseed=not deterministic) as plan:
+        timeline = self._life.settle()
+        with planned(timeline.history, reseed=not deterministic) as plan:
             yield plan
 
     def _make(self, n: int, made: list[Self], *, reseed: bool) -> None:
-        for _ in range(n):
+        for number in range(n):
             home, keeper = self._new_home()
             try:
-                timeline = self._life.settle(_SHARE_SECONDS)
+                timeline = self._life.settle(copies=n - number)
                 grown = branch(timeline, self.workspace, home.workspace, reseed=reseed)
                 made.append(self._twin(home, keeper, grown))
             except BaseException:

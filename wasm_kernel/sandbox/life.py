@@ -196,13 +196,13 @@ class Life:
         self._revive()
         return brought
 
-    def settle(self, seconds: float) -> Timeline:
-        """The history, with all that memory is now, on disk where that takes no longer.
+    def settle(self, copies: int | None = None) -> Timeline:
+        """The history, with all that memory is now; on disk, or where so many copies cost less.
 
         Raises:
             ForkError: memory can't be kept.
         """
-        self.timeline.settle(self._living(), seconds)
+        self.timeline.settle(self._living(), copies)
         return self.timeline
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:

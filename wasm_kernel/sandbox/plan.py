@@ -6,7 +6,8 @@ somebody who may write beside that folder makes it, taking every word as a stran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,11 +15,19 @@ from typing import Any, Self
 from wasm_kernel.engine.content import share
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import SUFFIX
+from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.claim import leave_fork
-from wasm_kernel.sandbox.copying import OpenThere, copy_files, discard, names_in, standing_in
+from wasm_kernel.sandbox.copying import (
+    OpenThere,
+    copy_files,
+    discard,
+    inventory,
+    names_in,
+    standing_in,
+)
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 
 
@@ -60,6 +69,19 @@ class Plan:
             return cls(where, bool(raw["reseed"]), tuple(files))
         except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as problem:
             raise ForkError("the plan of it can't be read") from problem
+
+
+@contextlib.contextmanager
+def planned(history: History, *, reseed: bool) -> Iterator[Plan]:
+    """How a fork is made of what is on disk, while a block lasts in which nothing of it goes.
+
+    Raises:
+        ForkError: not everything is on disk.
+    """
+    if history.waiting or not history.on_disk:
+        raise ForkError("the variables of this session are not saved to disk")
+    with history.still() as mark:
+        yield Plan(mark, reseed, tuple(inventory(history)))
 
 
 def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:

@@ -5,8 +5,6 @@ Everything here runs on the sandbox's own thread.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,15 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Claim, Resume
-from wasm_kernel.sandbox.copying import inventory
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.earlier import EarlierFiles
-from wasm_kernel.sandbox.plan import Plan
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 from wasm_kernel.sandbox.travel import Journey, Past, listed
 
 _LABEL = 80
+_COPIED_A_SECOND = 1 << 30  # bytes, about
+_SAVE_SECONDS = 60.0
 _SINCE = " (and what widgets did since)"
 _RESEEDED = " (with fresh seeds)"
 
@@ -203,8 +201,9 @@ class Timeline:
             return False
         return self._commit(instance, head.cell, head.count, f"{head.label}{_RESEEDED}", 0)
 
-    def settle(self, instance: Instance, seconds: float) -> None:
-        """Have the head be what memory is now, and be on disk as far as that takes no longer.
+    def settle(self, instance: Instance, copies: int | None) -> None:
+        """Have the head be what memory is now, and wait for it to be on disk, where it can be
+        shared: as long as so many copies would take, or without a limit of that kind.
 
         Raises:
             ForkError: memory can't be kept.
@@ -214,19 +213,8 @@ class Timeline:
             raise ForkError(self._diary.take_back().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:
             raise ForkError("its beginning could not be kept")
-        recorder.catch_up(seconds)
-
-    @contextlib.contextmanager
-    def plan(self, *, reseed: bool) -> Iterator[Plan]:
-        """How a fork is made of what is on disk, while a block lasts in which nothing of it goes.
-
-        Raises:
-            ForkError: not everything is on disk.
-        """
-        if self.history.waiting or not self.history.on_disk:
-            raise ForkError("the variables of this session are not saved to disk")
-        with self.history.still() as mark:
-            yield Plan(mark, reseed, tuple(inventory(self.history)))
+        copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
+        recorder.catch_up(_SAVE_SECONDS if copies is None else copied)
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:
