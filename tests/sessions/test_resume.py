@@ -6,13 +6,15 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.sessions.other_process import Other
-from wasm_kernel import BaseSandbox, get_session_sandbox
+from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
 from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.sandbox.python import PythonDriver, shared_driver
 
 ID = "shared"
 Opening = Callable[[], Other]
@@ -166,9 +168,9 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     first = other()
     first.run("x = 1; open('file', 'w').write('kept')")
     first.end()
-    from wasm_kernel.sandbox.python import shared_driver
-
-    real, another = shared_driver().image_name, "0" * 32 + ".image"
+    driver = shared_driver()
+    driver.prepare(False, lambda text: None)
+    real, another = driver.image_id, "0" * len(driver.image_id)
     for path in history.glob("*.commit"):
         data = path.read_bytes()[:-4].replace(real.encode(), another.encode())
         path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
@@ -176,6 +178,22 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     assert result.stdout == "kept False\n"
     assert "The variables are gone: they were saved by another version" in result.stderr
     assert "The files in /app are all there" in result.stderr
+
+
+def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_over_it(
+    other: Opening, root: Path
+) -> None:
+    first = other()
+    first.run("x = 1")
+    first.end()
+    driver = PythonDriver()
+    driver.prepare(False, lambda text: None)
+    assert driver._facts is not None
+    driver._facts = replace(driver._facts, build="another")
+    with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, driver=driver) as sandbox:
+        result = sandbox.execute("print('x' in globals())")
+    assert result.stdout == "False\n"
+    assert "before its cache was made anew" in result.stderr
 
 
 def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(

@@ -20,8 +20,8 @@ class Driver(Protocol):
     """What the host runs in the guest to begin a turn: always the same."""
 
     @property
-    def image_name(self) -> str:
-        """Names the base image that memory is saved relative to."""
+    def image_id(self) -> str:
+        """Names the very base image that memory is saved relative to; known after `prepare`."""
 
     @property
     def image_files(self) -> tuple[OpenFile, ...]:

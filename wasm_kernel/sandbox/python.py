@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import tempfile
 import threading
 from collections.abc import Callable
@@ -86,6 +87,11 @@ class PythonDriver:
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 
     @property
+    def image_id(self) -> str:
+        """Names the very image that is in the cache; known after `prepare`."""
+        return f"{self.image_name}.{self._facts.build}" if self._facts else ""
+
+    @property
     def image_files(self) -> tuple[OpenFile, ...]:
         """What the base image has open."""
         return self._facts.files if self._facts else ()
@@ -158,7 +164,8 @@ class PythonDriver:
                     raise ImageError(f"the sandbox could not be prepared: {handler.said[-2000:]}")
                 make_immortal(instance.reach, handler.immortal)
                 files = instance.descriptors.save()
-                facts = image.Facts(instance.reach.size, words, scratch, files, places)
+                build = secrets.token_hex(8)
+                facts = image.Facts(instance.reach.size, words, scratch, files, places, build)
                 self.cache.write(self.image_name, lambda path: image.save(instance, path))
             except GuestStopped as stopped:
                 raise ImageError(

@@ -65,12 +65,12 @@ class Timeline:
                 history = self._history()
             except OSError as problem:
                 self._trouble(problem)
-                history = History(None, self._driver.image_name)
+                history = History(None, self._driver.image_id)
             keep, cap = self._policy.history_cells, self._policy.history_bytes
             self._recorder = Recorder(history, self._trouble, keep=keep, cap=cap)
 
     def _history(self) -> History:
-        image = self._driver.image_name
+        image = self._driver.image_id
         if not self._claim.take():
             self._diary.trouble(told.TAKEN, "another process has the session open")
             return History(None, image)

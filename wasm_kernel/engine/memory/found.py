@@ -34,7 +34,9 @@ def usable(files: Iterable[Path], image: str) -> tuple[dict[int, Commit], list[s
         except (HistoryError, OSError) as problem:
             problems.append(str(problem))
     if found and all(commit.image != image for commit in found.values()):
-        raise HistoryError("they were saved by another version of the sandbox")
+        raise HistoryError(
+            "they were saved by another version of the sandbox, or before its cache was made anew"
+        )
     whole = {one: commit for one, commit in found.items() if _whole(one, found, image)}
     if not whole and (found or problems):
         why = problems[0] if problems else "the first commit is not there"

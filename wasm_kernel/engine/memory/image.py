@@ -24,7 +24,7 @@ from wasm_kernel.engine.memory import mapping
 from wasm_kernel.errors import ImageError
 
 _BLOCK = 65_536
-FORMAT = "4"
+FORMAT = "5"
 """Changes with what is saved and how; a part of every image's name."""
 
 
@@ -34,7 +34,8 @@ class Facts:
 
     `words` are the interrupt words (`interrupt.py`), `scratch` the address of the guest memory that
     belongs to the host, `files` what was open (`descriptors.py`), `dice` where SQLite's lie
-    (`dice.py`).
+    (`dice.py`), `build` tells this image from another that was built of the same things: no two
+    are alike in their bytes, and what is saved relative to one means nothing over the other.
     """
 
     size: int
@@ -42,13 +43,14 @@ class Facts:
     scratch: int
     files: tuple[OpenFile, ...] = ()
     dice: tuple[int, ...] = ()
+    build: str = ""
 
     def dump(self) -> str:
         """As JSON."""
         words = {str(at): bits for at, bits in self.words.items()}
         files = [file.as_json() for file in self.files]
         facts = {"size": self.size, "words": words, "scratch": self.scratch, "files": files}
-        return json.dumps({**facts, "dice": self.dice})
+        return json.dumps({**facts, "dice": self.dice, "build": self.build})
 
     @classmethod
     def load(cls, text: str) -> Facts:
@@ -62,7 +64,8 @@ class Facts:
             words = {int(at): int(bits) for at, bits in raw["words"].items()}
             files = tuple(OpenFile(**file) for file in raw["files"])
             dice = tuple(int(at) for at in raw["dice"])
-            return cls(int(raw["size"]), words, int(raw["scratch"]), files, dice)
+            build = str(raw["build"])
+            return cls(int(raw["size"]), words, int(raw["scratch"]), files, dice, build)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ImageError("the base image's description is damaged") from problem
 
