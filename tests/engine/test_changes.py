@@ -243,3 +243,12 @@ def test_setting_a_files_times_is_no_change(guest: Guest) -> None:
     at = guest.text("a")
     assert guest.call("path_filestat_set_times", APP, 1, *at, 0, 0, 5) == abi.SUCCESS
     assert guest.told == (set(), set(), set())
+
+
+def test_a_file_with_two_names_that_an_earlier_cell_opened(guest: Guest) -> None:
+    (guest.app / "a").write_text("x")
+    (guest.app / "b").hardlink_to(guest.app / "a")
+    _, fd = guest.open("a")
+    guest.changes.clear()
+    guest.write(fd, b"y")
+    assert guest.told == (set(), {"a", "b"}, set())

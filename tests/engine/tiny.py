@@ -205,6 +205,10 @@ class Guest:
         """A call whose arguments are a descriptor and a path."""
         return self.call(name, fd, *self.text(path))
 
+    def answer(self, length_at: int) -> bytes:
+        """What a call put into the buffer."""
+        return self.instance.reach.read(_BUFFER_AT, self.instance.reach.read_word(length_at))
+
     def readlink(self, path: str) -> int:
         return self.call("path_readlink", APP, *self.text(path), _BUFFER_AT, 4096, _ANSWER_AT)
 

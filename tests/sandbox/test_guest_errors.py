@@ -44,6 +44,14 @@ def test_a_missing_scratch_file_needs_no_hint(module_sandbox: BaseSandbox) -> No
     assert "[wasm-kernel]" not in shown(module_sandbox.execute("open('/tmp/nope')"))
 
 
+@pytest.mark.parametrize("code", ["f.truncate(10**12)", "f.seek(10**12); f.write(b'x'); f.flush()"])
+def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, code: str) -> None:
+    text = shown(module_sandbox.execute(f"f = open('/app/f', 'wb')\n{code}"))
+    assert "No space left on device" in text
+    assert "workspace_bytes" in text
+    assert text.count("[wasm-kernel]") == 1
+
+
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [

@@ -54,9 +54,8 @@ class Changes:
         self._linked: set[Key] = set()
 
     def clear(self) -> None:
-        """A new cell begins."""
+        """A new cell begins; files with several names are remembered, as they may be open still."""
         self._before, self._written, self._new = {}, set(), set()
-        self._linked = set()
 
     def touch(self, path: str | None, before: Key | None) -> None:
         """A path is about to get another file or none; `before` is the one it has, if any.
@@ -85,6 +84,8 @@ class Changes:
         created, modified, deleted = set(), set(), set()
         for path, before in self._all():
             now = self._status(path)
+            if now is not None and now.st_nlink > 1:
+                self._linked.add(key_of(now))
             if now is None:
                 if before is not None:
                     deleted.add(path)

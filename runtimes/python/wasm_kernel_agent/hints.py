@@ -6,6 +6,7 @@ all: an answer that knew which files lie there would tell them to whoever writes
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,11 @@ _FILES = (
     "lies beside the notebook, bring it in first: upload it with ipywidgets.FileUpload, write it "
     "into the session from a terminal (wasm-kernel sessions write), or let the kernel mount its "
     "folder (WasmKernel.mounts)."
+)
+_FULL = (
+    "The session's files in /app and /tmp have reached what its policy allows (or the disk itself "
+    "is full). Delete what you no longer need, and close files that you deleted, or raise "
+    "workspace_bytes or workspace_files (WasmKernel.workspace_bytes, WasmKernel.workspace_files)."
 )
 _PACKAGE = "{name} is not built in. %pip install {package} brings it in if it is pure Python."
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."
@@ -61,6 +67,10 @@ def _missing_file(error: BaseException) -> str:
     return _FILES
 
 
+def _full(error: BaseException) -> str:
+    return _FULL if getattr(error, "errno", None) == errno.ENOSPC else ""
+
+
 def _missing_module(error: BaseException) -> str:
     name = getattr(error, "name", None)
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
@@ -77,6 +87,7 @@ def _large_integer(error: BaseException) -> str:
 
 _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] = (
     (FileNotFoundError, _missing_file),
+    (OSError, _full),
     (ModuleNotFoundError, _missing_module),
     (OverflowError, _large_integer),
     (ValueError, _large_integer),

@@ -1,0 +1,367 @@
+"""The same file operations twice: by a guest in its workspace, and by this process in a copy of it
+that has none of the host's own names.
+
+What the guest is refused must have changed nothing, so it is not done in the copy; what it may do
+must come to the same in both. Then both trees are equal in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.names import is_hidden
+
+OLD = 1_000_000_000 * 10**9  # when every file was touched last, before a sequence
+READ, WRITE = 2 | 1 << 14, abi.RIGHT_WRITE
+SLOTS = 3
+
+Answer = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Open:
+    """Open into a slot; a path begins at the folder that is open in `slot`, or in `/app`."""
+
+    into: int
+    slot: int | None
+    path: str
+    how: int
+    rights: int
+    append: bool
+    follow: bool
+
+
+@dataclass(frozen=True)
+class OnPath:
+    """`what` is an operation with one path: mkdir, rmdir, unlink, readlink, stat, list."""
+
+    what: str
+    slot: int | None
+    path: str
+
+
+@dataclass(frozen=True)
+class OnTwo:
+    """rename or link."""
+
+    what: str
+    slot: int | None
+    path: str
+    slot_new: int | None
+    new: str
+
+
+@dataclass(frozen=True)
+class Symlink:
+    target: str
+    slot: int | None
+    path: str
+
+
+@dataclass(frozen=True)
+class OnOpen:
+    """write, pwrite, truncate, seek, read, close or list, with what is open in a slot."""
+
+    what: str
+    slot: int
+    number: int = 0
+    data: bytes = b""
+
+
+Operation = Open | OnPath | OnTwo | Symlink | OnOpen
+
+
+class GuestSide:
+    """The operations as WASI calls."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.slots: dict[int, int] = {}
+
+    def do(self, op: Operation) -> Answer:
+        """What it came to: `ok` and a value, or `error` and a number."""
+        errno, value = self._do(op)
+        return ("ok", value) if errno == abi.SUCCESS else ("error", errno)
+
+    def close(self) -> None:
+        for slot in list(self.slots):
+            self.do(OnOpen("close", slot))
+
+    def _fd(self, slot: int | None) -> int:
+        return APP if slot is None else self.slots.get(slot, 77)
+
+    def _do(self, op: Operation) -> tuple[int, Any]:
+        guest = self.guest
+        match op:
+            case Open():
+                return self._open(op)
+            case Symlink(target, slot, path):
+                at = guest.text(target)
+                return guest.call("path_symlink", *at, self._fd(slot), *guest.text(path)), None
+            case OnTwo("rename", slot, path, slot_new, new):
+                old = (self._fd(slot), *guest.text(path))
+                return guest.call("path_rename", *old, self._fd(slot_new), *guest.text(new)), None
+            case OnTwo(_, slot, path, slot_new, new):
+                file = (self._fd(slot), 0, *guest.text(path))
+                return guest.call("path_link", *file, self._fd(slot_new), *guest.text(new)), None
+            case OnPath():
+                return self._on_path(op)
+        return self._on_open(op)
+
+    def _open(self, op: Open) -> tuple[int, Any]:
+        guest = self.guest
+        if op.into in self.slots:
+            self.do(OnOpen("close", op.into))
+        at = (self._fd(op.slot), FOLLOW * op.follow, *guest.text(op.path))
+        how = (op.how, op.rights, RIGHTS, abi.FD_APPEND * op.append, 64)
+        errno = guest.call("path_open", *at, *how)
+        if errno == abi.SUCCESS:
+            self.slots[op.into] = guest.instance.reach.read_word(64)
+        return errno, None
+
+    def _on_path(self, op: OnPath) -> tuple[int, Any]:
+        guest, fd = self.guest, self._fd(op.slot)
+        at = (fd, *guest.text(op.path))
+        match op.what:
+            case "mkdir":
+                return guest.call("path_create_directory", *at), None
+            case "rmdir":
+                return guest.call("path_remove_directory", *at), None
+            case "unlink":
+                return guest.call("path_unlink_file", *at), None
+            case "readlink":
+                errno = guest.call("path_readlink", *at, 65_536, 4096, 64)
+                return errno, None if errno else guest.answer(64).decode()
+            case _:
+                errno = guest.call("path_filestat_get", fd, 0, *at[1:], 64)
+                kind, size = struct.unpack("<16xB15xQ", guest.instance.reach.read(64, 40))
+                return errno, (kind, size if kind == 4 else 0)
+
+    def _on_open(self, op: OnOpen) -> tuple[int, Any]:
+        guest, fd = self.guest, self._fd(op.slot)
+        reach = guest.instance.reach
+        match op.what:
+            case "write":
+                errno = guest.write(fd, op.data)
+                return errno, None if errno else reach.read_word(96)
+            case "pwrite":
+                reach.write(64, struct.pack("<II", *guest.text(op.data)))
+                errno = guest.call("fd_pwrite", fd, 64, 1, op.number, 96)
+                return errno, None if errno else reach.read_word(96)
+            case "truncate":
+                return guest.call("fd_filestat_set_size", fd, op.number), None
+            case "seek":
+                return guest.call("fd_seek", fd, op.number, 0, 64), None
+            case "read":
+                reach.write(64, struct.pack("<II", 65_536, 100))
+                errno = guest.call("fd_read", fd, 64, 1, 96)
+                return errno, None if errno else guest.answer(96)
+            case "list":
+                errno, _ = guest.read_folder(fd, 4096)
+                return errno, None if errno else sorted(guest.names(fd))
+            case _:
+                self.slots.pop(op.slot, None)
+                return guest.call("fd_close", fd) if fd != 77 else abi.EBADF, None
+
+
+class NativeSide:
+    """The operations as this process's own."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.open(root, os.O_RDONLY)
+        self.slots: dict[int, int] = {}
+
+    def do(self, op: Operation) -> Answer:
+        """What it came to: `ok` and a value, or `error` and a number."""
+        try:
+            return "ok", self._do(op)
+        except OSError as problem:
+            return "error", problem.errno
+
+    def empty(self, slot: int) -> None:
+        """Close what is open in a slot."""
+        if slot in self.slots:
+            os.close(self.slots.pop(slot))
+
+    def close(self) -> None:
+        for fd in [self._root, *self.slots.values()]:
+            os.close(fd)
+
+    def _fd(self, slot: int | None) -> int:
+        return self._root if slot is None else self.slots.get(slot, 9999)
+
+    def _do(self, op: Operation) -> Any:
+        match op:
+            case Open():
+                return self._open(op)
+            case Symlink(target, slot, path):
+                return os.symlink(target, path, dir_fd=self._fd(slot))
+            case OnTwo("rename", slot, path, slot_new, new):
+                return os.rename(
+                    path, new, src_dir_fd=self._fd(slot), dst_dir_fd=self._fd(slot_new)
+                )
+            case OnTwo(_, slot, path, slot_new, new):
+                fds = {"src_dir_fd": self._fd(slot), "dst_dir_fd": self._fd(slot_new)}
+                return os.link(path, new, **fds, follow_symlinks=False)
+            case OnPath():
+                return self._on_path(op)
+        return self._on_open(op)
+
+    def _open(self, op: Open) -> None:
+        self.empty(op.into)
+        writes = op.how & (abi.O_CREAT | abi.O_TRUNC) or op.rights & WRITE
+        reads = op.rights & READ or not op.rights & WRITE
+        flags = (os.O_RDWR if reads else os.O_WRONLY) if writes else os.O_RDONLY
+        for bit, flag in (
+            (abi.O_CREAT, os.O_CREAT),
+            (abi.O_EXCL, os.O_EXCL if op.how & abi.O_CREAT else 0),
+            (abi.O_TRUNC, os.O_TRUNC),
+            (abi.O_DIRECTORY, os.O_DIRECTORY),
+        ):
+            flags |= flag if op.how & bit else 0
+        flags |= 0 if op.follow else os.O_NOFOLLOW
+        flags |= os.O_APPEND if op.append else 0
+        self.slots[op.into] = os.open(op.path, flags, 0o666, dir_fd=self._fd(op.slot))
+
+    def _on_path(self, op: OnPath) -> Any:
+        fd = self._fd(op.slot)
+        match op.what:
+            case "mkdir":
+                return os.mkdir(op.path, dir_fd=fd)
+            case "rmdir":
+                return os.rmdir(op.path, dir_fd=fd)
+            case "unlink":
+                return os.unlink(op.path, dir_fd=fd)
+            case "readlink":
+                return os.readlink(op.path, dir_fd=fd)
+            case _:
+                found = os.stat(op.path, dir_fd=fd, follow_symlinks=False)
+                kind = {stat.S_IFREG: 4, stat.S_IFDIR: 3}.get(stat.S_IFMT(found.st_mode), 7)
+                return kind, found.st_size if kind == 4 else 0
+
+    def _on_open(self, op: OnOpen) -> Any:
+        fd = self._fd(op.slot)
+        match op.what:
+            case "write":
+                return os.write(fd, op.data)
+            case "pwrite":
+                return os.pwrite(fd, op.data, op.number)
+            case "truncate":
+                return os.ftruncate(fd, op.number)
+            case "seek":
+                os.lseek(fd, op.number, os.SEEK_SET)
+                return None
+            case "read":
+                return os.read(fd, 100)
+            case "list":
+                return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor
+            case _:
+                self.slots.pop(op.slot, None)
+                return os.close(fd)
+
+
+def paths_of(op: Operation) -> list[str]:
+    """Every path in an operation, also the one that a link is to hold."""
+    match op:
+        case OnTwo():
+            return [op.path, op.new]
+        case Symlink():
+            return [op.target, op.path]
+        case OnOpen():
+            return []
+    return [op.path]
+
+
+Snapshot = dict[str, tuple[int, int, str, bytes]]
+
+
+def snapshot(root: Path) -> Snapshot:
+    """Every file and link by its path: number, time of change, kind and content."""
+    found: Snapshot = {}
+    for path in _below(root):
+        status = path.lstat()
+        if path.is_symlink():
+            found[str(path.relative_to(root))] = (
+                *_mark(status),
+                "link",
+                str(path.readlink()).encode(),
+            )
+        elif path.is_file():
+            found[str(path.relative_to(root))] = (*_mark(status), "file", path.read_bytes())
+    return found
+
+
+def _mark(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
+
+
+def _below(root: Path) -> Iterator[Path]:
+    for path in sorted(root.iterdir()):
+        if not is_hidden(path.name):
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from sorted(path.rglob("*"))
+
+
+def shape(root: Path) -> dict[str, tuple[str, bytes, tuple[str, ...]]]:
+    """A tree by its paths: kind, content, and the other names of each file."""
+    names: dict[int, list[str]] = {}
+    files = snapshot(root)
+    for path, (number, _, _, _) in files.items():
+        names.setdefault(number, []).append(path)
+    found = {
+        path: (kind, content, tuple(names[number]))
+        for path, (number, _, kind, content) in files.items()
+    }
+    for place in _below(root):
+        if place.is_dir() and not place.is_symlink():
+            found[str(place.relative_to(root))] = ("folder", b"", ())
+    return found
+
+
+def compared(before: Snapshot, after: Snapshot) -> tuple[set[str], set[str], set[str]]:
+    """What was created, modified and deleted, as two looks at the whole tree tell."""
+    created, deleted = set(after) - set(before), set(before) - set(after)
+    modified = {path for path in set(before) & set(after) if before[path][:2] != after[path][:2]}
+    modified |= {path for path in created if after[path][2] == "file" and after[path][3]}
+    return created, modified, deleted
+
+
+def build(root: Path, *, hidden: bool) -> None:
+    """A small tree with links of every kind in it; `hidden` names with it where asked for."""
+    clear(root)
+    (root / "d" / "e").mkdir(parents=True)
+    for path in ("a", "b", "d/a", "d/e/x"):
+        (root / path).write_text(f"content of {path}")
+    (root / "empty").touch()
+    (root / "d" / "twin").hardlink_to(root / "b")
+    links = {"here": ".", "d/up": "..", "way": "d/a", "d/e/top": "../..", "ring": "ring"}
+    for path, target in links.items():
+        (root / path).symlink_to(target)
+    if hidden:
+        (root / ".wasm_kernel" / "tmp").mkdir(parents=True)
+        for path in (".metadata.json", ".wasm_kernel/x", ".wasm_kernel/tmp/x"):
+            (root / path).write_text("secret")
+
+
+def age(root: Path) -> None:
+    """Every file was touched last long ago: what is touched from now on tells so."""
+    for path in _below(root):
+        os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
+
+
+def clear(root: Path) -> None:
+    """Empty a folder."""
+    for path in root.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
