@@ -48,9 +48,11 @@ def refused(file: Path, text: str) -> PolicyError:
 
 
 def test_every_field_can_be_written(file: Path) -> None:
-    file.write_text(WHOLE)
-    policy = ExecutionPolicy.from_toml(str(file))
     default = ExecutionPolicy()
+    others = [name for name in POLICY_FIELDS if f"\n{name} = " not in WHOLE and name != "env"]
+    more = "".join(f"{name} = {getattr(default, name) + 1}\n" for name in others)
+    file.write_text(more + WHOLE)
+    policy = ExecutionPolicy.from_toml(str(file))
     same = [n for n in POLICY_FIELDS if getattr(policy, n) == getattr(default, n)]
     assert same == []
     assert policy.fuel_budget == 500_000_000
