@@ -1,7 +1,8 @@
 """A random program over a session's life, and a model that says what its variables must be.
 
 The model is a tree of states. Cells grow it, traps don't, journeys move in it, forks live on in it
-beside each other; after any of them the guest must say what the model says.
+beside each other; after any of them the guest must say what the model says. Files have one past
+only: a state knows what they were when it was left, and journeys take them along or leave them.
 """
 
 from __future__ import annotations
@@ -73,15 +74,20 @@ class State:
         return (*numbers, self.columns, self.squares, *opened, self.dice, sorted(self.names))
 
 
+Files = dict[str, str]
 _ages = count(1)
 
 
 @dataclass
 class Node:
-    """A state in the tree, and the one before it; later ones are of a higher age."""
+    """A state in the tree, the one before it, and the files when its cell began.
+
+    Later ones are of a higher age.
+    """
 
     state: State
     parent: Node | None = None
+    base: Files = field(default_factory=dict)
     age: int = field(default_factory=lambda: next(_ages))
 
 
@@ -90,13 +96,17 @@ class Life:
     """One of the sandboxes of a story, and where it stands in the tree.
 
     What is no younger than `inherited` was its parent's, and has other dice here; also where it is
-    `alike` a life of which that holds, but then perhaps the very ones.
+    `alike` a life of which that holds, but then perhaps the very ones. `files` are as they are now,
+    `left` as the cell left them that memory stands after, and `base` when that state was kept.
     """
 
     sandbox: BaseSandbox
     node: Node
-    names: dict[str, Node] = field(default_factory=dict)
-    undone: list[Node] = field(default_factory=list)
+    files: Files = field(default_factory=dict)
+    left: Files = field(default_factory=dict)
+    base: Files = field(default_factory=dict)
+    names: dict[str, tuple[Node, Files]] = field(default_factory=dict)
+    undone: list[tuple[Node, Files]] = field(default_factory=list)
     sure: int = 0  # cells that can certainly be undone
     inherited: int = 0
     alike: bool = False
@@ -134,7 +144,7 @@ class Story:
     def step(self) -> None:
         acts = [self.cell] * 6 + [self.raises, self.trap, self.undo, self.redo, self.name]
         acts += [self.undo, self.restore, self.reopen, self.check, self.fork, self.turn_to_another]
-        self.dice.choice(acts)()
+        self.dice.choice([*acts, self.write, self.write, self.put_back])()
 
     def check_all(self) -> None:
         """Every life says what the model says."""
@@ -172,6 +182,8 @@ class Story:
     def _learn(self) -> None:
         """Where chance is not as the model knows it, ask."""
         if self.life.node.age <= self.life.inherited:
+            if not self.life.alike:  # with fresh dice the state is kept anew, as it is now
+                self.life.base = dict(self.life.files)
             before = self.life.node.state
             got = self._digest()
             other = self.life.alike or got[12] != before.dice
@@ -184,6 +196,9 @@ class Story:
         """The guest says what the model says."""
         got, expected = self._digest(), self.life.node.state.digest()
         assert got == expected, f"seed {self.seed}: {got} is not {expected} after {self.told[-12:]}"
+        there = [path for path in self.life.sandbox.workspace.iterdir() if path.name[0] == "f"]
+        found, files = {path.name: path.read_text() for path in there}, self.life.files
+        assert found == files, f"seed {self.seed}: {found} is not {files} after {self.told[-12:]}"
         self._after_cell(self.life.node.state)
 
     def _digest(self) -> tuple[object, ...]:
@@ -193,7 +208,8 @@ class Story:
         return found
 
     def _after_cell(self, state: State) -> None:
-        self.life.node = Node(state, self.life.node)
+        self.life.node = Node(state, self.life.node, self.life.base)
+        self.life.left = self.life.base = dict(self.life.files)
         self.life.undone.clear()
         self.life.sure = min(self.life.sure + 1, KEEP)
 
@@ -216,26 +232,42 @@ class Story:
         """What a cell did before its guest was lost is gone."""
         code, _ = self._mutation()
         ruin = "a[:] = 7; d.clear(); random.seed(5); f.seek(0); db.execute('delete from t')"
-        result = self.run(f"{code}\n{ruin}\nos._exit(3)")
+        written, self.life.files = self._edit()
+        result = self.run(f"{code}\n{ruin}\n{written}\nos._exit(3)")
         assert result.error is not None
         assert result.error.ename == "GuestExited"
 
+    def write(self) -> None:
+        """A cell that changes files, and no variable."""
+        code, self.life.files = self._edit()
+        result = self.run(code)
+        assert result.success, f"seed {self.seed}: {result.error} after {self.told[-12:]}"
+        self._after_cell(self.life.node.state)
+
+    def put_back(self) -> None:
+        """What failed cells did to files is taken back."""
+        self.told.append("rollback")
+        assert self.life.sandbox.rollback(files=True).files_missed == {}
+        self.life.files = dict(self.life.left)
+        self._learn()
+
     def undo(self) -> None:
-        goal, cells, sure = self.life.node, 0, self.life.sure
+        goal, cells, sure, files = self.life.node, 0, self.life.sure, self.life.base
         for _ in range(self.dice.randrange(1, KEEP + 2)):
             if goal.parent is not None:  # before that, there are no variables to tell
-                goal, cells = goal.parent, cells + 1
-        if cells and self._travel("undo", f"%undo {cells}", cells):
-            self.life.undone.append(self.life.node)
-            self.life.node, self.life.sure = goal, max(0, sure - cells)
+                goal, cells, files = goal.parent, cells + 1, goal.base
+        if cells and self._travel("undo", f"%undo {cells}", goal, files, cells):
+            self.life.sure = max(0, sure - cells)
             self._learn()
         else:
             assert cells == 0 or cells > sure, f"seed {self.seed}: {cells}, {self.told[-12:]}"
 
     def redo(self) -> None:
         there = bool(self.life.undone)
-        if self._travel("redo", "%redo"):
-            self.life.node, self.life.sure = self.life.undone.pop(), 0
+        node, files = self.life.undone[-1] if there else (self.life.node, self.life.base)
+        undone = self.life.undone[:-1]
+        if self._travel("redo", "%redo", node, files):
+            self.life.undone, self.life.sure = undone, 0
             self._learn()
         else:
             assert not there, f"seed {self.seed}: redo refused after {self.told[-12:]}"
@@ -243,26 +275,31 @@ class Story:
     def restore(self) -> None:
         if self.life.names:
             name = self.dice.choice(sorted(self.life.names))
-            assert self._travel("restore", f"%restore {name}", name)
-            self.life.undone.append(self.life.node)
-            self.life.node, self.life.sure = self.life.names[name], 0
+            assert self._travel("restore", f"%restore {name}", *self.life.names[name], name)
+            self.life.sure = 0
             self._learn()
 
-    def _travel(self, method: str, magic: str, *arguments: object) -> bool:
-        """Go, by a cell or from outside; False where it was refused."""
+    def _travel(self, method: str, magic: str, goal: Node, base: Files, *arguments: object) -> bool:
+        """Go, by a cell or from outside, with files or without; False where it was refused."""
+        files = self.dice.random() < 0.5
         if self.dice.random() < 0.5:
-            self.told.append(f"{method}{arguments}")
+            self.told.append(f"{method}{arguments} {files}")
             try:
-                getattr(self.life.sandbox, method)(*arguments)
+                found = getattr(self.life.sandbox, method)(*arguments, files=files)
             except TravelError:
                 return False
-            return True
-        result = self.run(magic)
-        if result.success:
-            return True
-        assert result.error is not None
-        assert result.error.ename == "UsageError"
-        return False
+            assert found.files_missed == {}, f"seed {self.seed}: {found}, {self.told[-12:]}"
+        else:
+            result = self.run(magic + " --files" * files)
+            if not result.success:
+                assert result.error is not None
+                assert result.error.ename == "UsageError"
+                return False
+        self.life.undone.append((self.life.node, self.life.base))
+        self.life.node, self.life.left, self.life.base = goal, base, base
+        if files:
+            self.life.files = dict(base)
+        return True
 
     def name(self) -> None:
         name = f"state {self.dice.randrange(3)}"
@@ -271,13 +308,27 @@ class Story:
             self.life.sandbox.checkpoint(name)
         else:
             assert self.run(f"%checkpoint {name}").success
-        self.life.names[name] = self.life.node
+        self.life.names[name] = self.life.node, self.life.base
 
     def reopen(self) -> None:
         """The session ends, and another sandbox goes on with it."""
         self.told.append("reopen")
         self.life.sandbox.close()
         self.life.sandbox = self._open(self.life.sandbox.workspace, Resume.ALWAYS)
+
+    def _edit(self) -> tuple[str, Files]:
+        """Code that changes a file, and the files after it."""
+        dice, files = self.dice, dict(self.life.files)
+        name, other, text = f"f{dice.randrange(3)}", f"f{dice.randrange(3)}", str(dice.random())
+        if name in files and dice.random() < 0.2:
+            return f"os.remove('{name}')", {n: t for n, t in files.items() if n != name}
+        if name in files and name != other and dice.random() < 0.3:
+            moved = files.pop(name)
+            return f"os.replace('{name}', '{other}')", files | {other: moved}
+        if name in files and dice.random() < 0.5:
+            code = f"with open('{name}', 'a') as w: _ = w.write('{text}')"
+            return code, files | {name: files[name] + text}
+        return f"with open('{name}', 'w') as w: _ = w.write('{text}')", files | {name: text}
 
     def _mutation(self) -> tuple[str, State]:
         """A cell, and the state after it."""

@@ -269,3 +269,40 @@ def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> Non
     sandbox.rollback()
     assert list(loose.iterdir()) == []
     assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
+
+
+def test_a_fork_has_its_parents_earlier_files(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('1'); f = open('a')")
+    says(sandbox, "_ = open('a', 'w').write('2'); os.rename('a', 'b'); x = 1")
+    (fork,) = sandbox.fork()
+    with fork:
+        says(fork, "_ = open('b', 'w').write('fork')")
+        assert fork.undo(2, files=True).files_missed == {}
+        assert state(fork) == {"a": "1"}
+        assert says(fork, "print(f.read())") == "1"
+    assert state(sandbox) == {"b": "2"}
+    sandbox.undo(files=True)
+    assert state(sandbox) == {"a": "1"}
+
+
+def test_a_fork_has_its_parents_files_without_names(sandbox: BaseSandbox) -> None:
+    says(sandbox, LOOSE)
+    says(sandbox, "_ = t.write(' and more'); t.flush()")
+    (fork,) = sandbox.fork()
+    with fork:
+        assert says(fork, "_ = t.seek(0); print(t.read())") == "kept and more"
+        says(fork, "_ = t.write('!'); t.flush()")
+        fork.undo(3)
+        assert says(fork, "_ = t.seek(0); print(t.read())") == "kept"
+    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept and more"
+
+
+def test_what_a_silent_cell_leaves_is_no_reason_to_keep_a_failed_cells_files(
+    sandbox: BaseSandbox,
+) -> None:
+    says(sandbox, "_ = open('a', 'w').write('good')")
+    sandbox.execute(f"_ = open('a', 'w').write('half'); {TRAP}")
+    sandbox.execute("len(globals())", silent=True)
+    sandbox.execute("%checkpoints")
+    says(sandbox, "%restore --files")
+    assert state(sandbox) == {"a": "good"}

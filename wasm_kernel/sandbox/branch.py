@@ -16,7 +16,7 @@ from wasm_kernel.engine.memory.history import History
 from wasm_kernel.errors import ForkError
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.claim import leave_fork
-from wasm_kernel.sandbox.copying import copy_files, discard, inventory, names_in
+from wasm_kernel.sandbox.copying import copy_earlier, copy_files, discard, names_in
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def branch(timeline: Timeline, workspace: Path, other: Path, *, reseed: bool) ->
     """
     try:
         left_out = copy_files(workspace, other)
-        names = names_in(other, workspace, inventory(timeline.history))
+        names = names_in(other, workspace, timeline.inventory())
+        copy_earlier(workspace, other, timeline.history.last, names)
         history = timeline.history.branch(other / HISTORY, names, reseed=reseed)
         leave_fork(other / PRIVATE)
     except OSError as problem:

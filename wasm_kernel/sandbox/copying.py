@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from wasm_kernel.engine.identity import identity
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.origin import GONE
 from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.engine.versions.inherit import inherit
 from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
-from wasm_kernel.sandbox.private import PACKAGES, SCRATCH
+from wasm_kernel.sandbox.private import KEPT, LOOSE, PACKAGES, SCRATCH
 
 _PLACES = {"/app": ".", "/tmp": SCRATCH, PACKAGES_GUEST: PACKAGES}  # noqa: S108 - a guest path
 """What a guest sees of its workspace, and where it lies in it."""
@@ -37,13 +38,14 @@ class OpenThere:
     path: str
 
 
-def inventory(history: History) -> set[OpenThere]:
-    """The files that were open at any commit of a history."""
+def inventory(history: History, twins: Callable[[str], Iterable[str]]) -> set[OpenThere]:
+    """The files that were open at any commit of a history, by all that each is called now."""
     return {
-        OpenThere(written.identity, known.identity, known.guest, known.path)
+        OpenThere(written.identity, identity, known.guest, known.path)
         for commit in list(history.commits.values())
         for written, known in zip(commit.files, history.origin.files_of(commit), strict=True)
         if written.identity and known.path is not None
+        for identity in twins(known.identity)
     }
 
 
@@ -57,6 +59,10 @@ def copy_files(workspace: Path, other: Path) -> dict[str, str]:
         OSError: it can't be written.
     """
     left_out: dict[str, str] = {}
+    with contextlib.suppress(FileNotFoundError), standing_in(workspace, LOOSE) as way:
+        (other / LOOSE).mkdir(parents=True, mode=0o700)
+        for one in tree.copy(way.fd, other / LOOSE, _nothing):
+            left_out[f"an unnamed file, {one.path}"] = one.why
     for guest, place in _PLACES.items():
         (other / place).mkdir(parents=True, exist_ok=True, mode=0o700)
         hidden = is_hidden if place == "." else _nothing
@@ -64,6 +70,15 @@ def copy_files(workspace: Path, other: Path) -> dict[str, str]:
             for one in tree.copy(way.fd, other / place, hidden):
                 left_out[one.path if place == "." else f"{guest}/{one.path}"] = one.why
     return left_out
+
+
+def copy_earlier(workspace: Path, other: Path, last: int, names: Mapping[str, str]) -> None:
+    """Give another workspace, which has the files, their earlier versions up to a commit, too.
+
+    What can't be had is not known there; that is no reason to fail.
+    """
+    with contextlib.suppress(OSError), standing_in(workspace, KEPT) as way:
+        inherit(way.fd, other / KEPT, last, names)
 
 
 def _nothing(_: str) -> bool:

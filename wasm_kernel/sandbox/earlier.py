@@ -36,16 +36,16 @@ class EarlierFiles:
         self._told: set[str] = set()
         self._troubled = False
 
-    def begin(self, history: History, *, anew: bool) -> None:
+    def begin(self, history: History) -> None:
         """Keep what changes from now on, for a history that this process alone has.
 
-        What an earlier process kept for it is used, unless the history begins `anew`, or is a fork.
+        What was kept for it before is used, unless the history is empty.
         """
         self.versions = self._own
-        if anew:
-            self._own.clear(history.last)
-        else:
+        if history.commits:
             self._own.load(history.last)
+        else:
+            self._own.clear()
 
     def taken(self, history: History) -> list[str]:
         """A commit was taken: what the user must be told of what changed before it."""

@@ -96,7 +96,7 @@ class Forking(abc.ABC):
             ForkError: the session can't be forked.
         """
         timeline = self._life.settle()
-        with planned(timeline.history, reseed=not deterministic) as plan:
+        with planned(timeline, reseed=not deterministic) as plan:
             yield plan
 
     def _make(self, n: int, made: list[Self], *, reseed: bool) -> None:

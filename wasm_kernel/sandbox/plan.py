@@ -10,25 +10,27 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from wasm_kernel.engine.content import share
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import SUFFIX
-from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.claim import leave_fork
 from wasm_kernel.sandbox.copying import (
     OpenThere,
+    copy_earlier,
     copy_files,
     discard,
-    inventory,
     names_in,
     standing_in,
 )
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,17 @@ class Plan:
 
 
 @contextlib.contextmanager
-def planned(history: History, *, reseed: bool) -> Iterator[Plan]:
+def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
     """How a fork is made of what is on disk, while a block lasts in which nothing of it goes.
 
     Raises:
         ForkError: not everything is on disk.
     """
+    history = timeline.history
     if history.waiting or not history.on_disk:
         raise ForkError("the variables of this session are not saved to disk")
     with history.still() as mark:
-        yield Plan(mark, reseed, tuple(inventory(history)))
+        yield Plan(mark, reseed, timeline.inventory())
 
 
 def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:
@@ -101,6 +104,7 @@ def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:
     try:
         left_out = copy_files(workspace, other)
         names = names_in(other, workspace, plan.inventory)
+        copy_earlier(workspace, other, plan.mark.after, names)
         history = other / HISTORY
         history.mkdir(mode=0o700)
         Origin(plan.mark.after, plan.reseed, names).write(history)

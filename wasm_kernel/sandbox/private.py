@@ -17,5 +17,11 @@ SITE = f"{PACKAGES}/site-packages"
 FETCHED = f"{PRIVATE}/fetched"
 """Where packages lie before they are checked, out of the guest's sight."""
 
+KEPT = f"{PRIVATE}/files"
+"""Earlier versions of the workspace's files."""
+
+LOOSE = f"{PRIVATE}/loose"
+"""Files that the guest has open and that have no name any more."""
+
 HISTORY = f"{PRIVATE}/history"
 """The history of the guest's memory, below the workspace."""

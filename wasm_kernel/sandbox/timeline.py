@@ -17,6 +17,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Claim, Resume
+from wasm_kernel.sandbox.copying import OpenThere, inventory
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.earlier import EarlierFiles
@@ -78,7 +79,7 @@ class Timeline:
             history = self._inherit(self._inherited)
         else:
             history = self._found(image)
-        self.files.begin(history, anew=self._inherited is not None or not history.commits)
+        self.files.begin(history)
         self._claim.settled()
         return history
 
@@ -215,6 +216,10 @@ class Timeline:
             raise ForkError("its beginning could not be kept")
         copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
         recorder.catch_up(_SAVE_SECONDS if copies is None else copied)
+
+    def inventory(self) -> tuple[OpenThere, ...]:
+        """What was open at any commit."""
+        return tuple(inventory(self.history, self.files.versions.record.twins))
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:

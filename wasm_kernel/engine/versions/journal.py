@@ -25,7 +25,7 @@ from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.errors import HistoryError
 
 VERSION = 1
-_NAME = "journal"
+NAME = "journal"
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 Line = dict[str, Any]
@@ -36,7 +36,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder / _NAME
+        self._path = folder / NAME
         self._descriptor = -1
 
     def read(self) -> list[Line]:
@@ -47,14 +47,9 @@ class Journal:
             OSError: it can't be read.
         """
         try:
-            data = self._path.read_bytes()
+            return read(self._path.read_bytes())
         except FileNotFoundError:
             return []
-        whole, _, _ = data.rpartition(b"\n")
-        lines = [_parsed(line) for line in whole.split(b"\n")]
-        if lines[0].get("versions") != VERSION:
-            raise HistoryError("the record of earlier files has another version")
-        return lines
 
     def write(self, complete: int, lines: Iterable[Line]) -> None:
         """Write it anew.
@@ -90,6 +85,19 @@ class Journal:
         """Remove it."""
         self.close()
         self._path.unlink(missing_ok=True)
+
+
+def read(data: bytes) -> list[Line]:
+    """The lines of a journal.
+
+    Raises:
+        HistoryError: it is damaged, or of another version.
+    """
+    whole, _, _ = data.rpartition(b"\n")
+    lines = [_parsed(line) for line in whole.split(b"\n")]
+    if lines[0].get("versions") != VERSION:
+        raise HistoryError("the record of earlier files has another version")
+    return lines
 
 
 def _written(line: Line) -> bytes:

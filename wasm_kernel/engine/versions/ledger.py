@@ -8,7 +8,7 @@ after that; where it did not, it holds it still.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from wasm_kernel.engine.versions.was import Entry, File, Unkept, Was
@@ -84,6 +84,16 @@ class Ledger:
             if index:
                 folded.add(replace(entry, since=known[index - 1]))
         return folded
+
+    def renamed(self, names: Mapping[str, str]) -> Ledger:
+        """The same of copies of the files, whose identities are others."""
+        renamed = Ledger(self.complete)
+        for entry in self:
+            was = entry.was
+            if isinstance(was, File):
+                was = replace(was, identity=names.get(was.identity, ""))
+            renamed.add(replace(entry, was=was))
+        return renamed
 
     def cut(self, last: int) -> Ledger:
         """The same where commits after `last` were lost: what changed since changed after it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from wasm_kernel.engine.versions.journal import Journal, Line
@@ -45,15 +45,22 @@ class Record:
         self.begin(last, known=False)
         try:
             lines = self._journal.read()
-            if lines:
-                self._ledger = self._read(lines).cut(last)
         except OSError as problem:
             self.trouble = problem
             return False
         except _DAMAGED:
+            return False
+        return bool(lines) and self.take_over(lines)
+
+    def take_over(self, lines: list[Line]) -> bool:
+        """Begin with what a journal says; False where that makes no sense."""
+        last = self.since
+        try:
+            self._ledger = self._read(lines).cut(last)
+        except _DAMAGED:
             self.begin(last, known=False)
             return False
-        return bool(lines)
+        return True
 
     def _read(self, lines: list[Line]) -> Ledger:
         ledger = Ledger(int(lines[0]["complete"]))
@@ -110,6 +117,10 @@ class Record:
         """A path does not matter any more."""
         self._ledger.forget(path)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """The files have other identities here."""
+        self._ledger = self._ledger.renamed(names)
+
     def fold(self, commits: Collection[int]) -> None:
         """Let go of what no commit needs. Call `write`."""
         self._ledger = self._ledger.folded(commits)
@@ -153,6 +164,11 @@ class Record:
         self.begin(self.since, known=False)
         with contextlib.suppress(OSError):
             self._journal.clear()
+
+    def twins(self, identity: str) -> set[str]:
+        """All that name the same file."""
+        first = self.first_twin(identity)
+        return {identity, first, *(one for one in self._twins if self.first_twin(one) == first)}
 
     def close(self) -> None:
         """Give the journal's file back."""
