@@ -1,0 +1,213 @@
+"""What pickling gets wrong or refuses comes back exactly: after an undo, and in another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.sandbox.claim import Resume
+
+
+@dataclass(frozen=True)
+class Thing:
+    """`made` makes it, `used` uses it up, and `told` prints what must be as it was."""
+
+    made: str
+    used: str
+    told: str
+    says: str
+
+
+THINGS = {
+    "a half-consumed generator": Thing(
+        "g = (i * i for i in range(10)); next(g); _ = next(g)",
+        "list(g)",
+        "print(list(g))",
+        "[4, 9, 16, 25, 36, 49, 64, 81]",
+    ),
+    "a generator that waits in a try": Thing(
+        "def gen():\n    try:\n        yield 1; yield 2\n    finally:\n        print('end')\n"
+        "g = gen(); _ = next(g)",
+        "g.close()",
+        "print(next(g)); g.close()",
+        "2\nend",
+    ),
+    "a database in memory with an open transaction": Thing(
+        "import sqlite3; c = sqlite3.connect(':memory:'); _ = c.execute('create table t(a)')\n"
+        "c.commit(); _ = c.execute('insert into t values (1)')",
+        "c.commit(); c.close()",
+        "print(c.in_transaction, c.execute('select * from t').fetchall()); c.rollback()\n"
+        "print(c.execute('select * from t').fetchall())",
+        "True [(1,)]\n[]",
+    ),
+    "a cursor in the middle of its rows": Thing(
+        "import sqlite3; c = sqlite3.connect(':memory:')\n"
+        "q = c.execute('with recursive n(a) as (select 1 union all select a + 1 from n where a < 9)"
+        " select a from n'); _ = q.fetchmany(6)",
+        "q.fetchall(); c.close()",
+        "print(q.fetchall())",
+        "[(7,), (8,), (9,)]",
+    ),
+    "a database in a file with an open transaction": Thing(
+        "import sqlite3; c = sqlite3.connect('/app/db'); _ = c.execute('create table t(a)')\n"
+        "c.commit(); _ = c.execute('insert into t values (1)')",
+        "x = 1",
+        "c.commit(); print(sqlite3.connect('/app/db').execute('select * from t').fetchall())",
+        "[(1,)]",
+    ),
+    "a lambda": Thing("k = 3; f = lambda x: x * k", "f = None", "print(f(14))", "42"),
+    "a closure that counts": Thing(
+        "def counter():\n    n = 0\n    def step():\n        nonlocal n\n        n += 1\n"
+        "        return n\n    return step\nstep = counter(); step(); _ = step()",
+        "[step() for _ in range(10)]",
+        "print(step())",
+        "3",
+    ),
+    "an open file in mid-read": Thing(
+        "_ = open('/app/text', 'w').write('one\\ntwo\\nthree\\n'); f = open('/app/text')\n"
+        "_ = f.readline()",
+        "f.read(); f.close()",
+        "print(f.readline().strip(), f.tell(), f.closed)",
+        "two 8 False",
+    ),
+    "an open file with unwritten text": Thing(
+        "f = open('/app/late', 'w'); _ = f.write('half')",
+        "_ = f.seek(0)",
+        "_ = f.write(' and half'); f.close(); print(open('/app/late').read())",
+        "half and half",
+    ),
+    "an unlinked temporary file": Thing(
+        "import tempfile; t = tempfile.TemporaryFile('w+'); _ = t.write('kept'); t.flush()",
+        "_ = t.write(' and changed'); t.flush(); t.close()",
+        "_ = t.seek(0); print(t.read())",
+        "kept",
+    ),
+    "the state of random and numpy": Thing(
+        "import random, numpy as np; rng = np.random.default_rng(7); random.seed(7)\n"
+        "np.random.seed(7); a = random.getstate(), np.random.get_state()[2], "
+        "rng.bit_generator.state",
+        "random.random(); np.random.rand(100); rng.random(3)",
+        "b = random.getstate(), np.random.get_state()[2], rng.bit_generator.state\n"
+        "print(a == b, random.random(), np.random.rand(), rng.random())",
+        "True 0.32383276483316237 0.07630828937395717 0.625095466604667",
+    ),
+    "an attribute set on a module": Thing(
+        "import math; math.answer = 42", "del math.answer", "print(math.answer)", "42"
+    ),
+    "a patched module": Thing(
+        "import json; json.dumps = lambda x: 'mine'",
+        "import importlib; json = importlib.reload(json)",
+        "print(json.dumps(1), __import__('json').dumps(1))",
+        "mine mine",
+    ),
+    "a lock that is held": Thing(
+        "import threading; lock = threading.Lock(); _ = lock.acquire()",
+        "lock.release()",
+        "print(lock.locked(), lock.acquire(blocking=False)); lock.release(); print(lock.locked())",
+        "True False\nFalse",
+    ),
+    "aliased objects": Thing(
+        "a = [1]; b = {'a': a, 'self': None}; b['self'] = b; a.append(b)",
+        "a = list(a); b = dict(b)",
+        "print(b['a'] is a, b['self'] is b, a[1] is b, a[1]['self']['a'] is a)",
+        "True True True True",
+    ),
+    "views of one array": Thing(
+        "import numpy as np; a = np.arange(6); v = a[::2]; m = memoryview(a)",
+        "v = v.copy(); a = a + 1; del m",
+        "v[0] = 9; print(a.tolist(), v.base is a, m[0])",
+        "[9, 1, 2, 3, 4, 5] True 9",
+    ),
+    "a half-used iterator": Thing(
+        "z = zip('abc', iter([1, 2, 3])); _ = next(z)\n"
+        "import itertools; t, u = itertools.tee(iter('xyz')); _ = next(t)",
+        "list(z), list(t), list(u)",
+        "print(list(z), list(t), list(u))",
+        "[('b', 2), ('c', 3)] ['y', 'z'] ['x', 'y', 'z']",
+    ),
+    "a class redefined under living instances": Thing(
+        "class A:\n    def who(self): return 'first'\nold = A()\n"
+        "class A:\n    def who(self): return 'second'\nnew = A()",
+        "old.__class__ = A; del new",
+        "print(old.who(), new.who(), isinstance(old, A), type(old) is type(new))",
+        "first second False False",
+    ),
+    "weak references": Thing(
+        "import weakref\nclass W: pass\nw = W(); r = weakref.ref(w); d = weakref.WeakSet([w])",
+        "del w",
+        "print(r() is w, w in d); del w; print(r(), len(d))",
+        "True True\nNone 0",
+    ),
+    "objects of C libraries in mid-work": Thing(
+        "import hashlib, zlib; h = hashlib.sha256(b'a'); z = zlib.decompressobj()\n"
+        "data = zlib.compress(b'one two three'); first = z.decompress(data[:9])",
+        "h.update(b'x'); z.flush()",
+        "h.update(b'b'); print(h.hexdigest() == hashlib.sha256(b'ab').hexdigest())\n"
+        "print((first + z.decompress(data[9:])).decode())",
+        "True\none two three",
+    ),
+    "a suspended coroutine": Thing(
+        "import types\n@types.coroutine\ndef wait():\n    return (yield 'waits')\n"
+        "async def job():\n    return 'got ' + await wait()\nj = job(); _ = j.send(None)",
+        "j.close()",
+        "try: j.send('it')\nexcept StopIteration as end: print(end.value)",
+        "got it",
+    ),
+    "an exception with its frames": Thing(
+        "def fail(n):\n    local = n * 2\n    raise ValueError(n)\n"
+        "try: fail(21)\nexcept ValueError as e: kept = e",
+        "kept = None",
+        "print(kept.__traceback__.tb_next.tb_frame.f_locals['local'], kept.args)",
+        "42 (21,)",
+    ),
+    "a cache and its counts": Thing(
+        "import functools\n@functools.cache\ndef f(x): return object()\none = f(1); _ = f(1)",
+        "f.cache_clear()",
+        "print(f(1) is one, f.cache_info().hits)",
+        "True 2",
+    ),
+    "a compiled pattern's scanner": Thing(
+        "import re; s = re.finditer(r'\\d', 'a1b2c3'); _ = next(s)",
+        "list(s)",
+        "print([m[0] for m in s])",
+        "['2', '3']",
+    ),
+}
+
+
+@pytest.fixture
+def workspace(warm: None, tmp_path: Path) -> Path:
+    return tmp_path / "app"
+
+
+def opened(workspace: Path) -> BaseSandbox:
+    return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
+
+
+def says(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS.keys())
+def test_it_comes_back_exactly(workspace: Path, thing: Thing) -> None:
+    with opened(workspace) as sandbox:
+        says(sandbox, thing.made)
+        says(sandbox, thing.used)
+        sandbox.undo()
+        assert says(sandbox, thing.told) == thing.says
+        sandbox.undo(files=True)
+    with opened(workspace) as another:
+        assert says(another, thing.told) == thing.says
+
+
+@pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS.keys())
+def test_it_comes_back_exactly_after_a_trap(workspace: Path, thing: Thing) -> None:
+    with opened(workspace) as sandbox:
+        says(sandbox, thing.made)
+        assert sandbox.execute(f"{thing.used}\nimport os; os._exit(3)").error is not None
+        assert says(sandbox, thing.told) == thing.says
