@@ -266,6 +266,44 @@ def test_a_file_that_was_made_again_before_the_fork_is_not_the_one_of_older_stat
     assert error.ename == "OSError"
 
 
+def test_a_file_without_a_name_is_the_fork_s_own(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute(
+        "import os; f = open('f', 'w+'); _ = f.write('unnamed'); f.flush(); os.unlink('f')"
+    )
+    fork = forked(parent)
+    fork.execute("_ = f.write(' fork'); f.flush()")
+    parent.execute("_ = f.write(' parent'); f.flush()")
+    assert says(fork, "f.seek(0); print(f.read())") == "unnamed fork"
+    assert says(parent, "f.seek(0); print(f.read())") == "unnamed parent"
+    (grandchild,) = fork.fork()
+    assert says(grandchild, "f.seek(0); print(f.read())") == "unnamed fork"
+    grandchild.close()
+
+
+def test_an_open_file_that_an_undo_brought_back_is_open_in_a_fork(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
+    parent.execute("import os; open('g', 'w').write('new'); os.replace('g', 'f')")
+    assert parent.execute("%undo --files").success
+    assert says(parent, "f.seek(0); print(f.read())") == "old"
+    assert says(forked(parent), "f.seek(0); print(f.read())") == "old"
+
+
+def test_a_fork_brings_back_files_from_before_it_was_forked(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("open('f', 'w').write('one')")
+    parent.execute("open('f', 'w').write('two')")
+    fork = forked(parent)
+    fork.execute("open('f', 'w').write('three')")
+    assert fork.execute("%undo --files").success
+    assert (fork.workspace / "f").read_text() == "two"
+    assert fork.execute("%undo --files").success
+    assert (fork.workspace / "f").read_text() == "one"
+    assert (parent.workspace / "f").read_text() == "two"
+
+
 def test_mounted_folders_are_the_same_for_both(
     opened: Opening, forked: Forking, tmp_path: Path
 ) -> None:
