@@ -299,9 +299,10 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
     sandbox.execute("x = 1; y = 1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder, "gather", _no_memory)
-        assert sandbox.execute("x = 2").success
-    result = sandbox.execute("y = 2")
+        result = sandbox.execute("x = 2")
+    assert result.success
     assert "In[2] (x = 2) could not be kept" in result.stderr
+    assert sandbox.execute("y = 2").stderr == ""
     sandbox.execute(TRAP)
     assert says(sandbox, "print(x, y)") == "2 2"
 

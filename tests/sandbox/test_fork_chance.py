@@ -1,0 +1,108 @@
+"""Chance in forks: other numbers than in the parent and each other, unless asked for the same."""
+
+from __future__ import annotations
+
+from tests.sandbox.forks import Forking, says
+from wasm_kernel import BaseSandbox
+
+CHANCE = """
+import random, sqlite3, uuid, numpy as np
+own, rng, legacy = random.Random(5), np.random.default_rng(5), np.random.RandomState(5)
+class Mine(random.Random): pass
+mine, seeded = Mine(5), np.random.Generator(np.random.SFC64(5)); np.random.seed(5); random.seed(5)
+_ = (legacy.standard_normal(), np.random.standard_normal(), own.gauss(), random.gauss())
+def draw(): return [
+    random.random(), random.gauss(), own.random(), own.gauss(), mine.random(),
+    np.random.random(), np.random.standard_normal(), legacy.random(), legacy.standard_normal(),
+    rng.random(), rng.integers(2**60), seeded.random(), rng.spawn(1)[0].random(),
+    np.random.get_state()[1][0], uuid.uuid4().int, uuid.uuid1().int, uuid.uuid7().int % 2**60,
+    sqlite3.connect(':memory:').execute('select random()').fetchone()[0],
+]
+"""
+DRAW = "print([float(x) for x in draw()])"
+
+
+def test_forks_draw_other_numbers_than_their_parent_and_each_other(parent: BaseSandbox) -> None:
+    parent.execute(CHANCE)
+    forks = parent.fork(3)
+    try:
+        drawn = [eval(says(sandbox, DRAW)) for sandbox in (parent, *forks)]
+    finally:
+        for fork in forks:
+            fork.close()
+    same = [n for n, values in enumerate(zip(*drawn, strict=True)) if len(set(values)) < 4]
+    assert same == []
+
+
+def test_the_parent_goes_on_with_its_own_numbers(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("import random; random.seed(5)")
+    forked(parent)
+    assert says(parent, "print(random.random())") == "0.6229016948897019"
+
+
+def test_generators_keep_their_identity(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute(CHANCE + "\nboth = [rng, rng]; bits = rng.bit_generator")
+    fork = forked(parent)
+    tell = "print(both[0] is both[1] is rng, rng.bit_generator is bits, type(mine).__name__)"
+    assert says(fork, tell) == "True True Mine"
+
+
+def test_deterministic_forks_draw_the_same_numbers(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("import random, numpy as np; rng = np.random.default_rng()")
+    draw = "print(random.random(), np.random.random(), rng.random())"
+    one, two = (forked(parent, deterministic=True) for _ in range(2))
+    assert says(one, draw) == says(two, draw) == says(parent, draw)
+
+
+def test_a_deterministic_fork_of_another_fork_has_that_fork_s_seeds(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("import random")
+    child = forked(parent)
+    grandchild = forked(child, deterministic=True)
+    draw = "print(random.random())"
+    assert says(grandchild, draw) == says(child, draw) != says(parent, draw)
+
+
+def test_going_back_beyond_the_fork_draws_other_numbers_too(parent: BaseSandbox) -> None:
+    parent.execute("import random")
+    parent.execute("x = 1")
+    forks = parent.fork(2)
+    try:
+        drawn = []
+        for fork in forks:
+            fork.undo(1)
+            drawn.append(says(fork, "print(random.random())"))
+            fork.undo(1)
+            assert says(fork, "print(random.random())") == drawn[-1]
+    finally:
+        for fork in forks:
+            fork.close()
+    parent.undo(1)
+    assert len({*drawn, says(parent, "print(random.random())")}) == 3
+
+
+def test_a_broken_random_module_does_not_keep_the_rest_from_being_reseeded(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute(
+        "import random, numpy as np, sys, tempfile, uuid\n"
+        "rng = np.random.default_rng(5); random.seed = None; random._inst.seed = 3\n"
+        "class Wild(random.Random):\n"
+        "    def seed(self, *a): 1/0\n"
+        "    def __setattr__(self, *a): 1/0\n"
+        "try: wild = Wild.__new__(Wild)\nexcept ZeroDivisionError: pass\n"
+        "del sys.modules['uuid'], tempfile._name_sequence"
+    )
+    draw = "print(rng.random(), random.random(), np.random.random())"
+    forks = [says(forked(parent), draw).split() for _ in range(2)]
+    assert all(a != b for a, b in zip(*forks, strict=True))
+
+
+def test_reseeding_writes_to_few_pages(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = [[i] for i in range(300_000)]; import numpy as np")
+    fork = forked(parent)
+    sizes = {state.label: state.bytes for state in fork.checkpoints()}
+    (reseeded,) = [size for label, size in sizes.items() if "fresh seeds" in label]
+    assert reseeded < 4 << 20
+    assert max(sizes.values()) > 20 << 20
