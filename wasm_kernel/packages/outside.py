@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.confinement.porter import Duty, Porter, PorterError, Stopped, Tell
 from wasm_kernel.errors import PackageError
-from wasm_kernel.packages.offer import Fetch
+
+if TYPE_CHECKING:
+    from wasm_kernel.packages.offer import Fetch
 
 DUTY = "fetch packages"
 _WISHES_MOST = 100

@@ -34,7 +34,6 @@ from wasm_kernel.frontends.jupyter.forking import FORK, fork_errand, forking
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.packages.offer import offer_pip, refuse_pip
 from wasm_kernel.packages.outside import DUTY, fetching
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.claim import Resume
@@ -148,6 +147,8 @@ class WasmKernelApp(JupyterApp):
 
     def _offer(self, sandbox: BaseSandbox, session: Session, enclosure: Enclosure) -> None:
         """Let cells have the host do what reaches beyond them."""
+        from wasm_kernel.packages.offer import offer_pip, refuse_pip
+
         if self.settings.pip:
             offer_pip(sandbox, enclosure.fetch)
         else:
