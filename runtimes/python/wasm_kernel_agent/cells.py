@@ -101,6 +101,9 @@ def settle(shell: Any) -> None:
     sys.displayhook = sys.__displayhook__
     shell.displayhook.finish_displayhook()
     shell.display_trap._nested_level = 0
+    tracebacks = shell.InteractiveTB
+    if tracebacks.pdb is not None and "stop_here" in vars(tracebacks.pdb):
+        tracebacks.pdb = None  # a debugger that was interrupted never stops again
     if shell.builtin_trap._nested_level:
         shell.builtin_trap._nested_level = 0
         shell.builtin_trap.deactivate()

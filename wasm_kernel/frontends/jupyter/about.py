@@ -41,6 +41,7 @@ def kernel_info() -> dict[str, Any]:
         "banner": f"Python {version} in a WebAssembly sandbox (wasm-kernel {__version__})",
         "help_links": [{"text": text, "url": url} for text, url in _LINKS],
         "supported_features": [],
+        "debugger": False,
         "language_info": {
             "name": "python",
             "version": version,

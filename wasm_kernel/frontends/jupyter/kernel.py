@@ -22,6 +22,7 @@ from wasm_kernel.frontends.jupyter.comms import CommKernel, header_of
 from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
+from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.sandbox.frames import Error, Stream, plain
 from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -59,6 +60,7 @@ class WasmKernel(CommKernel):
         self.mode = mode
         self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._usage = Usage(sandbox.policy)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         self._stdin = StdinChannel(self.stdin_socket, self._session)
 
@@ -121,6 +123,7 @@ class WasmKernel(CommKernel):
             return self._failed(listener, messages.own_error(type(problem).__name__, str(problem)))
         listener.finish()
         self.end_refused(listener)
+        self._usage.note(result)
         if self._ending:
             await self._end()
         count = messages.count_of(result.reply)
@@ -266,6 +269,10 @@ class WasmKernel(CommKernel):
 
     def post_handler_hook(self) -> None:
         """See `pre_handler_hook`."""
+
+    async def usage_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Tell a resource monitor what the process and the guest use."""
+        self.answer(stream, "usage_reply", self._usage.reply(), parent, ident)
 
     # -- the end
 

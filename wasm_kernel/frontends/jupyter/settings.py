@@ -22,6 +22,7 @@ from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, described
 from wasm_kernel.policy_file import policy_of, read
 from wasm_kernel.sandbox.claim import Resume
 
+NOTEBOOK_ENVIRONMENT = "JPY_SESSION_NAME"
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
 
@@ -75,6 +76,12 @@ class _Session(Configurable):
         "without anything that runs, loads or reaches out of its output. static: text and raster "
         "images. trusted: everything as the cell made it, whose scripts then run in the front end "
         "with the rights of its user.",
+    )
+    tell_notebook = Bool(
+        False,
+        config=True,
+        help="Whether cells see the path of their notebook in $JPY_SESSION_NAME, where Jupyter's "
+        "server tells it to the kernel. It may name folders of the host.",
     )
     pip = Bool(
         True,
@@ -135,6 +142,9 @@ class _Session(Configurable):
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
+        notebook = os.environ.get(NOTEBOOK_ENVIRONMENT)
+        if self.tell_notebook and notebook:
+            values["env"] = {NOTEBOOK_ENVIRONMENT: notebook, **values["env"]}
         try:
             return policy_of(values)
         except PolicyError as problem:

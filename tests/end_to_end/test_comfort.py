@@ -1,0 +1,373 @@
+"""What people expect of a Python kernel: magics, debugger, figures, tables, tracebacks."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.driving import Notebook, opened
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """The kernel is found by its name."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    with opened(cwd=tmp_path_factory.mktemp("notebook")) as notebook:
+        yield notebook
+
+
+@pytest.fixture
+def nb(shared: Notebook) -> Notebook:
+    """One kernel for all tests, its names cleared."""
+    shared.run("%reset -f\nimport os; os.chdir('/app')")
+    return shared
+
+
+def size_of(png: str) -> tuple[int, int]:
+    """Width and height of a PNG, in pixels."""
+    data = base64.b64decode(png)
+    assert data.startswith(PNG)
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+# Variables, files, history
+
+
+def test_env_shows_sets_and_expands(nb: Notebook) -> None:
+    assert nb.run("%env GREETING=hello").stream() == "env: GREETING=hello\n"
+    assert nb.run("%env GREETING").data("text/plain") == ["'hello'"]
+    assert nb.run("%set_env TWICE {1 + 1}").stream() == "env: TWICE=2\n"
+    assert nb.run("import os; os.environ['TWICE']").data("text/plain") == ["'2'"]
+
+
+def test_who_lists_the_users_own_names(nb: Notebook) -> None:
+    nb.run("apple = 1; pear = 'x'")
+    assert nb.run("%who_ls").data("text/plain") == ["['apple', 'os', 'pear']"]
+    assert nb.run("%who int").stream().split() == ["apple"]
+    assert "pear       str       x" in nb.run("%whos").stream()
+
+
+def test_writefile_run_load_and_cat(nb: Notebook) -> None:
+    nb.run("%%writefile tool.py\ndef double(n):\n    return n * 2\nvalue = double(21)")
+    assert nb.run("%run tool.py\nvalue").data("text/plain") == ["42"]
+    [payload] = nb.run("%load tool.py").reply["payload"]
+    assert payload["source"] == "set_next_input"
+    assert payload["replace"] is True
+    assert payload["text"].startswith("# %load tool.py\ndef double")
+    assert nb.run("%%writefile -a tool.py\nmore = 1").stream() == "Appending to tool.py\n"
+    assert nb.run("%cat tool.py").stream().endswith("more = 1\n")
+
+
+def test_history_recall_rerun_macro_and_save(nb: Notebook) -> None:
+    first = nb.run("print('one')").reply["execution_count"]
+    assert nb.run(f"%history {first}").stream() == "print('one')\n"
+    [payload] = nb.run(f"%recall {first}").reply["payload"]
+    assert payload == {"source": "set_next_input", "text": "print('one')", "replace": False}
+    assert nb.run(f"%rerun {first}").stream().endswith("one\n")
+    nb.run(f"%macro -q again {first}")
+    assert nb.run("again").stream() == "one\n"
+    assert "were written to file `out.py`" in nb.run(f"%save -f out.py {first}").stream()
+
+
+def test_prun_pages_its_table(nb: Notebook) -> None:
+    assert "function calls" in nb.run("%prun sum(range(10))").page
+
+
+def test_time_and_timeit_measure(nb: Notebook) -> None:
+    timed = nb.run("%time 40 + 2")
+    assert timed.data("text/plain") == ["42"]
+    assert "Wall time" in timed.stream()
+    assert "per loop" in nb.run("%timeit -n 2 -r 2 sum(range(9))").stream()
+    assert "CPU times" in nb.run("%%time\nx = 1").stream()
+
+
+def test_capture_keeps_all_that_a_cell_shows(nb: Notebook) -> None:
+    cell = "%%capture got\nimport sys\nprint('a'); print('b', file=sys.stderr)\ndisplay(1)\n2"
+    captured = nb.run(cell)
+    assert captured.kinds == []
+    assert nb.run("got.stdout, got.stderr, len(got.outputs)").data("text/plain") == [
+        "('a\\n', 'b\\n', 2)"
+    ]
+    assert nb.run("got.show()").stream("stderr") == "b\n"
+
+
+def test_precision_and_config_change_how_values_show(nb: Notebook) -> None:
+    assert nb.run("%precision 2\n3.14159").data("text/plain") == ["3.14"]
+    nb.run("%precision")
+    nb.run("%config InteractiveShell.ast_node_interactivity = 'all'")
+    assert nb.run("1\n2").data("text/plain") == ["1", "2"]
+    nb.run("%config InteractiveShell.ast_node_interactivity = 'last_expr'")
+
+
+def test_autoreload_takes_a_changed_module(nb: Notebook) -> None:
+    nb.run("%%writefile changing.py\ndef value(): return 1")
+    nb.run("%load_ext autoreload\n%autoreload 2\nimport changing")
+    assert nb.run("changing.value()").data("text/plain") == ["1"]
+    nb.run("import time; time.sleep(1.1)\nopen('changing.py', 'w').write('def value(): return 22')")
+    assert nb.run("changing.value()").data("text/plain") == ["22"]
+    nb.run("%autoreload 0")
+
+
+# Help
+
+
+def test_question_marks_page_signature_docstring_and_source(nb: Notebook) -> None:
+    nb.run("def area(a, b=2):\n    'How large.'\n    return a * b")
+    page = nb.run("area?").page
+    assert "area(a, b=2)" in page
+    assert "How large." in page
+    assert "return a * b" in nb.run("area??").page
+    assert "text/html" not in str(nb.run("area?").reply["payload"])  # as under ipykernel
+    assert "area" in nb.run("are*?").page
+    assert "not found" in nb.run("nonesuch?").stream()
+    assert "def area" in nb.run("%psource area").page
+
+
+def test_help_asks_and_answers(nb: Notebook) -> None:
+    shown = nb.run("help()", ["len", "q"])
+    assert shown.asked == ["help> ", "help> "]
+    assert "len(obj, /)" in shown.stream()
+
+
+# Debugging
+
+
+def test_debug_after_an_error_walks_its_frames(nb: Notebook) -> None:
+    nb.run("def inner(n):\n    return 1 / n\ndef outer():\n    m = 5\n    return inner(0)")
+    assert "ZeroDivisionError" in nb.run("outer()").traceback
+    shown = nb.run("%debug", ["p n", "up", "p m", "ll", "q"])
+    assert shown.asked == ["ipdb> "] * 5
+    assert "\n0\n" in "\n" + shown.stream()
+    assert "\n5\n" in shown.stream()
+    assert shown.stream().count("return inner(0)") >= 2
+    assert shown.reply["status"] == "ok"
+
+
+def test_breakpoint_stops_and_goes_on(nb: Notebook) -> None:
+    nb.run("def work():\n    z = 3\n    breakpoint()\n    return z")
+    shown = nb.run("work()", ["p z + 1", "n", "z = 40", "c"])
+    assert "4\n" in shown.stream()
+    assert shown.data("text/plain") == ["40"]
+
+
+@pytest.mark.parametrize("code", ["breakpoint()", "import pdb; pdb.set_trace()", "%debug 1 + 1"])
+def test_an_interrupt_ends_the_debugger_and_its_cell(nb: Notebook, code: str) -> None:
+    shown = nb.run(f"{code}\nafter = 1", ["p 1"], interrupt=True)
+    assert len(shown.asked) == 2
+    assert nb.run("40 + 2").data("text/plain") == ["42"]
+
+
+def test_pdb_opens_the_debugger_at_an_error(nb: Notebook) -> None:
+    nb.run("%pdb on")
+    shown = nb.run("1 / 0", ["p 7 * 6", "q"])
+    assert "ZeroDivisionError" in shown.traceback
+    assert "42\n" in shown.stream()
+    nb.run("%pdb off")
+    assert nb.run("1 / 0").asked == []
+
+
+# Tracebacks and warnings
+
+
+def test_a_traceback_shows_the_source_of_earlier_cells(nb: Notebook) -> None:
+    defined = nb.run("def earlier():\n    return 1 / 0").reply["execution_count"]
+    text = nb.run("earlier()").traceback
+    assert f"Cell In[{defined}], line 2, in earlier()" in text
+    assert "----> 2     return 1 / 0" in text
+
+
+def test_xmode_and_tb_change_how_errors_show(nb: Notebook) -> None:
+    nb.run("%xmode Minimal")
+    assert nb.run("1 / 0").traceback.strip() == "ZeroDivisionError: division by zero"
+    nb.run("%xmode Context")
+    assert "---->" in nb.run("%tb").traceback
+
+
+def test_a_warning_is_shown_once_and_on_stderr(nb: Notebook) -> None:
+    cell = "import warnings\nfor _ in range(3): warnings.warn('careful')"
+    assert nb.run(cell).stream("stderr").count("UserWarning: careful") == 1
+    assert nb.run("import logging; logging.error('oh')").stream("stderr") == "ERROR:root:oh\n"
+
+
+def test_exit_by_sys_exit_leaves_the_kernel(nb: Notebook) -> None:
+    assert nb.run("import sys; sys.exit(3)").reply["ename"] == "SystemExit"
+    assert nb.run("1").data("text/plain") == ["1"]
+
+
+# Input
+
+
+def test_input_and_getpass_ask(nb: Notebook) -> None:
+    shown = nb.run("import getpass\ninput('name? '), getpass.getpass()", ["Jo", "secret"])
+    assert shown.asked == ["name? ", "Password: "]
+    assert shown.data("text/plain") == ["('Jo', 'secret')"]
+
+
+# Displays, figures, tables
+
+
+def test_a_display_is_updated_in_place(nb: Notebook) -> None:
+    shown = nb.run("h = display('a', display_id='x'); h.update('b')")
+    assert shown.kinds == ["display_data", "update_display_data"]
+    assert shown.data("text/plain") == ["'a'", "'b'"]
+
+
+def test_progress_is_written_as_it_happens(nb: Notebook) -> None:
+    cell = (
+        "import time\nfor i in range(3):\n    print(i, end='\\r', flush=True)\n    time.sleep(.2)"
+    )
+    assert nb.run(cell).stream() == "0\r1\r2\r"
+
+
+@pytest.fixture
+def figures(nb: Notebook) -> Iterator[Notebook]:
+    """Figures as at the start, also afterwards."""
+    nb.run(PLOT)
+    yield nb
+    nb.run(
+        "%config InlineBackend.figure_formats = ['png']\n"
+        "%config InlineBackend.print_figure_kwargs = {'bbox_inches': 'tight'}\n"
+        "%config InlineBackend.close_figures = True\n"
+        "%config InlineBackend.rc = {}\n"
+        "import matplotlib.pyplot as plt\nplt.rcdefaults(); plt.close('all')\n%matplotlib inline"
+    )
+
+
+def test_figures_take_the_formats_of_the_inline_backend(figures: Notebook) -> None:
+    plain = size_of(figures.run(PLOT).data("image/png")[0])
+    figures.run("%config InlineBackend.figure_format = 'retina'")
+    retina = figures.run(PLOT)
+    wide, high = size_of(retina.data("image/png")[0])
+    assert wide / plain[0] == pytest.approx(2, rel=0.05)
+    assert retina.metadata["image/png"] == {"width": wide // 2, "height": high // 2}
+    figures.run("%config InlineBackend.figure_formats = ['svg']")
+    vector = figures.run(PLOT)
+    assert "<svg" in vector.data("image/svg+xml")[0]
+    assert not vector.data("image/png")
+
+
+def test_figures_take_the_options_of_the_inline_backend(figures: Notebook) -> None:
+    figures.run("%config InlineBackend.print_figure_kwargs = {'bbox_inches': None, 'dpi': 50}")
+    assert size_of(figures.run(PLOT).data("image/png")[0]) == (320, 240)
+    figures.run("%config InlineBackend.rc = {'figure.figsize': (2, 1)}\n%matplotlib inline")
+    assert size_of(figures.run(PLOT).data("image/png")[0]) == (100, 50)
+
+
+def test_a_figure_that_stays_open_can_be_drawn_on_by_later_cells(figures: Notebook) -> None:
+    figures.run("%config InlineBackend.close_figures = False")
+    assert len(figures.run(PLOT).data("image/png")) == 1
+    later = figures.run("plt.plot([2, 1])\nprint(plt.get_fignums())\nplt.gcf()")
+    assert later.stream() == "[1]\n"
+    assert len(later.data("image/png")) == 1
+
+
+def test_the_inline_backend_has_the_name_that_libraries_look_for(figures: Notebook) -> None:
+    code = "import matplotlib, os\nmatplotlib.get_backend(), os.environ['MPLBACKEND']"
+    [names] = figures.run(code).data("text/plain")
+    assert names in (
+        "('inline', 'module://matplotlib_inline.backend_inline')",
+        "('module://matplotlib_inline.backend_inline',\n 'module://matplotlib_inline.backend_inline')",
+    )
+
+
+@pytest.mark.parametrize("magic", ["%matplotlib", "%matplotlib inline", "%pylab inline", "%pylab"])
+def test_magics_for_figures_keep_them_inline(figures: Notebook, magic: str) -> None:
+    assert figures.run(magic).reply["status"] == "ok"
+    assert len(figures.run(PLOT).data("image/png")) == 1
+
+
+@pytest.mark.parametrize("gui", ["qt", "tk", "notebook", "widget", "osx"])
+def test_a_backend_that_needs_a_window_is_refused_in_words(figures: Notebook, gui: str) -> None:
+    shown = figures.run(f"%matplotlib {gui}")
+    assert "no windows" in shown.stream("stderr")
+    assert len(figures.run(PLOT).data("image/png")) == 1
+
+
+def test_tables_take_pandas_options(nb: Notebook) -> None:
+    nb.run("import pandas as pd\npd.options.display.max_rows = 4")
+    assert "20 rows" in nb.run("pd.DataFrame({'a': range(20)})").data("text/html")[0]
+    nb.run("pd.set_option('display.precision', 2)")
+    assert "0.33" in nb.run("pd.DataFrame({'a': [1/3]})").data("text/html")[0]
+    nb.run("pd.set_option('display.notebook_repr_html', False)")
+    assert nb.run("pd.DataFrame({'a': [1]})").data("text/html") == []
+    nb.run("pd.reset_option('all')")
+
+
+# What a sandbox can't do
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("%%bash\nls", "has no processes"),
+        ("%%script perl\nprint 1", "has no processes"),
+        ("!ls | grep x", "no shell"),
+        ("!python tool.py", "%run"),
+        ("!wget http://example.org", "no network"),
+        ("!unzip data.zip", "unpack_archive"),
+        ("%conda install x", "%pip install"),
+        ("%edit", "no editor"),
+        ("%man ls", "help()"),
+        ("%pastebin 1", "no network"),
+        ("%subshell", "no subshells"),
+        ("%connect_info", "outside the sandbox"),
+    ],
+)
+def test_what_a_sandbox_can_not_do_is_said(nb: Notebook, code: str, sentence: str) -> None:
+    assert sentence in nb.run(code).stream("stderr")
+
+
+def test_the_few_shell_commands_work(nb: Notebook) -> None:
+    nb.run("import os; os.makedirs('d', exist_ok=True); open('d/b','w').close()")
+    nb.run("import time; time.sleep(0.02); open('d/.a','w').close(); open('d/c','w').close()")
+    assert nb.run("!ls d").stream() == "b\nc\n"
+    assert nb.run("!ls -At d").stream().split()[-1] == "b"
+    assert nb.run("!ls -r d").stream() == "c\nb\n"
+    assert nb.run("files = !ls d\nfiles").data("text/plain") == ["['b', 'c']"]
+
+
+# The kernel itself
+
+
+def test_a_resource_monitor_hears_of_the_guest_and_the_process(nb: Notebook) -> None:
+    nb.run("big = bytearray(100_000_000)")
+    told = nb.control("usage_request", {})
+    assert told["guest_memory"] > 100_000_000
+    assert told["guest_memory_limit"] == 2048 * 2**20
+    assert told["kernel_memory"] > 10_000_000
+    assert told["host_virtual_memory"]["total"] > 0
+    assert {"hostname", "pid", "kernel_cpu", "cpu_count", "fuel_consumed"} <= set(told)
+
+
+def test_a_debug_request_is_refused_as_its_protocol_has_it(nb: Notebook) -> None:
+    request = {"seq": 7, "type": "request", "command": "initialize"}
+    told = nb.control("debug_request", request)
+    assert (told["type"], told["request_seq"], told["success"]) == ("response", 7, False)
+    assert told["command"] == "initialize"
+    info = nb.control("kernel_info_request", {})
+    assert info["debugger"] is False
+    assert "debugger" not in info["supported_features"]
+
+
+PATH = "/home/jo/secret/report.ipynb"
+ASK = "import os; os.environ.get('JPY_SESSION_NAME')"
+
+
+def test_the_notebooks_path_is_kept_from_cells_unless_it_is_wanted(tmp_path: Path) -> None:
+    with opened(cwd=tmp_path, JPY_SESSION_NAME=PATH) as notebook:
+        assert notebook.run(ASK).data("text/plain") == []
+        assert "secret" not in notebook.run("dict(os.environ)").data("text/plain")[0]
+    told = "--WasmKernel.tell_notebook=True"
+    with opened(told, cwd=tmp_path, JPY_SESSION_NAME=PATH) as notebook:
+        assert notebook.run(ASK).data("text/plain") == [repr(PATH)]

@@ -1,0 +1,61 @@
+"""What the kernel uses, for resource monitors: the fields that ipykernel sends, and the guest's.
+
+ipykernel looks for child processes among all processes of the machine, which a confined process
+can't see, and this kernel has none.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import SandboxResult
+
+
+class Usage:
+    """Remembers what the last cell used. The control thread asks, the main thread notes.
+
+    The reply is that of `usage_request`. `kernel_memory` is the process's own memory in bytes, the
+    guest's among it; `guest_memory` the size of the guest's memory after the last cell, which only
+    grows; `fuel_consumed` what that cell burnt, or null where fuel is not counted.
+    """
+
+    def __init__(self, policy: ExecutionPolicy) -> None:
+        self._policy = policy
+        self._process: Any = None
+        self._memory = 0
+        self._fuel: int | None = None
+
+    def note(self, result: SandboxResult) -> None:
+        """A cell came to this."""
+        self._memory, self._fuel = result.memory_used_bytes, result.fuel_consumed
+
+    def reply(self) -> dict[str, Any]:
+        """The content of `usage_reply`."""
+        facts = {"hostname": socket.gethostname(), "pid": os.getpid(), "cpu_count": os.cpu_count()}
+        return facts | self._of_machine() | self._of_guest()
+
+    def _of_guest(self) -> dict[str, Any]:
+        return {
+            "guest_memory": self._memory,
+            "guest_memory_limit": self._policy.memory_bytes,
+            "fuel_consumed": self._fuel,
+            "fuel_budget": self._policy.fuel_budget,
+        }
+
+    def _of_machine(self) -> dict[str, Any]:
+        import psutil  # only who opens a monitor waits for it
+
+        if self._process is None:
+            self._process = psutil.Process()
+        memory = self._process.memory_full_info()
+        found = {
+            "kernel_cpu": self._process.cpu_percent(),
+            "kernel_memory": getattr(memory, "pss", memory.rss),
+            "host_virtual_memory": dict(psutil.virtual_memory()._asdict()),
+        }
+        percent = psutil.cpu_percent()
+        # the first value says nothing, and ipykernel leaves it out as well
+        return found | ({"host_cpu_percent": percent} if percent else {})
