@@ -220,7 +220,7 @@ def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, i
 
 
 def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSandbox) -> None:
-    assert "nobody to do %pip" in sandbox.execute("%pip install one").stderr
+    assert "nobody does it here" in sandbox.execute("%pip install one").stderr
     refuse_pip(sandbox)
     assert (
         "switched off in this kernel (WasmKernel.pip)" in sandbox.execute("%pip install one").stderr
