@@ -114,6 +114,24 @@ def test_too_large_and_too_many_are_refused(make: Make, monkeypatch: pytest.Monk
         opened(make("large", files={"large.py": bytes(range(256)) * 8}))
 
 
+def test_a_list_of_files_without_end_is_not_read(make: Make) -> None:
+    def fill(archive: zipfile.ZipFile) -> None:
+        for i in range(60_000):
+            archive.writestr(f"{i:0200}", b"")
+
+    path = make("many", extra=fill, record=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zipfile, "ZipFile", lambda *args: pytest.fail("it was read"))
+        with pytest.raises(PackageError, match="damaged"):
+            opened(path)
+
+
+@pytest.mark.parametrize("needs", [("x",) * 1001, ("x" * 2001,)])
+def test_needs_without_end_are_refused(make: Make, needs: tuple[str, ...]) -> None:
+    with pytest.raises(PackageError, match="more requirements"):
+        _ = opened(make("needy", needs=needs)).known
+
+
 def test_a_length_that_lies_is_noticed(make: Make) -> None:
     path = make("liar", files={"liar.py": "x = 1\n" * 1000})
     data = path.read_bytes()

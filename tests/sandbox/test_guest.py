@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wasm_kernel import BaseSandbox
+from pathlib import Path
+
+from wasm_kernel import BaseSandbox, ExecutionPolicy, create_sandbox
 
 
 def test_a_memory_error_names_the_limit_and_its_setting(module_sandbox: BaseSandbox) -> None:
@@ -27,3 +29,15 @@ def test_a_range_of_history_names_the_session_that_tail_names(module_sandbox: Ba
     asked = {"op": "history", "hist_access_type": "range", "output": False, "raw": True}
     asked |= {"session": session, "start": line, "stop": line + 1}
     assert module_sandbox.query(asked).result()["history"] == [[session, line, text]]
+
+
+def test_jedi_completes_where_it_is_asked_for(warm: None, tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path, policy=ExecutionPolicy(query_seconds=60)) as sandbox:
+        assert sandbox.execute("%config Completer.use_jedi = True").success
+        code = "def f(table: dict):\n    table.ite"  # no such object lives yet
+        asked = {"op": "complete", "code": code, "cursor_pos": len(code)}
+        reply = sandbox.query(asked).result()
+        assert reply["matches"] == ["items"]
+        [row] = reply["metadata"]["_jupyter_types_experimental"]
+        assert row["type"] == "function"
+        assert not any(sandbox.workspace.glob(".cache/*"))

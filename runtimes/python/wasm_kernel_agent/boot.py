@@ -34,6 +34,7 @@ _SETTINGS = {
     "IPYTHONDIR": "/tmp/ipython",
     "MPLCONFIGDIR": "/tmp/matplotlib",
 }
+_FOLDERS = ("/usr/local/lib/wasm-kernel", "/usr/local/lib/python{}.{}/site-packages")
 _WARM_SOURCE = "import wasm_kernel_agent as a\nfor b in range(3):\n    raise ValueError(b)\n"
 
 
@@ -103,7 +104,7 @@ def _path() -> None:
     """Modules in the working folder can be imported, as in every notebook, and %pip's packages."""
     if "" not in sys.path:
         sys.path.insert(0, "")
-    sys.path.append("/usr/local/lib/python{}.{}/site-packages".format(*sys.version_info))
+    sys.path += [each.format(*sys.version_info) for each in _FOLDERS]
     sys.argv = [""]
 
 

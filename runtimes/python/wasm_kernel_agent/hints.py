@@ -16,8 +16,8 @@ _OURS = ("/app/", "/tmp/", "/usr/local/lib/")
 _FILES = (
     "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
     "lies beside the notebook, bring it in first: upload it with ipywidgets.FileUpload, write it "
-    "into the session from a terminal (wasm-kernel sessions write), or let the kernel mount its "
-    "folder (WasmKernel.mounts)."
+    "into the session from a terminal (wasm-kernel sessions write; %session_info names the "
+    "session), or let the kernel mount its folder (WasmKernel.mounts)."
 )
 _FULL = (
     "The session's files in /app and /tmp have reached what its policy allows (or the disk itself "
