@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.sandbox.errands import Caller, Errand, ErrandRefused
 from wasm_kernel.sandbox.standing import Order
-from wasm_kernel.sandbox.wishes import Say
 from wasm_kernel.sessions import ids
 
 if TYPE_CHECKING:
     from wasm_kernel.confinement.porter import Duty, Porter, Stopped, Tell
     from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.sandbox.wishes import Say
     from wasm_kernel.sessions.founding import Founding
 
 FORK = "fork"
