@@ -212,17 +212,19 @@ def test_other_comms_that_the_front_end_has_closed_end_here_too(serve: Serve) ->
 
 def test_a_widget_that_can_not_say_its_state_does_not_keep_the_others_from_it() -> None:
     class Widget:
+        keys = ["value"]
+
         def get_state(self) -> dict[str, Any]:
             return {}
 
-        def send_state(self) -> None:
-            sent.append(1)
+        def send_state(self, keys: list[str]) -> None:
+            sent.append(keys)
 
         def hear(self) -> None:
             """As a widget's own handler."""
 
     class Broken(Widget):
-        def send_state(self) -> None:
+        def send_state(self, keys: list[str]) -> None:
             raise ValueError
 
     class Comm:
@@ -232,6 +234,6 @@ def test_a_widget_that_can_not_say_its_state_does_not_keep_the_others_from_it() 
     class Manager:
         comms = {"a": Comm("a", Broken()), "b": Comm("b", Widget())}
 
-    sent: list[int] = []
+    sent: list[list[str]] = []
     agree(Manager(), ["a", "b"])
-    assert sent == [1]
+    assert sent == [["value"]]

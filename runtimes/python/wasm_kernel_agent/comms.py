@@ -17,12 +17,17 @@ from comm.base_comm import BaseComm, CommManager
 from wasm_kernel_agent import bundles, resync
 from wasm_kernel_agent.cells import settle
 from wasm_kernel_agent.kernel import parent_of
-from wasm_kernel_agent.outbox import flush
+from wasm_kernel_agent.outbox import flush, note
 from wasm_kernel_agent.signals import Signals
 from wasm_kernel_agent.stdin import Stdin
 
 Reply = dict[str, Any]
 Say = Callable[[Reply], Any]
+
+_KNOWN_REFUSALS = frozenset(
+    {"over the cap of messages to widgets", "no such comm is open", "the turn is over"}
+)
+"""What the host tells itself, once, or what nobody has to know."""
 
 _KINDS = {"open": "comm_open", "msg": "comm_msg", "close": "comm_close"}
 
@@ -74,7 +79,9 @@ def install(send: Callable[[Reply], Any]) -> GuestCommManager:
 
     def say(frame: Reply) -> None:
         flush()
-        send(frame)
+        refused = send(frame).get("refused")
+        if refused and refused not in _KNOWN_REFUSALS:
+            note(f"a message to the page was refused: {refused}")
 
     manager = GuestCommManager(say)
 

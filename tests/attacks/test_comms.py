@@ -1,0 +1,207 @@
+"""ATTACKS 17, 18, 19, 22 and 24 on comms: the page hears what it may, the host stands."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+from wasm_kernel.sandbox.comm_frames import CommMessage
+from wasm_kernel.sandbox.comms import COMMS
+from wasm_kernel.sandbox.listener import Silence
+
+RSS = 400 * 1024  # kilobytes that the host may grow by
+SECONDS = 30
+FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.dumps(f).encode()))\n"
+
+
+class Page(Silence):
+    """Counts what it is sent."""
+
+    def __init__(self) -> None:
+        self.said: list[CommMessage] = []
+        self.text = ""
+
+    def comm(self, message: CommMessage) -> None:
+        self.said.append(message)
+
+    def emit(self, output: Any) -> None:
+        self.text += getattr(output, "text", "")
+
+
+def move(victim: Victim, value: Any, comm_id: str = "s1") -> Page:
+    page = Page()
+    data = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+    victim.sandbox.comm(CommMessage("msg", comm_id, data), listener=page).result(SECONDS)
+    return page
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+FLOODS = {
+    "messages": "c = create_comm('t')\nfor i in range(10**6): c.send({'i': i})",
+    "comms": "for i in range(10**6): create_comm('t')",
+    "closed comms": "for i in range(10**6): create_comm('t').close()",
+    "targets": "for i in range(10**6): get_comm_manager().register_target(f't{i}', print)",
+    "buffers": "c = create_comm('t'); b = bytes(30 << 20)\nwhile True: c.send({}, buffers=[b])",
+    "empty buffers": "c = create_comm('t'); b = [b''] * 9999\nwhile True: c.send({}, buffers=b)",
+    "slider": "import ipywidgets as w; s = w.IntText()\nfor i in range(10**6): s.value = i",
+    "widgets": "import ipywidgets as w\nwhile True: w.IntSlider()",
+}
+
+
+@pytest.mark.parametrize("code", FLOODS.values(), ids=FLOODS.keys())
+def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, code: str) -> None:
+    flooded = victim_of(comm_count=5000, comm_bytes=64 << 20)
+    page, before = Page(), peak()
+    begun = time.monotonic()
+    start = "from comm import create_comm, get_comm_manager\n"
+    result = flooded.run(start + code, interrupt=2, listener=page)
+    assert time.monotonic() - begun < 6
+    assert len(page.said) <= 5000
+    assert sum(len(b) for m in page.said for b in m.buffers) <= 64 << 20
+    assert page.text.count("the rest is dropped") <= 1
+    assert len(result.stderr) < 1 << 20
+    assert peak() - before < RSS
+    flooded.lives()
+
+
+def test_case_22_so_many_comms_may_be_open(victim_of: Making) -> None:
+    many = victim_of(comm_count=COMMS + 1000)
+    page = Page()
+    code = f"from comm import create_comm\nkeep = [create_comm('t') for _ in range({COMMS} + 500)]"
+    many.run(code, listener=page)
+    assert len(page.said) <= COMMS
+    assert len(many.sandbox.comms().result(SECONDS)) <= COMMS
+    many.lives()
+
+
+def test_case_22_a_flood_in_a_callback_ends_with_it(victim_of: Making) -> None:
+    flooded = victim_of(comm_count=1000, comm_seconds=2.0)
+    flooded.says(
+        "import ipywidgets as w; s = w.IntSlider(model_id='s1'); t = w.IntText()\n"
+        "def flood(c):\n    i = 0\n    while True: i += 1; t.value = i; print(i)\n"
+        "s.observe(flood, 'value')"
+    )
+    page = move(flooded, 5)
+    assert len(page.said) <= 1000
+    assert "comm_seconds" in page.text
+    assert "stdout" not in flooded.says("print(s.value)")
+
+
+FORGED = {
+    "another comm": "print(send(op='comm_msg', comm_id='not mine', data={}))",
+    "no id": "print(send(op='comm_open', target_name='t', data={}))",
+    "a strange id": "print(send(op='comm_open', comm_id='\\x1b[2J', target_name='t'))",
+    "data is text": "print(send(op='comm_msg', comm_id='c', data='x'))",
+    "deep data": 'print(_host.call(b\'{"op":"comm_msg","comm_id":"c","data":{"a":\''
+    " + b'[' * 10**5 + b']' * 10**5 + b'}}'))",
+    "a request": "print(send(op='comm', kind='msg', comm_id='c', data={}))",
+    "an answer": "print(send(op='comms', open=[]))",
+    "buffers": "print(send(op='comm_open', comm_id='c', target_name='t', buffers=['!']))",
+    "a parent": "print(send(op='comm_open', comm_id='c', target_name='t', parent={'msg_id': 'x'}))",
+}
+
+
+@pytest.mark.parametrize("code", FORGED.values(), ids=FORGED.keys())
+def test_case_18_a_forged_frame_is_refused_or_harmless(victim: Victim, code: str) -> None:
+    page = Page()
+    result = victim.run(FORGE + code, listener=page)
+    assert "refused" in result.stdout or all(m.comm_id == "c" for m in page.said)
+
+
+def test_case_18_a_forged_opening_speaks_for_its_own_cell_alone(victim: Victim) -> None:
+    first, second = Page(), Page()
+    victim.run(FORGE + "send(op='comm_open', comm_id='f1', target_name='t')", listener=first)
+    assert [message.kind for message in first.said] == ["open"]
+    victim.run("1", listener=second)
+    assert not second.said
+    assert move(victim, 1, "f1").text == "No such comm: f1\n"
+
+
+BROKEN = {
+    "no manager": "import comm; comm.get_comm_manager = None",
+    "no factory": "import comm; comm.create_comm = None",
+    "manager emptied": "vars(get_ipython().kernel.comm_manager).clear()",
+    "comms are no dict": "get_ipython().kernel.comm_manager.comms = 5",
+    "strange comms": "get_ipython().kernel.comm_manager.comms = {1: 2, 'x': object()}",
+    "targets are no dict": "get_ipython().kernel.comm_manager.targets = None",
+    "no kernel": "get_ipython().kernel = None",
+    "handlers raise": "type(get_ipython().kernel.comm_manager).comm_msg = lambda *a: 1 / 0",
+    "handlers exit": "import os; s.comm.on_msg(lambda m: os._exit(3))",
+    "no shell parent": "type(get_ipython()).set_parent = None",
+    "widgets gone": "import sys; [sys.modules.pop(n) for n in [*sys.modules] if 'ipywid' in n]",
+    "state raises": "type(s).get_state = lambda *a, **k: 1 / 0",
+    "state never ends": "def f(*a, **k):\n  while True: pass\ntype(s).send_state = f",
+    "state is odd": "type(s).send_state = lambda *a: s.comm.send({'x': [[]]}, buffers=[b''])",
+}
+
+
+@pytest.mark.parametrize("code", BROKEN.values(), ids=BROKEN.keys())
+def test_case_17_broken_comms_cost_widgets_at_most(victim_of: Making, code: str) -> None:
+    broken = victim_of(comm_seconds=1.0)
+    broken.says("import ipywidgets as w; s = w.IntSlider(model_id='s1'); mine = 17")
+    broken.run(code)
+    move(broken, 5)
+    broken.run("%undo")
+    broken.run("import os; os._exit(1)")
+    move(broken, 6)
+    assert broken.says("print(mine)") == "17"
+    broken.lives()
+
+
+CARRIED = {
+    "bytes": "b'x'",
+    "a set": "{1, 2}",
+    "a surrogate": "'\\ud800'",
+    "nan": "float('nan')",
+    "an odd key": "{1: 2, None: 3}",
+}
+NOT_CARRIED = {
+    "an object": "object()",
+    "itself": "(lambda x: (x.append(x), x)[1])([])",
+    "deep": "eval('[' * 70 + ']' * 70)",
+    "70 MB": "'x' * (70 << 20)",
+    "5 million values": "[0] * (5 * 10**6)",
+}
+
+
+def sent(victim: Victim, value: str) -> tuple[list[str], str]:
+    """What the page hears of a value that is sent, and what its cell says of it."""
+    page, before = Page(), peak()
+    code = f"c = create_comm('t', comm_id='odd')\nc.send({{'x': {value}}})\nc.close()"
+    result = victim.run(f"from comm import create_comm\n{code}", listener=page)
+    assert peak() - before < 4 * RSS
+    kinds = [message.kind for message in page.said]
+    victim.run("c.close()")
+    return kinds, result.stderr + (result.error.ename if result.error else "")
+
+
+@pytest.mark.parametrize("value", CARRIED.values(), ids=CARRIED.keys())
+def test_case_24_odd_data_is_carried(victim: Victim, value: str) -> None:
+    assert sent(victim, value) == (["open", "msg", "close"], "")
+
+
+@pytest.mark.parametrize("value", NOT_CARRIED.values(), ids=NOT_CARRIED.keys())
+def test_case_24_what_can_not_be_carried_is_told_in_its_cell(victim: Victim, value: str) -> None:
+    kinds, told = sent(victim, value)
+    assert "msg" not in kinds
+    assert any(word in told for word in ("NotCarried", "FrameTooLarge", "refused"))
+
+
+def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim) -> None:
+    victim.says("import ipywidgets as w; s = w.IntSlider(model_id='s1')")
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    odd: list[dict[str, Any]] = [{"method": "update", "state": 5}, {"method": []}, {}]
+    for data in (*odd, {"state": {"value": "x"}}):
+        message = CommMessage("msg", "s1", data)
+        victim.sandbox.comm(message, listener=Page()).result(SECONDS)
+    move(victim, deep)
+    assert victim.says("print(s.value)") == "0"

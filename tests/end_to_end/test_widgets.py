@@ -1,0 +1,253 @@
+"""Widgets with the real kernel over ZMQ, as a page talks to them, and with nbclient."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.end_to_end.real_kernel import SECONDS, RealKernel
+
+SLIDER = """
+import ipywidgets as w
+s = w.IntSlider(value=3, model_id='s1')
+x = 0
+def moved(change):
+    global x
+    x = change.new
+    print('now', x)
+s.observe(moved, 'value')
+s
+"""
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
+STATE = "application/vnd.jupyter.widget-state+json"
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+Messages = list[dict[str, Any]]
+
+
+class Page:
+    """A front end's page at a real kernel."""
+
+    def __init__(self, kernel: RealKernel) -> None:
+        self.kernel = kernel
+        self.client = kernel.client
+
+    def heard(self, sent: str) -> Messages:
+        """What came under a message, up to idle."""
+        found: Messages = []
+        while True:
+            message = self.client.get_iopub_msg(timeout=SECONDS)
+            if message["parent_header"].get("msg_id") == sent:
+                found.append(message)
+                if message["content"].get("execution_state") == "idle":
+                    return found
+
+    def run(self, code: str) -> Messages:
+        return self.heard(self.client.execute(code))
+
+    def send(self, kind: str, comm_id: str, data: Any, buffers: Any = None, **fields: Any) -> str:
+        content = {"comm_id": comm_id, "data": data} | fields
+        session = self.client.session
+        message = session.msg(f"comm_{kind}", content, metadata={"version": "1.0.0"})
+        session.send(self.client.shell_channel.socket, message, buffers=buffers)
+        return str(message["header"]["msg_id"])
+
+    def move(self, value: int) -> str:
+        state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+        return self.send("msg", "s1", state)
+
+    def value(self, expression: str) -> str:
+        return self.kernel.run(expression)["value"]
+
+
+@pytest.fixture
+def page(warm: None, installed_kernelspec: Path, tmp_path: Path) -> Iterator[Page]:
+    kernel = RealKernel(tmp_path / "sessions")
+    yield Page(kernel)
+    kernel.shut_down()
+
+
+def kinds(heard: Messages) -> list[str]:
+    return [message["msg_type"] for message in heard]
+
+
+def texts(heard: Messages) -> str:
+    return "".join(m["content"]["text"] for m in heard if m["msg_type"] == "stream")
+
+
+def test_a_slider_is_shown_moved_and_heard(page: Page) -> None:
+    heard = page.run(SLIDER)
+    assert [m["content"]["comm_id"] for m in heard if m["msg_type"] == "comm_open"][-1] == "s1"
+    [shown] = [m["content"]["data"] for m in heard if m["msg_type"] == "execute_result"]
+    assert shown[VIEW]["model_id"] == "s1"
+    moved = page.heard(page.move(7))
+    assert kinds(moved) == ["status", "comm_msg", "stream", "status"]
+    assert texts(moved) == "now 7\n"
+    assert moved[1]["content"]["data"]["method"] == "echo_update"
+    assert page.value("x, s.value") == "(7, 7)"
+
+
+def test_moves_while_a_cell_computes_come_after_it_in_order(page: Page) -> None:
+    page.run(SLIDER)
+    cell = page.client.execute("import time; time.sleep(0.5); seen = s.value; print('cell')")
+    moves = [page.move(value) for value in (4, 5, 6)]
+    said = texts(page.heard(cell)) + "".join(texts(page.heard(move)) for move in moves)
+    assert said == "cell\nnow 4\nnow 5\nnow 6\n"
+    assert page.value("seen, x") == "(3, 6)"
+
+
+def test_a_page_that_is_loaded_again_finds_its_widgets(page: Page) -> None:
+    page.run(SLIDER)
+    page.heard(page.move(8))
+    opened = page.heard(page.send("open", "c1", {}, target_name="jupyter.widget.control"))
+    assert kinds(opened) == ["status", "status"]
+    [answer] = [
+        m
+        for m in page.heard(page.send("msg", "c1", {"method": "request_states"}))
+        if m["msg_type"] == "comm_msg"
+    ]
+    assert answer["content"]["data"]["states"]["s1"]["state"]["value"] == 8
+    page.heard(page.send("close", "c1", {}))
+    info = page.client.comm_info("jupyter.widget", reply=True, timeout=SECONDS)
+    assert "s1" in info["content"]["comms"]
+
+
+def test_without_widgets_the_page_is_told_at_once(page: Page) -> None:
+    page.run("1")
+    begun = time.monotonic()
+    heard = page.heard(page.send("open", "c1", {}, target_name="jupyter.widget.control"))
+    assert kinds(heard) == ["status", "comm_close", "status"]
+    assert time.monotonic() - begun < 2
+    assert page.value("import sys; 'ipywidgets' in sys.modules") == "False"
+
+
+def test_files_come_in_and_pictures_go_out(page: Page) -> None:
+    page.run("import ipywidgets as w; u = w.FileUpload(model_id='u1')")
+    facts = {"name": "a.png", "type": "image/png", "size": len(PNG), "last_modified": 0}
+    upload = {
+        "method": "update",
+        "state": {"value": [facts]},
+        "buffer_paths": [["value", 0, "content"]],
+    }
+    page.heard(page.send("msg", "u1", upload, buffers=[PNG]))
+    heard = page.run("w.Image(value=bytes(u.value[0].content))")
+    pictures = [m for m in heard if m["msg_type"] == "comm_open" and m["buffers"]]
+    assert [bytes(m["buffers"][0]) for m in pictures] == [PNG]
+
+
+def test_an_interrupt_ends_a_callback(page: Page) -> None:
+    page.run(SLIDER + "def spin(change):\n    while True: pass\ns.observe(spin, 'value')\n")
+    moved = page.move(9)
+    while page.client.get_iopub_msg(timeout=SECONDS)["msg_type"] != "stream":
+        pass
+    page.kernel.manager.interrupt_kernel()
+    heard = page.heard(moved)
+    assert [m["content"]["ename"] for m in heard if m["msg_type"] == "error"] == [
+        "KeyboardInterrupt"
+    ]
+    assert page.value("x") == "9"
+
+
+def test_after_a_crash_and_an_undo_the_page_shows_what_is(page: Page) -> None:
+    page.run(SLIDER)
+    page.heard(page.move(7))
+    heard = page.run("s.value = 1; t = w.IntText(model_id='t1'); import os; os._exit(1)")
+    assert [m["content"]["comm_id"] for m in heard if m["msg_type"] == "comm_close"][-1] == "t1"
+    states = [m["content"] for m in heard if m["msg_type"] == "comm_msg"]
+    assert [c["data"]["state"]["value"] for c in states if c["comm_id"] == "s1"] == [1, 7]
+    page.run("y = 1")
+    page.heard(page.move(8))
+    undone = page.run("%undo")
+    states = [m["content"] for m in undone if m["msg_type"] == "comm_msg"]
+    assert [c["data"]["state"]["value"] for c in states if c["comm_id"] == "s1"] == [7]
+    assert page.value("x, 'y' in dir()") == "(7, False)"
+
+
+def test_widgets_survive_a_crash_of_the_kernels_process(page: Page) -> None:
+    page.run(SLIDER)
+    page.heard(page.move(7))
+    time.sleep(0.5)
+    page.kernel.kill()
+    page.kernel.autorestart()
+    page.client = page.kernel.client
+    info = page.client.comm_info("jupyter.widget", reply=True, timeout=SECONDS)
+    assert "s1" in info["content"]["comms"]
+    assert "now 2" in texts(page.heard(page.move(2)))
+    assert page.value("x, s.value") == "(2, 2)"
+
+
+# -- nbclient
+
+CELLS = [
+    "import ipywidgets as w; s = w.IntSlider(value=3, description='n'); s",
+    """
+out = w.Output(); display(out)
+with out:
+    print('inside')
+    display({'text/plain': 'd'}, raw=True)
+print('outside')
+""",
+    "from tqdm.auto import tqdm\nfor _ in tqdm(range(5), desc='bar'): pass",
+    """
+@w.interact(n=(0, 5))
+def show(n):
+    import matplotlib.pyplot as plt
+    plt.plot(range(n)); plt.show(); print('n is', n)
+""",
+    f"w.Image(value={PNG!r})",
+    "s.value = 9",
+    "%undo",
+]
+
+
+@pytest.fixture(scope="module")
+def executed(warm: None, installed_kernelspec: Path) -> Any:
+    notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
+    notebook.cells = [nbformat.v4.new_code_cell(code) for code in CELLS]  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, kernel_name="wasm-python", timeout=SECONDS).execute()
+    return notebook
+
+
+def models(notebook: Any, name: str) -> list[Any]:
+    every = notebook.metadata.widgets[STATE]["state"].values()
+    return [each for each in every if each["model_name"] == name]
+
+
+def test_a_notebook_keeps_its_widgets_states(executed: Any) -> None:
+    slider = next(m for m in models(executed, "IntSliderModel") if m["state"]["description"] == "n")
+    assert slider["state"]["value"] == 3  # 9 was undone
+    view = executed.cells[0].outputs[0].data[VIEW]
+    assert view["model_id"] in executed.metadata.widgets[STATE]["state"]
+    nbformat.validate(executed)
+
+
+def test_outputs_are_captured_by_the_widget_they_are_made_for(executed: Any) -> None:
+    cell = executed.cells[1]
+    assert [o.text for o in cell.outputs if o.output_type == "stream"] == ["outside\n"]
+    captured = models(executed, "OutputModel")[0]["state"]["outputs"]
+    assert [o["output_type"] for o in captured] == ["stream", "display_data"]
+    assert captured[0]["text"] == "inside\n"
+
+
+def test_the_bar_reached_its_end(executed: Any) -> None:
+    [bar] = models(executed, "FloatProgressModel")
+    assert (bar["state"]["value"], bar["state"]["bar_style"]) == (5, "success")
+    assert any("100%" in m["state"]["value"] for m in models(executed, "HTMLModel"))
+
+
+def test_interact_shows_its_figure_inside(executed: Any) -> None:
+    captured = models(executed, "OutputModel")[1]["state"]["outputs"]
+    assert any("image/png" in output.get("data", {}) for output in captured)
+    assert any("n is 2" in output.get("text", "") for output in captured)
+
+
+def test_pictures_are_stored_with_their_bytes(executed: Any) -> None:
+    [picture] = models(executed, "ImageModel")
+    assert base64.b64decode(picture["buffers"][0]["data"]) == PNG
