@@ -132,7 +132,7 @@ class WidgetGate:
         data = message.data
         method = data.get("method")
         if method == "custom":
-            return self._custom(message, removals)
+            return self._custom(message)
         if method not in ("update", "echo_update"):
             return None
         state = _object(data.get("state"))
@@ -152,11 +152,13 @@ class WidgetGate:
             message.kind, message.comm_id, content, buffers=tuple(data for _, data in buffers)
         )
 
-    def _custom(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        """The core widgets know two messages of this kind: to take the focus, and to lose it."""
+    def _custom(self, message: CommMessage) -> CommMessage | None:
+        """The core widgets know two messages of this kind: to take the focus, and to lose it.
+
+        They pass over any other; nobody misses it.
+        """
         wish = _object(message.data.get("content")).get("do")
         if message.comm_id not in self._models or wish not in ("focus", "blur"):
-            removals.add("messages to widgets that are not known here")
             return None
         content = {"method": "custom", "content": {"do": wish}}
         return CommMessage(message.kind, message.comm_id, content)
