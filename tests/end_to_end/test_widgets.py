@@ -103,6 +103,20 @@ def test_moves_while_a_cell_computes_come_after_it_in_order(page: Page) -> None:
     assert page.value("seen, x") == "(3, 6)"
 
 
+def test_a_cell_that_awaits_hears_the_slider(page: Page) -> None:
+    page.run(SLIDER + "import asyncio")
+    cell = page.client.execute("while x < 6: await asyncio.sleep(0.01)\nprint('ends', x)")
+    behind = page.client.execute("print('behind')")
+    while page.client.get_iopub_msg(timeout=SECONDS)["msg_type"] != "execute_input":
+        pass
+    moved = page.heard(page.move(5))
+    assert kinds(moved) == ["status", "comm_msg", "stream", "status"]
+    moved = page.heard(page.move(6))
+    assert texts(moved) == "now 6\n"
+    assert texts(page.heard(cell)) == "ends 6\n"
+    assert texts(page.heard(behind)) == "behind\n"
+
+
 def test_a_page_that_is_loaded_again_finds_its_widgets(page: Page) -> None:
     page.run(SLIDER)
     page.heard(page.move(8))

@@ -12,8 +12,6 @@ _GUI = "event loops of desktop windows"
 _THREADS = "the guest has no threads"
 _PROCESSES = "the guest has no processes"
 _SUBSHELLS = "a subshell is a second thread of cells; the guest has one, and the kernel says so"
-_COMMS = "comms: the protocol between host and guest does not carry them yet"
-_WIDGETS = "ipywidgets is not in the guest, and its comms would not be carried yet"
 _KERNEL_OBJECT = "asks for the kernel's object or its sockets, which lie outside of the sandbox"
 _HOST_FILES = "a file of the host, whose folder no cell sees"
 
@@ -40,7 +38,6 @@ IPYKERNEL = {
     "tests/test_matplotlib_eventloops.py": _GUI,
     "tests/test_kernel.py::test_simple_print": "asks whether standard output is a forked child's: "
     + _PROCESSES,
-    "tests/test_kernel.py::test_async_cell_waiting_for_comm_reply": _COMMS,
     "tests/test_kernel.py::test_print_to_correct_cell_from_thread": _THREADS,
     "tests/test_kernel.py::test_print_to_correct_cell_from_child_thread": _THREADS,
     "tests/test_kernel.py::test_print_to_correct_cell_from_asyncio": "a task goes on after its "
@@ -70,9 +67,7 @@ IPYKERNEL = {
 
 NBCLIENT = {
     "tests/test_client.py::test_run_all_notebooks[Inline Image.ipynb": _HOST_FILES,
-    "tests/test_client.py::test_run_all_notebooks[JupyterWidgets.ipynb": _WIDGETS,
     "tests/test_client.py::test_run_all_notebooks[update-display-id.ipynb": _KERNEL_OBJECT,
     "tests/test_client.py::test_parallel_notebooks": _HOST_FILES,
     "tests/test_client.py::test_async_parallel_notebooks": _HOST_FILES,
-    "tests/test_client.py::TestExecute::test_widgets": _WIDGETS,
 }

@@ -1,6 +1,7 @@
 """A session of the agent under ordinary CPython, in a process of its own.
 
-Run as a script with a JSON list of requests on standard input: each is served as one turn. Every
+Run as a script with a JSON list of requests on standard input: each is served as one turn. What
+stands in a request's `meanwhile` is handed to the agent when it asks what came meanwhile. Every
 frame that the agent sends is in the JSON list of lists on the last line of standard output. The
 agent changes builtins, signals and asyncio, so no test runs it in pytest's process.
 """
@@ -23,14 +24,19 @@ encode, decode = json.JSONEncoder().encode, json.JSONDecoder().decode
 
 def main() -> None:
     requests: list[dict[str, Any]] = json.load(sys.stdin)
+    meanwhile: list[dict[str, Any]] = []
     frames: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
 
     def call(data: bytes) -> bytes:
         frame = decode(data.decode())
         if frame["op"] == "next":
-            return encode(waiting.pop(0)).encode()
+            request = waiting.pop(0)
+            meanwhile[:] = request.pop("meanwhile", [])
+            return encode(request).encode()
         frames.append(frame)
+        if frame["op"] == "comm_next" and meanwhile:
+            return encode({"message": meanwhile.pop(0)}).encode()
         return encode(ANSWERS.get(frame["op"], {})).encode()
 
     agent = Agent(Door(call), in_guest=False)

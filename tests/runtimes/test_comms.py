@@ -172,6 +172,45 @@ def test_libraries_find_what_they_look_for_in_a_kernel(serve: Serve, make_cell: 
     assert turn.text == "(True, 'm1', 'm1', True, False, {})"
 
 
+# -- while a cell awaits
+
+CHANGE = """
+import asyncio
+async def change(widget):
+    future = asyncio.get_running_loop().create_future()
+    def got(c):
+        future.set_result(c.new); widget.unobserve(got, 'value')
+    widget.observe(got, 'value')
+    return await future
+"""
+FRONT_END = {"msg_id": "m1", "msg_type": "execute_request"}
+
+
+def test_a_cell_that_awaits_hears_what_comes_meanwhile(serve: Serve, make_cell: Cell) -> None:
+    meanwhile = [update("s1", value=5), update("s1", value=6)]
+    ask = "got = [await change(s), await change(s)]; got, get_ipython().get_parent()['msg_id']"
+    _, turn = serve(SLIDER + CHANGE, make_cell(ask, parent=FRONT_END, meanwhile=meanwhile))
+    assert turn.text == "([5, 6], 'm1')"
+    ops = [f["op"] for f in turn.frames if f["op"].startswith("comm_") or f["op"] == "result"]
+    assert ops[:3] == ["comm_next", "comm_msg", "comm_done"]
+
+
+def test_an_await_that_only_a_widget_could_end_waits_where_there_is_a_page(
+    serve: Serve, make_cell: Cell
+) -> None:
+    _, alone = serve(SLIDER + CHANGE, "await change(s)")
+    assert alone.reply["ename"] == "NothingToWaitFor"
+    [without] = serve(make_cell(CHANGE + "await asyncio.Future()", parent=FRONT_END))
+    assert without.reply["ename"] == "NothingToWaitFor"
+
+
+def test_sleeping_cells_hear_nothing_before_they_end(serve: Serve, make_cell: Cell) -> None:
+    sleep = make_cell("import time; time.sleep(0.2); s.value", parent=FRONT_END)
+    _, turn = serve(SLIDER, sleep | {"meanwhile": [update("s1", value=5)]})
+    assert turn.text == "3"
+    assert not turn.sent("comm_next")
+
+
 # -- after memory was brought elsewhere
 
 

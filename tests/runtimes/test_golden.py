@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from IPython.core.error import StdinNotImplementedError
-from wasm_kernel_agent.comms import GuestComm, GuestCommManager
+from wasm_kernel_agent.comms import Comms, GuestComm, GuestCommManager
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.errands import send_out
+from wasm_kernel_agent.kernel import KernelFace
 from wasm_kernel_agent.limits import parse
 from wasm_kernel_agent.outbox import Outbox
 from wasm_kernel_agent.signals import Signals
@@ -67,6 +68,32 @@ def talk(kind: str, **fields: Any) -> Callable[[Door], None]:
     return say
 
 
+class Shell:
+    """What of a shell a comm message passes through."""
+
+    def __init__(self) -> None:
+        self.parent_header: dict[str, Any] = {}
+        self.kernel = KernelFace(self, GuestCommManager(lambda frame: {}))
+
+    def set_parent(self, parent: dict[str, Any]) -> None:
+        self.parent_header = parent
+
+
+def hear(op: str) -> Callable[[Door], None]:
+    """Let the agent hear a message; keep what it sends of this op."""
+
+    def listen(door: Door) -> None:
+        def call(data: bytes) -> bytes:
+            if json.loads(data)["op"] == op:
+                door._call(data)
+            return b'{"message":' + golden("request_comm") + b"}"
+
+        shell: Any = Shell()
+        Comms(shell, Signals(door), Stdin(door), Door(call)).hear()
+
+    return listen
+
+
 OPENED = {"target_name": "jupyter.widget", "target_module": None}
 WRITES: dict[str, Callable[[Door], Any]] = {
     "frame_next": lambda door: door.send({"op": "next"}),
@@ -93,6 +120,8 @@ WRITES: dict[str, Callable[[Door], Any]] = {
     ),
     "frame_comm_msg": talk("comm_msg", data=UPDATE),
     "frame_comm_close": talk("comm_close"),
+    "frame_comm_next": hear("comm_next"),
+    "frame_comm_done": hear("comm_done"),
     "frame_comm_target": lambda door: GuestCommManager(door.send).register_target(
         "jupyter.widget", print
     ),

@@ -14,6 +14,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.comm_frames import CommMessage
+from wasm_kernel.sandbox.inbox import Offer
 from wasm_kernel.sandbox.listener import Silence
 
 SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0\n"
@@ -155,6 +156,47 @@ def test_a_file_that_is_too_large_is_refused_in_words(notebook: Notebook) -> Non
 def test_what_json_lacks_is_refused_in_words(notebook: Notebook) -> None:
     notebook.run(SLIDER)
     assert "can't be delivered" in notebook.say("msg", "s1", {"x": float("nan")}).text
+
+
+class Counting:
+    """The sender of an offer."""
+
+    def __init__(self) -> None:
+        self.served = 0
+
+    def began(self) -> None:
+        """Not counted."""
+
+    def ended(self) -> None:
+        self.served += 1
+
+
+def test_a_cell_that_awaits_takes_what_comes_meanwhile(notebook: Notebook) -> None:
+    notebook.run(OBSERVED + "\nimport asyncio")
+    cell = notebook.sandbox.submit(
+        "while x < 7: await asyncio.sleep(0.01)\nprint('ends')",
+        listener=notebook.page,
+        parent=PARENT,
+    )
+    state = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
+    page, sender = Page(), Counting()
+    offer = Offer(CommMessage("msg", "s1", state), PARENT, page, sender)
+    notebook.sandbox.offer(offer)
+    result = cell.result(SECONDS)
+    assert (result.stdout, page.text) == ("now 7\nends\n", "now 7\n")
+    assert (sender.served, offer.withdraw()) == (1, False)
+    assert notebook.page.text == "ends\n"
+
+
+def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
+    notebook.run(SLIDER + "import asyncio")
+    cell = notebook.sandbox.submit("await asyncio.Future()", listener=notebook.page, parent=PARENT)
+    time.sleep(0.5)
+    assert not cell.done()
+    notebook.sandbox.interrupt()
+    error = cell.result(SECONDS).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
 
 
 # -- limits

@@ -14,6 +14,7 @@ from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.comm_frames import CommMessage
 from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted, Errands, switched_off
+from wasm_kernel.sandbox.inbox import Inbox, Offer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused
 from wasm_kernel.sandbox.standing import Order
 from wasm_kernel.sandbox.turn import Host, Turn
@@ -54,6 +55,7 @@ class Sandbox:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.comms = Comms()
+        self.inbox = Inbox()
         self.errands = Errands()
         self.over = False
 
@@ -66,6 +68,7 @@ class Sandbox:
             travel=self._travel,
             begun=lambda: self.calls.append("begun"),
             comms=self.comms,
+            inbox=self.inbox,
             errands=self.errands,
             wait=lambda seconds: self.over,
             over=lambda: self.over,
@@ -397,3 +400,64 @@ def test_a_harmless_errand_is_done_from_anywhere_and_as_often_as_asked() -> None
     assert [driven.send(KNOCK) for _ in range(3)] == [{"value": "twice"}] * 3
     driven.sandbox.errands.offer("knock", lambda order, caller: 1)
     assert "refused" in driven.send(KNOCK)
+
+
+class Sending:
+    """The sender of an offer, who writes down how it went."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+
+    def began(self) -> None:
+        self.states.append("began")
+
+    def ended(self) -> None:
+        self.states.append("ended")
+
+
+def offered(driven: Driven, message: CommMessage) -> tuple[Offer, Ear, Sending]:
+    ear, sending = Ear(), Sending()
+    offer = Offer(message, {"msg_id": "m"}, ear, sending)
+    driven.sandbox.inbox.put(offer)
+    return offer, ear, sending
+
+
+UPDATE = CommMessage("msg", "c", {"a": 1})
+
+
+def test_a_cell_that_awaits_is_handed_what_the_page_says() -> None:
+    driven = Driven()
+    driven.send(COMM)
+    assert driven.send({"op": "comm_next"}) == {}
+    offer, ear, sending = offered(driven, UPDATE)
+    answer = driven.send({"op": "comm_next"})["message"]
+    assert (answer["op"], answer["data"], answer["parent"]) == ("comm", {"a": 1}, {"msg_id": "m"})
+    assert not offer.withdraw()
+    driven.send(DISPLAY)
+    assert sending.states == ["began"]
+    driven.send({"op": "comm_done"})
+    driven.send(DISPLAY)
+    assert sending.states == ["began", "ended"]
+    assert (len(ear.heard), len(driven.ear.heard)) == (1, 1)
+
+
+def test_what_was_withdrawn_or_has_nobody_is_not_handed_over() -> None:
+    driven = Driven()
+    offer, _, _ = offered(driven, UPDATE)
+    assert offer.withdraw()
+    _, ear, sending = offered(driven, CommMessage("open", "x", target_name="nobody"))
+    assert driven.send({"op": "comm_next"}) == {}
+    assert ear.said == [CommMessage("close", "x")]
+    assert sending.states == ["began", "ended"]
+
+
+@pytest.mark.parametrize("frame", [{"op": "comm_next"}, {"op": "done", "reply": {}}])
+def test_what_was_handed_over_ends_at_the_latest_with_the_turn(frame: dict[str, Any]) -> None:
+    driven = Driven()
+    driven.send(COMM)
+    _, ear, sending = offered(driven, UPDATE)
+    driven.send({"op": "comm_next"})
+    driven.send(frame)
+    assert sending.states == ["began", "ended"]
+    driven.turn.hear("stdout", "of the cell")
+    assert not ear.heard

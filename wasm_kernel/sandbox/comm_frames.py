@@ -48,6 +48,16 @@ class CommTarget:
     name: str
 
 
+@dataclass(frozen=True)
+class CommNext:
+    """The cell awaits something: it would take what the front end says meanwhile."""
+
+
+@dataclass(frozen=True)
+class CommDone:
+    """What was taken has been served."""
+
+
 def read_comm(message: Message) -> CommMessage:
     """The message of a `comm_open`, `comm_msg` or `comm_close` frame; raises as `frames.read`."""
     kind = message["op"].removeprefix("comm_")

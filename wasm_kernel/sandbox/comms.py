@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.sandbox.comm_frames import CLOSE, ID_CHARACTERS, OPEN, CommMessage
+from wasm_kernel.sandbox import wire
+from wasm_kernel.sandbox.comm_frames import CLOSE, ID_CHARACTERS, OPEN, CommMessage, request_of
+from wasm_kernel.sandbox.frames import Stream
+from wasm_kernel.sandbox.listener import Listener
 
 COMMS = 50_000  # open at once; three a widget
 TARGETS = 1_000
+
+_TOO_LARGE = (
+    "[wasm-kernel] What the page sent to a widget ({size:.1f} MB) can't be delivered: the most is "
+    f"{wire.FRAME_BYTES * 3 // 4 / 1e6:.0f} MB. Files of that size go into the workspace folder.\n"
+)
+_UNFIT = "[wasm-kernel] What the page sent to a widget can't be delivered: {why}.\n"
 
 
 class CommsFull(FrameError):
@@ -63,18 +72,35 @@ class Comms:
             raise FrameError("there are too many targets")
         self._targets |= {target}
 
-    def takes(self, message: CommMessage) -> bool:
-        """Whether there is somebody in the guest for a front end's message."""
+    def received(
+        self, message: CommMessage, parent: Mapping[str, str], listener: Listener
+    ) -> Mapping[str, Any] | None:
+        """The request that hands a front end's message to the guest; None where nobody is there.
+
+        Args:
+            message: The message; the opening of a comm to nobody is answered with its close.
+            parent: What the guest may know of the message that carried it.
+            listener: Hears why it can't be delivered.
+        """
+        try:
+            if not self._takes(message):
+                raise FrameError("nobody is there")
+            request = request_of(message, parent)
+            if not _fits(request, listener):
+                return None
+            self._heard(message)
+        except FrameError:
+            if message.kind == OPEN:
+                listener.comm(CommMessage(CLOSE, message.comm_id))
+            return None
+        return request
+
+    def _takes(self, message: CommMessage) -> bool:
         if message.kind == OPEN:
             return message.target_name in self._targets
         return message.comm_id in self._open
 
-    def heard(self, message: CommMessage) -> None:
-        """The front end sends a message, which the guest takes.
-
-        Raises:
-            FrameError: too many comms are open.
-        """
+    def _heard(self, message: CommMessage) -> None:
         if message.kind == OPEN:
             self._add(message.comm_id, message.target_name)
         elif message.kind == CLOSE:
@@ -108,3 +134,15 @@ def _pairs(value: Any) -> list[tuple[str, str]]:
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= ID_CHARACTERS and value.isprintable()
+
+
+def _fits(request: Mapping[str, Any], listener: Listener) -> bool:
+    try:
+        size = len(wire.write(request))
+    except (ValueError, TypeError, RecursionError) as problem:
+        listener.emit(Stream("stderr", _UNFIT.format(why=problem)))
+        return False
+    if size > wire.FRAME_BYTES:
+        listener.emit(Stream("stderr", _TOO_LARGE.format(size=size * 3 / 4 / 1e6)))
+        return False
+    return True

@@ -27,6 +27,7 @@ from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.comm_frames import CLOSE, OPEN, CommMessage
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.facts import Facts
+from wasm_kernel.sandbox.inbox import Offer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener, Silence
 
 Gate = Callable[[Callable[[str], None]], None]
@@ -132,6 +133,9 @@ class FakeSandbox:
                 page.comm(CommMessage(CLOSE, message.comm_id))
 
         return self._thread.submit(serve)
+
+    def offer(self, offer: Offer) -> None:
+        """Nothing takes it: what `exec` runs awaits nothing."""
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """What `open_comms` of the namespace says."""

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.sandbox import fields, wire
-from wasm_kernel.sandbox.comm_frames import CommMessage, CommTarget, read_comm, read_target
+from wasm_kernel.sandbox.comm_frames import (
+    CommDone,
+    CommMessage,
+    CommNext,
+    CommTarget,
+    read_comm,
+    read_target,
+)
 from wasm_kernel.sandbox.fields import Message, plain
 from wasm_kernel.sandbox.wire import FRAME_BYTES, FRAME_DEPTH, Json, write
 
@@ -129,7 +136,8 @@ class Done:
 
 
 Output = Stream | Display | ClearOutput | Result | Error
-Said = Input | Limit | Travel | Errand | CommMessage | CommTarget | Terminate | Immortal | Done
+Talked = CommMessage | CommTarget | CommNext | CommDone
+Said = Input | Limit | Travel | Errand | Talked | Terminate | Immortal | Done
 Frame = Next | Display | ClearOutput | Result | Error | Said
 
 
@@ -223,6 +231,8 @@ _BUILDERS: dict[str, Callable[[Message], Frame]] = {
     "comm_msg": read_comm,
     "comm_close": read_comm,
     "comm_target": read_target,
+    "comm_next": lambda message: CommNext(),
+    "comm_done": lambda message: CommDone(),
     "immortal": _immortal,
     "travel": _travel,
     "errand": _errand,

@@ -26,6 +26,7 @@ from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.fuel import Fuel
+from wasm_kernel.sandbox.inbox import Inbox
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.private import SCRATCH
 from wasm_kernel.sandbox.spoken import only_travels
@@ -60,6 +61,7 @@ class Life:
         )
         self.wishes = Wishes(self.timeline)
         self.comms = Comms()
+        self.inbox = Inbox()
         self.host = Host(
             flush=self._streams.flush,
             lower=self._lower,
@@ -68,6 +70,7 @@ class Life:
             travel=self.wishes.hear,
             begun=self.clock.begun,
             comms=self.comms,
+            inbox=self.inbox,
             errands=errands,
             wait=self.clock.wait_outside,
             over=self.clock.over,
@@ -237,6 +240,7 @@ class Life:
             self.clock.disarm()
             turn.limits |= {*self._streams.cut, instance.limit} - {""}
             self._streams.end()
+            turn.conversation.end()
             self._turn = None
         if status or turn.reply is None:
             raise GuestCrashed("the cell broke the sandbox's own agent")

@@ -12,21 +12,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from wasm_kernel.errors import FrameError
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import outcome, wire
-from wasm_kernel.sandbox.comm_frames import CLOSE, OPEN, CommMessage, request_of
+from wasm_kernel.sandbox import outcome
+from wasm_kernel.sandbox.comm_frames import CLOSE, CommMessage
 from wasm_kernel.sandbox.frames import Stream
+from wasm_kernel.sandbox.inbox import Offer
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
 
 T = TypeVar("T")
 
-_TOO_LARGE = (
-    "[wasm-kernel] What the page sent to a widget ({size:.1f} MB) can't be delivered: the most is "
-    f"{wire.FRAME_BYTES * 3 // 4 / 1e6:.0f} MB. Files of that size go into the workspace folder.\n"
-)
-_UNFIT = "[wasm-kernel] What the page sent to a widget can't be delivered: {why}.\n"
 _TOO_LONG = (
     "\n[wasm-kernel] A widget's callback ran longer than its limit of {seconds:g} seconds and was "
     "interrupted. Raise comm_seconds to allow more.\n"
@@ -80,6 +75,13 @@ class Talking(abc.ABC):
         heard = listener or Silence()
         return self._later(lambda: self._comm(message, parent or {}, heard))
 
+    def offer(self, offer: Offer) -> None:
+        """Let the running cell take a message while it awaits something.
+
+        Whoever offers it withdraws it when its turn has come, and calls `comm` if that succeeds.
+        """
+        self._life.inbox.put(offer)
+
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """The target of each comm that is open, by the comm's id."""
 
@@ -90,20 +92,10 @@ class Talking(abc.ABC):
         return self._later(ask)
 
     def _comm(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
-        comms = self._life.comms
         self._settle(listener)
-        try:
-            if not comms.takes(message):
-                raise FrameError("nobody is there")
-            request = request_of(message, parent)
-            if not _fits(request, listener):
-                return
-            comms.heard(message)
-        except FrameError:
-            if message.kind == OPEN:
-                listener.comm(CommMessage(CLOSE, message.comm_id))
-            return
-        self._serve(request, listener)
+        request = self._life.comms.received(message, parent, listener)
+        if request is not None:
+            self._serve(request, listener)
 
     def _serve(self, request: Mapping[str, Any], listener: Listener) -> None:
         begun, limit = time.monotonic(), self.policy.comm_seconds
@@ -129,15 +121,3 @@ class Talking(abc.ABC):
         reply = {} if stopped is not None else turn.reply or {}
         for stale in comms.settle(reply):
             listener.comm(CommMessage(CLOSE, stale))
-
-
-def _fits(request: Mapping[str, Any], listener: Listener) -> bool:
-    try:
-        size = len(wire.write(request))
-    except (ValueError, TypeError, RecursionError) as problem:
-        listener.emit(Stream("stderr", _UNFIT.format(why=problem)))
-        return False
-    if size > wire.FRAME_BYTES:
-        listener.emit(Stream("stderr", _TOO_LARGE.format(size=size * 3 / 4 / 1e6)))
-        return False
-    return True

@@ -14,9 +14,10 @@ from wasm_kernel import result
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.comm_frames import CommMessage, CommTarget
-from wasm_kernel.sandbox.comms import COMMS, Comms, CommsFull
+from wasm_kernel.sandbox.comms import Comms
+from wasm_kernel.sandbox.conversation import Conversation
 from wasm_kernel.sandbox.errands import Errands, Standing, as_answer
+from wasm_kernel.sandbox.inbox import Inbox
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.sandbox.standing import Order
 
@@ -29,8 +30,9 @@ class Host:
 
     `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
     user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
-    `begun` that the agent has its request; `comms` knows the open ones; `errands` are done by the
-    host for the cell's text, and `wait` and `over` tell one whether the cell still waits for it.
+    `begun` that the agent has its request; `comms` knows the open ones, `inbox` what came in on
+    them; `errands` are done by the host for the cell's text, and `wait` and `over` tell one whether
+    the cell still waits for it.
     """
 
     flush: Callable[[], None]
@@ -40,6 +42,7 @@ class Host:
     travel: Callable[[frames.Travel], Mapping[str, Any]]
     begun: Callable[[], None]
     comms: Comms
+    inbox: Inbox
     errands: Errands
     wait: Callable[[float], bool]
     over: Callable[[], bool]
@@ -58,14 +61,14 @@ class Turn:
         self._request: Mapping[str, Any] | None = request
         self._may_ask = bool(request.get("allow_stdin", False))
         self.talks = request.get("op") == "comm"  # on a comm, to code of the user's
-        self._listener = listener
         self._policy = policy
         self._host = host
         self._frames = 0
         self._display_bytes = 0
         self._told_cap = False
-        self._comm_count = self._comm_bytes = 0
-        self._told_comms = False
+        self.conversation = Conversation(
+            listener, policy, host.comms, host.inbox, tell=lambda text: self.hear("stderr", text)
+        )
         self.seen = request.get("op") == "execute" and not request.get("silent")
         self.code = str(request.get("code", "")) if request.get("op") == "execute" else ""
         self._standing = Standing(self.code, lambda: host.errands.names)
@@ -75,6 +78,10 @@ class Turn:
         self.error: frames.Error | None = None
         self.outputs: list[result.Output] = []
         self.text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+
+    @property
+    def _listener(self) -> Listener:
+        return self.conversation.listener
 
     @property
     def handed(self) -> bool:
@@ -111,6 +118,7 @@ class Turn:
             return self._next()
         self._host.flush()
         if isinstance(frame, frames.Done):
+            self.conversation.end()
             self.reply = frame.reply
         elif isinstance(frame, frames.Input):
             return self._ask(frame)
@@ -120,10 +128,8 @@ class Turn:
             return self._travel(frame)
         elif isinstance(frame, frames.Errand):
             return self._send_out(Order(frame.name, frame.line, frame.cell))
-        elif isinstance(frame, CommMessage):
-            self._comm(frame, size)
-        elif isinstance(frame, CommTarget):
-            self._host.comms.aim(frame.name)
+        elif isinstance(frame, frames.Talked):
+            return self._talk(frame, size)
         elif isinstance(frame, frames.Immortal):
             raise FrameError("only the base image may say so")
         elif isinstance(frame, frames.Terminate):
@@ -131,6 +137,11 @@ class Turn:
         else:
             self._show(frame, size)
         return {}
+
+    def _talk(self, frame: frames.Talked, size: int) -> Mapping[str, Any]:
+        if self.reply is not None:
+            raise FrameError("the turn is over")
+        return self.conversation.take(frame, size)
 
     def _travel(self, frame: frames.Travel) -> Mapping[str, Any]:
         if self.reply is not None:
@@ -179,33 +190,6 @@ class Turn:
             raise FrameError("the cell's rich output is over its cap")
         self.outputs.append(_as_output(output))
         self._listener.emit(output)
-
-    def _comm(self, message: CommMessage, size: int) -> None:
-        if self.reply is not None:
-            raise FrameError("the turn is over")
-        self._comm_count += 1
-        self._comm_bytes += size
-        policy = self._policy
-        if self._comm_count > policy.comm_count:
-            raise self._too_much(f"{policy.comm_count:,} messages to widgets", "comm_count")
-        if self._comm_bytes > policy.comm_bytes:
-            raise self._too_much(f"{policy.comm_bytes:,} bytes to widgets", "comm_bytes")
-        try:
-            self._host.comms.said(message)
-        except CommsFull:
-            raise self._too_much(f"{COMMS:,} widgets' comms in one session", "") from None
-        self._listener.comm(message)
-
-    def _too_much(self, cap: str, setting: str) -> FrameError:
-        if not self._told_comms:
-            self._told_comms = True
-            advice = f" Raise {setting} to send more." if setting else " Close some of them."
-            self.hear(
-                "stderr",
-                f"\n[wasm-kernel] More than {cap}: the rest is dropped, and what widgets show may "
-                f"differ from what they hold.{advice}\n",
-            )
-        return FrameError("over the cap of messages to widgets")
 
     def _within_caps(self, size: int) -> bool:
         self._display_bytes += size

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from wasm_kernel_agent import bundles, queries, seeds
+from wasm_kernel_agent import bundles, loop, queries, seeds
 from wasm_kernel_agent.boot import make_shell, prepare_guest
 from wasm_kernel_agent.cells import Cells
 from wasm_kernel_agent.comms import Comms
@@ -74,7 +74,8 @@ class Agent:
         shell = make_shell(self.door)
         shell.agent = self
         stdin = Stdin(self.door)
-        comms = Comms(shell, self._signals, stdin)
+        comms = Comms(shell, self._signals, stdin, self.door)
+        loop.hear_with(comms)
         self._answers = {
             "execute": Cells(shell, self._signals, stdin).execute,
             "comm": comms.serve,

@@ -16,6 +16,7 @@ from comm.base_comm import BaseComm, CommManager
 
 from wasm_kernel_agent import bundles, resync
 from wasm_kernel_agent.cells import settle
+from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.kernel import parent_of
 from wasm_kernel_agent.outbox import flush, note
 from wasm_kernel_agent.signals import Signals
@@ -95,11 +96,12 @@ def install(send: Callable[[Reply], Any]) -> GuestCommManager:
 
 
 class Comms:
-    """Serves what the front end says on comms, one message a turn."""
+    """Serves what the front end says on comms: one message a turn, or while a cell awaits."""
 
-    def __init__(self, shell: Any, signals: Signals, stdin: Stdin) -> None:
+    def __init__(self, shell: Any, signals: Signals, stdin: Stdin, door: Door) -> None:
         self._shell = shell
         self._manager: GuestCommManager = shell.kernel.comm_manager
+        self._send = door.send
         self._signals = signals
         self._stdin = stdin
 
@@ -120,6 +122,27 @@ class Comms:
             settle(shell)
         shell.payload_manager.clear_payload()
         return {"status": "ok"}
+
+    @property
+    def open(self) -> bool:
+        """Whether a front end is there, and could say something on a comm."""
+        parent = self._shell.parent_header or {}
+        return bool(self._manager.comms) and bool(parent.get("msg_id"))
+
+    def hear(self) -> bool:
+        """Serve one message that came while the cell awaits; False where none did."""
+        request = self._send({"op": "comm_next"}).get("message")
+        if not isinstance(request, dict):
+            return False
+        shell, parent = self._shell, self._shell.parent_header
+        shell.set_parent(parent_of(request))
+        try:
+            getattr(self._manager, _KINDS[request["kind"]])(None, None, message_of(request))
+        finally:
+            shell.set_parent(parent)
+            flush()
+            self._send({"op": "comm_done"})
+        return True
 
     def agree(self, request: Reply) -> Reply:
         """Say which comms are open here, after what the front end shows was brought in line."""

@@ -11,7 +11,7 @@ import functools
 import time
 from asyncio import base_events
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from wasm_kernel_agent.outbox import note
 
@@ -19,7 +19,7 @@ _SLICE = 0.05
 _PASSES = 100  # of the loop after a cell: a task that never waits must not hold up the reply
 _WAITING = (
     "a task is still waiting. Nothing runs between cells here: it goes on while a cell awaits "
-    "something, such as the task itself. (This is said once.)"
+    "something, such as the task itself, and when a widget calls back. (This is said once.)"
 )
 
 
@@ -33,22 +33,59 @@ class NothingToWaitFor(RuntimeError):
         )
 
 
+class Ear(Protocol):
+    """Hears the front end while a cell awaits something."""
+
+    @property
+    def open(self) -> bool:
+        """Whether the front end could say anything."""
+
+    def hear(self) -> bool:
+        """Serve what it has said, one message; False where there was none."""
+
+
+class _Deaf:
+    """Hears nothing: there is nobody to say anything."""
+
+    open = False
+
+    def hear(self) -> bool:
+        """Nothing was said."""
+        return False
+
+
 class _Sleeper:
     """Stands where the loop expects a selector: it knows no descriptors, only time."""
 
+    ear: ClassVar[Ear] = _Deaf()
+
     def __init__(self, loop: GuestLoop) -> None:
         self._loop = loop
+        self.listened = 0.0
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Wait `timeout` seconds, or until a signal handler made something ready."""
+        """Wait `timeout` seconds, or until something is ready; meanwhile the front end is heard."""
         __tracebackhide__ = True
-        if timeout is None:
+        if timeout is None and not self.ear.open:
             raise NothingToWaitFor
-        end = time.monotonic() + timeout
-        while timeout > 0 and not self._loop.something_ready:
-            time.sleep(min(timeout, _SLICE))
-            timeout = end - time.monotonic()
+        if timeout == 0 and time.monotonic() - self.listened < _SLICE:
+            return []
+        end = None if timeout is None else time.monotonic() + timeout
+        self._listen()
+        while not self._loop.something_ready:
+            left = _SLICE if end is None else end - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(left, _SLICE))
+            self._listen()
         return []
+
+    def _listen(self) -> None:
+        """Hear what came; whoever waited for a message goes on before the next one is served."""
+        __tracebackhide__ = True
+        self.listened = time.monotonic()
+        while self.ear.open and self.ear.hear() and not self._loop.something_ready:
+            pass
 
     def close(self) -> None:
         """Nothing is open."""
@@ -60,6 +97,12 @@ class GuestLoop(base_events.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._selector = _Sleeper(self)
+
+    def run_forever(self) -> None:
+        """Run; what the front end said before is not heard earlier than the first callback runs."""
+        __tracebackhide__ = True
+        self._selector.listened = time.monotonic()
+        super().run_forever()
 
     @property
     def something_ready(self) -> bool:
@@ -105,6 +148,11 @@ def install() -> None:
     for name in ("SelectorEventLoop", "EventLoop"):
         setattr(asyncio, name, GuestLoop)
     asyncio.set_event_loop(GuestLoop())
+
+
+def hear_with(ear: Ear) -> None:
+    """Serve what the front end says while a cell awaits something."""
+    _Sleeper.ear = ear
 
 
 def allow_tasks(awaiter: Awaiter) -> None:

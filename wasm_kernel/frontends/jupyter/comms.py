@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import zmq
+
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
@@ -18,6 +20,7 @@ from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.sandbox.comm_frames import CLOSE, CommMessage
 from wasm_kernel.sandbox.frames import Stream
+from wasm_kernel.sandbox.inbox import Offer
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ _NOT_ADMITTED = (
     "[wasm-kernel] The page opened a comm that is no widget's; it was closed, as only widgets may "
     "talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
 )
+_COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 _SHOWN_HEADER = ("msg_id", "msg_type")
 
 
@@ -51,6 +55,50 @@ class CommKernel(PlainKernel):
         """Who hears what is said under the message that is being answered."""
         raise NotImplementedError
 
+    def listener_to(self, parent: Content, allow_stdin: bool = False) -> CellListener:
+        """Who hears what is said under a front end's message."""
+        raise NotImplementedError
+
+    async def shell_main(self, subshell_id: str | None, msg: list[zmq.Frame]) -> None:
+        """Answer one message after another, in the order in which they came.
+
+        A comm message that comes while a cell runs waits like any other, unless the cell awaits
+        something and takes it. The base class lets such messages pass the cell and mixes up whose
+        parent the cell's last messages have: its loop stands still while a cell computes, this one
+        is free.
+        """
+        offer = self._offered(msg) if self._main_asyncio_lock.locked() else None
+        async with self._main_asyncio_lock:
+            if offer is None or offer.withdraw():
+                await self.dispatch_shell(msg)
+            else:
+                self._parsed(msg)  # noted, so that it can't be sent a second time
+
+    def _offered(self, frames: list[zmq.Frame]) -> Offer | None:
+        """A comm message on offer to the cell that runs; None for any other message."""
+        assert self.session is not None
+        try:
+            parent = self._parsed(frames, content=False)
+            if parent["header"]["msg_type"] not in _COMM_MESSAGES:
+                return None
+            parent["content"] = self.session.unpack(parent["content"])
+            message = message_of(parent)
+        except Exception:  # what can't be read is refused, and told, where it is dispatched
+            return None
+        if message is None or not self._gate.admits(message):
+            return None
+        listener = self.listener_to(parent)
+        now = self.get_parent("shell")
+        offer = Offer(message, header_of(parent), listener, _Served(self, parent, now, listener))
+        self.sandbox.offer(offer)
+        return offer
+
+    def _parsed(self, frames: list[zmq.Frame], *, content: bool = True) -> Content:
+        assert self.session is not None
+        _, parts = self.session.feed_identities(frames, copy=False)
+        parsed: Content = self.session.deserialize(parts, content=content, copy=False)
+        return parsed
+
     def send_comm(self, parent: Content, message: CommMessage) -> None:
         """Send what the guest says on a comm to the front ends, from any thread."""
         content: Content = {"comm_id": message.comm_id, "data": dict(message.data)}
@@ -66,6 +114,10 @@ class CommKernel(PlainKernel):
             buffers=list(message.buffers),
             metadata=dict(message.metadata),
         )
+
+    def publish_state(self, state: str, parent: Content) -> None:
+        """Publish `busy` or `idle` under a message, from any thread."""
+        self._publish_status(state, "shell", parent)
 
     def sift(self, message: CommMessage, removals: Removals) -> CommMessage | None:
         """What of a message of the guest may reach the page. On the guest's thread."""
@@ -124,6 +176,28 @@ class CommKernel(PlainKernel):
         started = asyncio.wrap_future(self.sandbox.start(self.starting.tell))
         await asyncio.wait((started,), timeout=START_SECONDS)
         return started.done() and started.exception() is None
+
+
+class _Served:
+    """Tells the page when a message that a cell has taken is served. On the guest's thread."""
+
+    def __init__(
+        self, kernel: CommKernel, parent: Content, cell: Content, listener: CellListener
+    ) -> None:
+        self._kernel = kernel
+        self._parent = parent
+        self._cell = cell
+        self._listener = listener
+
+    def began(self) -> None:
+        """The page is told that its message is being served."""
+        self._kernel.publish_state("busy", self._parent)
+
+    def ended(self) -> None:
+        """The page may send the next one; the kernel is still busy with the cell."""
+        self._listener.finish()
+        self._kernel.publish_state("idle", self._parent)
+        self._kernel.publish_state("busy", self._cell)
 
 
 def message_of(parent: Content) -> CommMessage | None:

@@ -134,7 +134,10 @@ class WasmKernel(CommKernel):
 
     def listener(self, allow_stdin: bool) -> CellListener:
         """Who hears what is said under the message that is being answered."""
-        parent = self.get_parent("shell")
+        return self.listener_to(self.get_parent("shell"), allow_stdin)
+
+    def listener_to(self, parent: Content, allow_stdin: bool = False) -> CellListener:
+        """Who hears what is said under a front end's message."""
         ident = self._get_shell_context_var(self._shell_parent_ident)
         ask = partial(self._ask, parent, ident) if allow_stdin else None
         send, talk = partial(self._publish, parent), partial(self.send_comm, parent)
@@ -198,15 +201,6 @@ class WasmKernel(CommKernel):
         # before that would be lost, and the client wait for it forever.
         await self._heard.wait()
         await self.shell_main(None, message)
-
-    async def shell_main(self, subshell_id: str | None, msg: list[zmq.Frame]) -> None:
-        """Answer one message after another, in the order in which they came.
-
-        The base class lets comm messages pass a cell that runs, and so mixes up whose parent the
-        cell's last messages have: its loop stands still while a cell computes, this one is free.
-        """
-        async with self._main_asyncio_lock:
-            await self.dispatch_shell(msg)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Abort the cells that came behind a failed one before its reply left.
