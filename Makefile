@@ -22,7 +22,7 @@ $(PLAIN): pyproject.toml $(SOURCES) | $(BIN)/python
 
 $(EDITABLE): pyproject.toml $(wildcard kernelspec/python/*) | $(BIN)/python
 	rm -f $(PLAIN)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@
 
 demo: $(PLAIN)

@@ -28,7 +28,7 @@ class Payload:
     def armed(self, server: str) -> Payload:
         """With a script and an address that tell which payload got through."""
         # not a quote in it, so that it fits wherever a payload puts it
-        script = f"top.pwned_{self.name}=1"
+        script = f"void(top.pwned_{self.name}=1)"
 
         def arm(value: Any) -> Any:
             if isinstance(value, str):

@@ -25,7 +25,8 @@ BOX = "contain: layout paint; position: relative; min-width: min-content"
 """Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
 
 SCHEMES = {"http", "https", "mailto", "data"}
-_STYLE = re.compile(r"(<style(?:\s[^>]*)?>)(.*?)(</style>)", re.DOTALL)
+# In SVG one style sheet can hold another: what is left of the outer one then is its end alone.
+_STYLE = re.compile(r"<style(?:\s[^>]*)?>(?P<css>.*?)</style>|</style>", re.DOTALL)
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
 _STYLED = re.compile(r"<style|\s(?:style|class)=")
 _COMMENT_END = re.compile(r"--!?>")
@@ -151,7 +152,9 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
     """
 
     def cleaned(found: re.Match[str]) -> str:
-        css = unescape(found[2]) if escaped else found[2]
+        if found["css"] is None:
+            return ""
+        css = unescape(found["css"]) if escaped else found["css"]
         return f"<style>{clean_stylesheet(css, scope, removals)}</style>"
 
     return _STYLE.sub(cleaned, html)

@@ -1,0 +1,233 @@
+"""A JupyterLab server with our kernel, and its page in a browser."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (nbformat carries no types)
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "of-the-tests"
+SECONDS = 60
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+KERNELS: Mapping[str, tuple[str, ...]] = {
+    "wasm-python": (),
+    "wasm-trusted": ("--WasmKernel.outputs=trusted",),
+}
+_SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none", "maxNumberOutputs": 10_000},
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+
+
+class Server:
+    """One JupyterLab process with folders of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.work = folder / "work"
+        self.work.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        self._log = (folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            self._command(),
+            env=_environment(folder),
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=self.work,
+        )
+        self._wait()
+
+    def _command(self) -> list[str]:
+        never = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
+        options = {
+            "ServerApp.port": self.port,
+            "ServerApp.port_retries": 0,
+            "ServerApp.ip": "127.0.0.1",
+            "ServerApp.root_dir": self.work,
+            "IdentityProvider.token": TOKEN,
+            "LabApp.expose_app_in_browser": True,
+            "LabApp.extension_manager": "readonly",
+            "LabApp.check_for_updates_class": never,
+            "LabApp.news_url": None,
+        }
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+        return command + [f"--{name}={value}" for name, value in options.items()]
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.address}/api?token={TOKEN}", timeout=5).close()
+            except OSError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    def notebook(self, name: str, cells: Sequence[str], kernel: str = "wasm-python") -> str:
+        """Write a notebook; its path on the server."""
+        book = nbformat.v4.new_notebook()
+        book.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
+        book.cells = [nbformat.v4.new_code_cell(source) for source in cells]
+        nbformat.write(book, self.work / f"{name}.ipynb")
+        return f"{name}.ipynb"
+
+    def close(self) -> None:
+        """End the server and its kernels."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    share = folder / "share"
+    for name, arguments in KERNELS.items():
+        spec_folder = share / "kernels" / name
+        shutil.copytree(ROOT / "kernelspec" / "python", spec_folder)
+        spec = json.loads((spec_folder / "kernel.json").read_text())
+        spec["argv"] = [sys.executable, *spec["argv"][1:], *arguments]
+        spec["env"]["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        if arguments:
+            spec["display_name"] = f"{spec['display_name']}, trusted"
+        (spec_folder / "kernel.json").write_text(json.dumps(spec))
+    for name, values in _SETTINGS.items():
+        path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    own = {
+        "JUPYTER_PATH": share,
+        "JUPYTER_DATA_DIR": folder / "data",
+        "JUPYTER_CONFIG_DIR": folder / "config",
+        "JUPYTER_RUNTIME_DIR": folder / "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": folder / "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": folder / "workspaces",
+        "WASM_KERNEL_WORKSPACE_ROOT": folder / "sessions",
+    }
+    return os.environ | {name: str(path) for name, path in own.items()}
+
+
+_READY = """async () => {
+    const widget = jupyterapp.shell.currentWidget;
+    if (!widget || !widget.sessionContext) return false;
+    await widget.context.ready;
+    await widget.sessionContext.ready;
+    const kernel = widget.sessionContext.session && widget.sessionContext.session.kernel;
+    return kernel ? Boolean((await kernel.info).status) : false;
+}"""
+
+
+class Lab:
+    """JupyterLab's page, for tests that use it as people do.
+
+    Attributes:
+        page: Playwright's page.
+        outside: Addresses that the page asked for and that are none of the server's.
+    """
+
+    def __init__(self, page: Any, server: Server) -> None:
+        self.page = page
+        self.server = server
+        self.outside: list[str] = []
+        page.set_default_timeout(SECONDS * 1000)
+        page.on("request", self._note)
+
+    def _note(self, request: Any) -> None:
+        if not request.url.startswith((self.server.address + "/", "data:", "blob:", "about:")):
+            self.outside.append(request.url)
+
+    def start(self) -> None:
+        """The launcher."""
+        self.page.goto(f"{self.server.address}/lab?token={TOKEN}&reset")
+        self.page.wait_for_selector(".jp-Launcher")
+
+    def open(self, notebook: str) -> None:
+        """A notebook, with its kernel ready."""
+        self.page.goto(f"{self.server.address}/lab/tree/{notebook}?token={TOKEN}&reset")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell")
+        self.ready()
+
+    def ready(self) -> None:
+        """Wait until the kernel has said who it is."""
+        self.page.wait_for_function(_READY)
+        self.idle()
+
+    def idle(self) -> None:
+        """Wait until the kernel has nothing to do."""
+        self.page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+
+    def command(self, name: str) -> None:
+        """One of JupyterLab's own commands, and wait for its end."""
+        self.page.evaluate("name => jupyterapp.commands.execute(name)", name)
+
+    def run_all(self) -> None:
+        """Run every cell, and wait until what they show has come to rest."""
+        self.command("notebook:run-all-cells")
+        self.idle()
+        self.settle()
+
+    def run(self, number: int) -> None:
+        """Run one cell to its end."""
+        self.page.evaluate(
+            "number => { jupyterapp.shell.currentWidget.content.activeCellIndex = number; }", number
+        )
+        self.command("notebook:run-cell")
+        self.idle()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing more appears in the outputs."""
+        before, same = -1, 0
+        while same < 3:
+            now = self.page.evaluate(
+                "document.querySelectorAll('.jp-OutputArea-output, .jp-OutputArea-output *').length"
+            )
+            same = same + 1 if now == before else 0
+            before = now
+            self.page.wait_for_timeout(250)
+
+    def cell(self, number: int) -> Any:
+        """A cell, counted from 0."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+    def output(self, number: int) -> Any:
+        """What a cell shows."""
+        return self.cell(number).locator(".jp-Cell-outputArea")
+
+    def prompt(self, number: int) -> str:
+        """What stands before a cell, such as `[1]:`."""
+        return str(self.cell(number).locator(".jp-InputArea-prompt").inner_text()).strip()
+
+    def type(self, number: int, source: str) -> None:
+        """Type into a cell and run it, as people do."""
+        self.cell(number).locator(".cm-content").click()
+        self.page.keyboard.insert_text(source)
+        self.page.keyboard.press("Shift+Enter")
