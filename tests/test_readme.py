@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from wasm_kernel import events
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -84,3 +86,17 @@ def test_the_kernel_is_in_the_picker(tmp_path: Path, environment: dict[str, str]
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
 def test_a_link_leads_somewhere(target: str) -> None:
     assert (ROOT / target).exists()
+
+
+def test_every_event_is_listed() -> None:
+    names = [value for name, value in vars(events).items() if name.isupper() and "." in str(value)]
+    named = [name for name in names if isinstance(name, str)]
+    assert named
+    assert not [name for name in named if f"`{name}`" not in README]
+
+
+def test_every_page_that_is_linked_is_there() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        missing = [target for target in targets if not (page.parent / target).exists()]
+        assert not missing, page.name
