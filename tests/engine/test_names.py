@@ -187,3 +187,30 @@ def test_letters_alone_lead_down() -> None:
 
 def test_letters_alone_do_not_tell_where_up_leads() -> None:
     assert lexical(("a",), "b/../c") is None
+
+
+LONG = "p/q/r/s/t/u/v"
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_link_anywhere_in_a_long_path_is_seen(tmp_path: Path, at: int) -> None:
+    parts = LONG.split("/")
+    (tmp_path / LONG).mkdir(parents=True)
+    place = tmp_path.joinpath(*parts[: at + 1])
+    place.rename(place.with_name("away"))
+    place.symlink_to("away")
+    for follow in (False, True):
+        found = resolve(tmp_path, (), f"{LONG}/x", follow=follow, guarded=True)
+        assert found == (*parts[:at], "away", *parts[at + 1 :], "x")
+
+
+def test_a_long_path_through_a_hidden_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".wasm_kernel" / LONG).mkdir(parents=True)
+    for name in (".wasm_kernel", ".WASM_kernel"):
+        with pytest.raises(HiddenName):
+            resolve(tmp_path, (), f"{name}/{LONG}/x", follow=True, guarded=True)
+
+
+def test_a_long_path_that_is_not_there_leads_to_where_it_would_be(tmp_path: Path) -> None:
+    found = resolve(tmp_path, ("start",), f"{LONG}/x", follow=True, guarded=True)
+    assert found == ("start", *LONG.split("/"), "x")

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.refused import Refused
+from wasm_kernel.engine.straight import is_straight
 
 HIDDEN = frozenset({".metadata.json", ".wasm_kernel"})
 _HOPS = 40  # as many links as Linux follows
+_MANY = 5  # from so many parts on it is quicker to ask for all at once whether one is a link
 _NO_LINK = (errno.EINVAL, errno.ENOENT, errno.ENOTDIR)
 
 
@@ -75,6 +77,12 @@ def resolve(
     follow = follow or path.endswith(("/", "/."))
     done, hops = list(start), 0
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    if len(todo) > _MANY and ".." not in todo:
+        if guarded and not done and is_hidden(todo[-1]):
+            raise HiddenName
+        if is_straight("/".join([str(root), *done, *todo[:0:-1]])):
+            done += todo[:0:-1]
+            del todo[1:]
     while todo:
         part = todo.pop()
         if part == "..":

@@ -1,0 +1,308 @@
+"""ATTACKS 12, 13, 15: the disk is exhausted by bytes, by files, by names and by descriptors.
+
+Each ends in an `OSError` inside the guest, takes no more of the host than the policy allows, and
+leaves a session that goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.conftest import SMALL, Victim
+from wasm_kernel import create_sandbox
+from wasm_kernel.policy import ExecutionPolicy
+
+MB = 1_000_000
+FULL = "No space left on device"
+
+
+def everything(victim: Victim) -> Iterator[Path]:
+    """Everything in the guest's own folders."""
+    for path in victim.app.iterdir():
+        if path.name != ".wasm_kernel":
+            yield path
+            yield from path.rglob("*")
+    yield from (victim.app / ".wasm_kernel" / "tmp").rglob("*")
+
+
+def used(victim: Victim) -> int:
+    """What the guest's own folders hold, by length."""
+    files = {p.lstat() for p in everything(victim) if p.is_file() and not p.is_symlink()}
+    return sum({file.st_ino: file.st_size for file in files}.values())
+
+
+@pytest.fixture(scope="module")
+def _small(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    fields = {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__}
+    policy = ExecutionPolicy(**{**fields, "workspace_bytes": 10 * MB, "workspace_files": 200})
+    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("app"), policy=policy)
+    yield Victim(sandbox)
+    sandbox.close()
+
+
+@pytest.fixture
+def small(_small: Victim) -> Iterator[Victim]:
+    """A session of 10 MB and 200 files; after the attack it holds no more, and goes on."""
+    _small.says("import errno, os, shutil\nos.chdir('/app')")
+    yield _small
+    size = used(_small)
+    _small.says(CLEAR)
+    assert size <= 10 * MB
+    _small.lives()
+
+
+CLEAR = """
+import gc, sys
+f = kept = base = sys.last_exc = sys.last_value = sys.last_traceback = None
+gc.collect()
+for folder in ("/app", "/tmp"):
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.remove(path)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('a', 'wb').truncate(10**12)",
+        "os.truncate('a', 10**12)",
+        "os.ftruncate(os.open('a', os.O_RDWR | os.O_CREAT), 10**12)",
+        "f = open('a', 'wb'); f.seek(10**12); f.write(b'x'); f.flush()",
+        "os.pwrite(os.open('a', os.O_RDWR | os.O_CREAT), b'x', 10**12)",
+        "open('a', 'wb').truncate(3 * 10**9)",
+    ],
+)
+def test_case_13_a_terabyte_is_refused_by_the_default_policy(victim: Victim, code: str) -> None:
+    victim.says("import os; open('a', 'wb').close()")
+    result = victim.run(code)
+    assert result.error is not None
+    assert FULL in result.error.evalue
+    assert (victim.app / "a").stat().st_size <= ExecutionPolicy().workspace_bytes
+    victim.says("import os, gc\nf = None; gc.collect(); os.remove('/app/a')")
+
+
+def test_case_13_twenty_thousand_files_are_refused_by_the_default_policy(victim: Victim) -> None:
+    code = "os.mkdir('many')\nfor i in range(20_000): open(f'many/{i}', 'w').close()"
+    result = victim.run("import os, shutil\n" + code)
+    assert result.error is not None
+    assert FULL in result.error.evalue
+    assert len(list((victim.app / "many").iterdir())) <= ExecutionPolicy().workspace_files
+    victim.says("shutil.rmtree('many')")
+
+
+WAYS = {
+    "write": "f = open('a', 'wb')\nwhile True: f.write(bytes(70_000))",
+    "unbuffered": "f = open('a', 'wb', buffering=0)\nwhile True: f.write(bytes(70_000))",
+    "line by line": "f = open('a', 'w')\nwhile True: print('x' * 1000, file=f)",
+    "appending": "while True:\n    with open('a', 'ab') as f: f.write(bytes(500_000))",
+    "at a position": (
+        "f = open('a', 'wb', 0)\n"
+        "for i in range(10**6): os.pwrite(f.fileno(), bytes(10_000), 10_000 * i)"
+    ),
+    "by a small buffer": "f = open('a', 'wb', 16)\nwhile True: f.write(bytes(9999))",
+    "many files": (
+        "for i in range(10**6):\n    with open(f'f{i % 90}', 'ab') as f: f.write(bytes(20_000))"
+    ),
+    "scratch": "f = open('/tmp/a', 'wb')\nwhile True: f.write(bytes(70_000))",
+    "both": (
+        "for i in range(10**6):\n"
+        "    with open(('/tmp', '/app')[i % 2] + '/a', 'ab') as f: f.write(bytes(9999))"
+    ),
+    "tempfile": "import tempfile\nf = tempfile.TemporaryFile()\nwhile True: f.write(bytes(70_000))",
+    "copies": (
+        "open('a', 'wb').write(bytes(900_000))\n"
+        "for i in range(10**6): shutil.copyfile('a', f'b{i}')"
+    ),
+    "replaced": (
+        "for i in range(50):\n"
+        "    open('a.new', 'wb').write(bytes(4_000_000)); os.replace('a.new', 'a')\n"
+        "while True:\n    with open('b', 'ab') as f: f.write(bytes(100_000))"
+    ),
+    "without a name": (
+        "kept = []\n"
+        "for i in range(50):\n"
+        "    kept.append(open('a', 'wb', 0)); os.remove('a'); kept[-1].write(bytes(2_000_000))"
+        " == 2_000_000 or kept[-1].write(b'x')"
+    ),
+    "numpy": "import numpy\nfor i in range(10**6): numpy.save(f'a{i}', numpy.zeros(100_000))",
+    "pandas": "import pandas\npandas.DataFrame({'a': range(10**6)}).to_csv('a.csv')",
+    "zip": "import zipfile\nzipfile.ZipFile('a.zip', 'w').writestr('a', os.urandom(12_000_000))",
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_case_13_no_way_of_writing_goes_beyond_the_quota(small: Victim, way: str) -> None:
+    result = small.run(way)
+    assert result.error is not None
+    assert result.error.ename == "OSError", result.error
+    assert FULL in result.error.evalue
+    assert small.fails(
+        "open('z', 'ab', 0).write(bytes(11_000_000)); open('z', 'ab', 0).write(b'x')"
+    )
+    small.says("import gc\nf = kept = None; gc.collect()")
+
+
+def test_case_13_a_database_on_a_full_disk_keeps_what_was_committed(small: Victim) -> None:
+    small.says(
+        "import sqlite3\nbase = sqlite3.connect('a.db'); base.execute('create table t (x)')\n"
+        "base.execute('insert into t values (1)'); base.commit()"
+    )
+    assert small.fails("base.execute('insert into t values (zeroblob(20000000))'); base.commit()")
+    small.says("base.rollback()")
+    assert small.says("print(base.execute('select x from t').fetchall())") == "[(1,)]"
+    small.says("base.close()")
+
+
+def test_case_13_removing_gives_back_at_once(small: Victim) -> None:
+    code = "for i in range(20):\n    open('a', 'wb').write(bytes(9_000_000)); os.remove('a')\n"
+    small.says(code + "print(1)")
+
+
+def test_case_13_a_file_without_a_name_takes_its_space_through_the_death_of_the_guest(
+    small: Victim,
+) -> None:
+    small.says("f = open('a', 'wb', 0); f.write(bytes(9_000_000)); os.remove('a')")
+    small.run("os._exit(1)")
+    assert small.fails("with open('b', 'wb', 0) as b: b.write(bytes(2_000_000)); b.write(b'x')")
+    small.says("f.close()")
+    small.says("open('b', 'wb').write(bytes(9_000_000))")
+
+
+def test_case_13_what_the_host_adds_and_removes_counts(small: Victim) -> None:
+    small.says("open('a', 'wb').write(bytes(1_000_000))")
+    (small.app / "b").write_bytes(bytes(9 * MB))
+    assert small.fails("open('c', 'wb').write(bytes(1_000_000))") == "OSError"
+    (small.app / "b").unlink()
+    small.says("open('c', 'wb').write(bytes(8_000_000))")
+
+
+def test_case_13_holes_stay_holes(small: Victim) -> None:
+    small.says("f = open('a', 'wb'); f.seek(9_000_000); f.write(b'x'); f.close()")
+    assert (small.app / "a").stat().st_blocks * 512 < MB
+
+
+NAMES = {
+    "files": "open(f'n{i}', 'w').close()",
+    "folders": "os.mkdir(f'n{i}')",
+    "links": "os.symlink('nowhere', f'n{i}')",
+    "second names": "i or open('n', 'w').close(); os.link('n', f'n{i}')",
+    "deep": "os.makedirs('/'.join('d' * (i + 1)))",
+    "in scratch": "open(f'/tmp/n{i}', 'w').close()",
+    "long": "open(f'{i:0>255}', 'w').close()",
+    "odd": "open(f'{i}\\n\\x1b[31m\\u202e', 'w').close()",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
+def test_case_13_names_of_every_kind_are_counted(small: Victim, name: str) -> None:
+    result = small.run(f"for i in range(1000): {name}")
+    assert result.error is not None
+    assert FULL in result.error.evalue
+    assert len(list(everything(small))) <= 200
+    small.says("os.listdir('/app'); os.listdir('/tmp')")
+
+
+def test_case_13_a_full_session_can_do_everything_but_grow(small: Victim) -> None:
+    small.run("f = open('a', 'wb', 0)\nwhile True: f.write(bytes(70_000))")
+    small.run("for i in range(1000): os.mkdir(f'n{i}')")
+    small.says("f.close()")
+    small.says("%matplotlib inline\nimport matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+    small.says("%timeit -n 1 -r 1 1")
+    small.says("import pandas; print(pandas.DataFrame({'a': [1]}))")
+    small.says("print(len(open('a', 'rb').read()), os.stat('a'), os.listdir('.'))")
+    small.says("os.rename('a', 'b'); os.utime('b'); os.truncate('b', 5)")
+    small.run("os._exit(1)")
+    small.says("print(plt)")
+
+
+def test_case_13_a_loop_of_refusals_costs_the_host_little_and_can_be_interrupted(
+    small: Victim,
+) -> None:
+    small.run("f = open('a', 'wb')\nwhile True: f.write(bytes(70_000))")
+    code = (
+        "while True:\n    try: f.write(bytes(70_000))\n    except OSError: pass\n"
+        "    try: os.mkdir('/tmp/d' * 600)\n    except OSError: pass"
+    )
+    begun = time.monotonic()
+    result = small.run(code, interrupt=1.0)
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert time.monotonic() - begun < 4
+
+
+def test_case_12_a_name_of_255_bytes_is_the_longest(small: Victim) -> None:
+    small.says("open('n' * 255, 'w').close(); open('é' * 127, 'w').close()")
+    for name in ("'n' * 256", "'é' * 128"):
+        assert small.fails(f"open({name}, 'w')") == "OSError"
+        assert small.fails(f"os.stat({name})") == "OSError"
+
+
+def test_case_12_a_path_of_more_than_4096_bytes_is_refused(small: Victim) -> None:
+    for path in ("'n/' * 2100 + 'a'", "'./' * 2100 + 'a'", "'n' * 5000"):
+        assert small.fails(f"os.stat({path})") in ("OSError", "FileNotFoundError")
+
+
+def test_case_14_folders_600_deep(small: Victim) -> None:
+    """Made, walked, committed and removed inside; the quota counts each."""
+    code = (
+        "fd = os.open('.', os.O_RDONLY)\n"
+        "try:\n"
+        "    for i in range(600):\n"
+        "        os.mkdir('d', dir_fd=fd)\n"
+        "        deeper = os.open('d', os.O_RDONLY, dir_fd=fd); os.close(fd); fd = deeper\n"
+        "except OSError as full: print(i, full.errno == errno.ENOSPC)\n"
+        "os.close(fd)"
+    )
+    assert small.says(code) == "200 True"
+
+
+def test_case_14_600_levels_in_a_session_that_may_have_them(victim: Victim) -> None:
+    victim.says(
+        "import os\nfd = os.open('/app', os.O_RDONLY)\n"
+        "for i in range(600):\n"
+        "    os.mkdir('d', dir_fd=fd)\n"
+        "    deeper = os.open('d', os.O_RDONLY, dir_fd=fd); os.close(fd); fd = deeper\n"
+        "os.close(os.open('end', os.O_CREAT | os.O_WRONLY, dir_fd=fd)); os.close(fd)"
+    )
+    assert victim.says("print(len(list(os.walk('/app/d'))))") == "600"
+    assert victim.run("os.rename('/app/d', '/app/e')").files_created == ("e" + "/d" * 599 + "/end",)
+    victim.says(
+        "import shutil, sys\nbefore = sys.getrecursionlimit(); sys.setrecursionlimit(3000)\n"
+        "shutil.rmtree('/app/e'); sys.setrecursionlimit(before)"
+    )
+    assert not (victim.app / "e").exists()
+
+
+def test_case_15_every_kind_of_descriptor_is_capped(victim: Victim) -> None:
+    victim.says("import os; open('/app/f', 'w').close()")
+    for what in ("os.open('/app/f', os.O_RDONLY)", "os.open('/app', os.O_RDONLY)"):
+        result = victim.run(f"fds = []\nwhile True: fds.append({what})")
+        assert result.error is not None
+        assert "No file descriptors available" in result.error.evalue
+        assert victim.says("print(len(fds) <= 64); [os.close(fd) for fd in fds] and None") == "True"
+    result = victim.run("its = []\nwhile True: its.append(os.scandir('/app')); next(its[-1])")
+    assert result.error is not None
+    assert result.error.ename == "OSError"
+    victim.says("for it in its: it.close()\nos.remove('/app/f')")
+
+
+def test_two_kernels_on_one_session_share_its_quota(small: Victim, tmp_path: Path) -> None:
+    """Each looks before it grows; what both write at the same moment may go over by that."""
+    other = Victim(create_sandbox(workspace=small.app, policy=small.sandbox.policy))
+    try:
+        small.says("open('a', 'wb').write(bytes(6_000_000))")
+        assert other.fails("open('/app/b', 'wb').write(bytes(6_000_000))") == "OSError"
+        assert used(small) == 10 * MB
+        other.says("import os; os.remove('/app/a')")
+        small.says("open('c', 'wb').write(bytes(5_000_000))")
+        assert used(small) <= 10 * MB
+    finally:
+        other.sandbox.close()
