@@ -75,6 +75,13 @@ def test_a_fork_alone_in_its_cell_shows_the_id(kernel: RealKernel) -> None:
     assert ast.literal_eval(said["value"]) == said["stdout"].split()[1]
 
 
+def test_what_it_says_can_be_captured(kernel: RealKernel, sessions: Path) -> None:
+    said = kernel.run("%%capture out\nnew = %fork")
+    assert (said["stdout"], said["stderr"]) == ("", "")
+    assert kernel.run("print(f'Session {new} begins' in out.stdout)")["stdout"] == "True\n"
+    assert len(list(sessions.iterdir())) == 2
+
+
 def test_forks_draw_other_numbers_unless_they_are_not_to(
     kernel: RealKernel, start: Starting
 ) -> None:

@@ -24,4 +24,6 @@ class ForkMagics(Magics):
         as if nothing had happened. The value is its id. Generators of random numbers are seeded
         afresh in it; `%fork --deterministic` keeps their state.
         """
-        return send_out(self.shell, "fork", line)
+        made = send_out(self.shell, "fork", line)
+        print(made["said"], end="")
+        return made["id"]

@@ -60,7 +60,7 @@ class PromisedFork:
 
 
 def fork_errand(sandbox: BaseSandbox, founding: Founding, made: Made) -> Errand:
-    """What `%fork [--deterministic]` does; its value is the new session's id.
+    """What `%fork [--deterministic]` does: the new session's id, and words for the cell's author.
 
     Args:
         sandbox: The kernel's.
@@ -68,7 +68,7 @@ def fork_errand(sandbox: BaseSandbox, founding: Founding, made: Made) -> Errand:
         made: Hears of its id when it is made.
     """
 
-    def fork(order: Order, caller: Caller) -> str:
+    def fork(order: Order, _: Caller) -> Mapping[str, str]:
         words = order.line.split()
         if words not in ([], ["--deterministic"]):
             raise ErrandRefused(
@@ -77,8 +77,7 @@ def fork_errand(sandbox: BaseSandbox, founding: Founding, made: Made) -> Errand:
             )
         promised = PromisedFork(sandbox, founding, made, deterministic=bool(words))
         sandbox.promise(promised)
-        caller.say(_SAID.format(id=promised.id))
-        return promised.id
+        return {"id": promised.id, "said": _SAID.format(id=promised.id)}
 
     return fork
 
