@@ -393,3 +393,16 @@ def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
     assert "In[3] (x = 3)" in told.stderr
     sandbox.execute("x = 'on'")
     assert sandbox.undo().cells == ("x = 'on'",)
+
+
+def test_a_cap_that_leaves_few_cells_to_undo_is_told_once(opened: Opening) -> None:
+    sandbox = opened(history_bytes=64 << 20)
+    told = ""
+    for number in range(6):
+        result = sandbox.execute(f"b = bytes([{number}]) * (12 << 20)")
+        time.sleep(0.3)
+        told += result.stderr
+    told += sandbox.execute("%checkpoints").stderr
+    assert told.count("take more room on disk than history_bytes allows") == 1
+    assert "can be undone" in told
+    assert says(sandbox, "print(len(b), b[0])") == f"{12 << 20} 5"

@@ -68,7 +68,7 @@ class Timeline:
                 self._trouble(problem)
                 history = History(None, self._driver.image_id)
             keep, cap = self._policy.history_cells, self._policy.history_bytes
-            self._recorder = Recorder(history, self._trouble, keep=keep, cap=cap)
+            self._recorder = Recorder(history, self._trouble, self._narrow, keep=keep, cap=cap)
 
     def _history(self) -> History:
         image = self._driver.image_id
@@ -117,6 +117,10 @@ class Timeline:
         if damaged:
             words = f"{len(damaged)} saved states are damaged"
             self._diary.trouble(told.damaged(len(damaged)), words)
+
+    def _narrow(self, cells: int) -> None:
+        words = told.narrowed(cells, self._policy.history_bytes)
+        self._diary.trouble(words, f"only {cells} cells can be undone within history_bytes")
 
     def _trouble(self, problem: Exception) -> None:
         self._diary.trouble(told.unsaved(problem), told.why(problem))

@@ -45,6 +45,11 @@ _UNREADABLE = (
     "as they were before that.\n"
 )
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
+_NARROWED = (
+    "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "
+    "({most:,.1f} GB). From here on {cells} can be undone; variables and named checkpoints are "
+    "kept all the same. Raise history_bytes to undo more.\n"
+)
 _LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
 _NAMED = 5
 NO_FILES = (
@@ -101,6 +106,12 @@ def unreadable(commit: Commit, problem: Exception) -> str:
 def damaged(count: int) -> str:
     """Saved states were damaged, but not the one that counts."""
     return _DAMAGED.format(count=count)
+
+
+def narrowed(cells: int, most: int) -> str:
+    """The cap on the history's size leaves fewer cells to undo."""
+    count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
+    return _NARROWED.format(cells=count, most=most / 1e9)
 
 
 def left_out(reasons: Mapping[str, str]) -> str:

@@ -35,7 +35,8 @@ class Session:
         if not (load or history):
             self.history.clear()
         self.troubles: list[str] = []
-        self.recorder = Recorder(self.history, self._hear, keep=keep, cap=cap)
+        self.narrowed: list[int] = []
+        self.recorder = Recorder(self.history, self._hear, self.narrowed.append, keep=keep, cap=cap)
         self._number = 0
         self.guest = Guest(folder)
         self._stand()

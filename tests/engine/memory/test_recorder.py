@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.engine.memory.session import Session
-from wasm_kernel.engine.memory import bookmark, gather, recorder
+from wasm_kernel.engine.memory import bookmark, folding, gather, recorder
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, Content
 from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
@@ -74,10 +75,39 @@ def test_closing_twice_is_nothing(session: Session) -> None:
 def test_a_cell_waits_while_the_writer_is_far_behind(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
+    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 200_000)
+    monkeypatch.setattr(recorder, "spare_bytes", lambda: 0)
+    store = session.history.store
+
+    def slow(one: int) -> None:
+        time.sleep(0.02)
+        store(one)
+
+    monkeypatch.setattr(session.history, "store", slow)
     for number in range(5):
         session.cell(**{f"p{page}": f"v{number}" for page in range(30)})
-        assert session.history.unwritten <= 10_000 + 32 * 4096, "more than this cell's own"
+        assert session.history.unwritten <= 200_000
+    assert session.go(3) == dict.fromkeys(range(30), "v2")
+
+
+def test_the_writer_may_be_further_behind_where_there_is_memory(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
+    monkeypatch.setattr(recorder, "spare_bytes", lambda: 8 * 10_000_000)
+    going, store = threading.Event(), session.history.store
+
+    def held_up(one: int) -> None:
+        going.wait(10)
+        store(one)
+
+    monkeypatch.setattr(session.history, "store", held_up)
+    for number in range(5):
+        session.cell(**{f"p{page}": f"v{number}" for page in range(30)})
+    assert session.history.unwritten > 500_000
+    going.set()
+    session.flush()
+    assert session.history.unwritten == 0
 
 
 def test_old_cells_are_folded_away(session_of: Making) -> None:
@@ -130,6 +160,37 @@ def test_above_the_cap_fewer_cells_are_kept_and_always_the_newest(session_of: Ma
         session.flush()
     assert len(session.history.commits) == 2
     assert session.go(6)[99] == "v5"
+
+
+def test_fewer_cells_to_undo_are_told_once(session_of: Making) -> None:
+    session = session_of(cap=1_000_000, keep=8)
+    session.grow(10)
+    for number in range(9):
+        session.cell(**{f"p{page}": f"v{number}" for page in range(100)})
+        session.flush()
+    assert session.narrowed == [1]
+    for number in range(6):
+        session.cell(p0=f"w{number}")
+        session.flush()
+    assert session.narrowed[:1] == [1]
+    assert len(session.narrowed) <= 2
+
+
+def test_a_state_above_the_cap_is_not_written_anew_for_each_cell(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "HEAVY_BYTES", 50 * 4096)
+    session = session_of(cap=100_000, keep=4)
+    session.grow(10)
+    session.cell(**{f"p{page}": "large" for page in range(100)})
+    session.flush()
+    before = (session.folder / "0000000001.commit").stat().st_ino
+    for number in range(12):
+        session.cell(p0=f"v{number}")
+        session.flush()
+    assert (session.folder / "0000000001.commit").stat().st_ino == before
+    assert len(session.history.commits) <= 3
+    assert session.go(session.history.head)[99] == "large"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])

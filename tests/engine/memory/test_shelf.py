@@ -22,7 +22,8 @@ Making = Callable[..., Session]
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit counts as a large one."""
-    monkeypatch.setattr(recorder, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 0)
+    monkeypatch.setattr(recorder, "spare_bytes", lambda: 0)
 
 
 def test_a_large_commit_is_on_disk_at_once(
@@ -136,5 +137,11 @@ def test_a_far_larger_state_stays_where_it_is(
     assert path.stat().st_ino == before.st_ino
     assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}
     thin(session.history, 2, all_of_it=True)
-    assert sorted(session.history.commits) == [7, 8, 9]
-    assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}
+    assert sorted(session.history.commits) == [1, 7, 8, 9], "it would be as large as before"
+    session.cell(**{f"p{page}": "new" for page in range(60)})
+    session.cell(p0="last")
+    session.flush()
+    thin(session.history, 1, all_of_it=True)
+    assert sorted(session.history.commits) == [10, 11]
+    expected = dict.fromkeys(range(60), "new") | dict.fromkeys(range(60, 100), "large")
+    assert session.go(11) == expected | {0: "last"}

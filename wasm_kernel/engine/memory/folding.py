@@ -83,6 +83,13 @@ def spared(commits: Mapping[int, Commit], chain: list[int], child: int) -> list[
     return chain[at:]
 
 
+def saves(commits: Mapping[int, Commit], chain: list[int], child: int) -> bool:
+    """Whether folding a chain makes a good part vanish, as there are newer versions of pages."""
+    line = [commits[one] for one in (child, *reversed(chain))]
+    whole, _ = merge(line)
+    return _FAR * (sum(commit.page_bytes for commit in line) - whole.page_bytes) > whole.page_bytes
+
+
 def free(
     commits: Mapping[int, Commit],
     needed: Collection[int],

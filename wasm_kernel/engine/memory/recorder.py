@@ -1,9 +1,10 @@
 """The recorder: takes a commit of the living memory after each cell, and has it written behind.
 
 Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
-out pages of zeros and writing happen on the recorder's own thread, at most `BACKLOG_BYTES` behind;
-a cell waits where it would be more. What is larger than `DIRECT_BYTES` is not copied: it is written
-from the guest's memory to disk in the cell's own time, which takes no longer.
+out pages of zeros and writing happen on the recorder's own thread. How far that may be behind
+follows the memory that is left on this machine; a cell waits where it would be more. What is larger
+than that by itself is not copied, but written to disk from the guest's memory, in the cell's own
+time.
 """
 
 from __future__ import annotations
@@ -19,25 +20,32 @@ from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.gather import gather, in_steps, stretch
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.pages import PAGE, Range, Tracker, best, merge
+from wasm_kernel.engine.memory.spare import spare_bytes
 from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.engine.memory.zeros import sort_out
 from wasm_kernel.errors import HistoryError
 
-BACKLOG_BYTES = 512 * 1024 * 1024
-DIRECT_BYTES = 192 * 1024 * 1024
+BACKLOG_BYTES = 256 * 1024 * 1024
+_SHARE = 8  # of the memory that is left, an eighth may be taken
 _WAIT_SECONDS = 0.01
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 
 Trouble = Callable[[Exception], None]
 """Hears, on the recorder's thread, that commits can't be written; once until all are again."""
 
+Narrow = Callable[[int], None]
+"""Hears, on the recorder's thread, that the cap on disk leaves so few cells to undo."""
+
 
 class Recorder:
     """Commits one instance after another into one history. The guest's thread owns it."""
 
-    def __init__(self, history: History, trouble: Trouble, *, keep: int, cap: int) -> None:
+    def __init__(
+        self, history: History, trouble: Trouble, narrow: Narrow, *, keep: int, cap: int
+    ) -> None:
         self.history = history
-        self._keep = keep
+        self._keep = self._narrowed_to = keep
+        self._narrow = narrow
         self._cap = cap
         self._trouble = trouble
         self._troubled = False
@@ -87,8 +95,7 @@ class Recorder:
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=instance.descriptors.save(),
         )
-        if commit.page_bytes <= DIRECT_BYTES or not self._written(commit, instance, ranges):
-            self._wait_while_behind(commit.page_bytes)
+        if self._room(commit.page_bytes) or not self._written(commit, instance, ranges):
             self.history.add(commit, gather(instance.reach.address, ranges))
         self._missed = []
         self._jobs.put(commit.id)
@@ -106,14 +113,21 @@ class Recorder:
             return False  # the recorder's thread will find out, and say so
         return True
 
-    def _wait_while_behind(self, more: int) -> None:
+    def _room(self, more: int) -> bool:
+        """Whether so many bytes more can be behind, now or after a wait for what is; False where
+        that is too much at any time.
+        """
+        if self.history.unwritten + more <= BACKLOG_BYTES:
+            return True
+        most = max(BACKLOG_BYTES, (self.history.unwritten + spare_bytes()) // _SHARE)
         while (
-            (behind := self.history.unwritten) > 0
-            and behind + more > BACKLOG_BYTES
+            self.history.unwritten + more > most
+            and more <= most
             and self._jobs.unfinished_tasks
             and not self._troubled
         ):
             time.sleep(_WAIT_SECONDS)
+        return more <= most
 
     @property
     def behind(self) -> bool:
@@ -154,6 +168,9 @@ class Recorder:
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
             thin(self.history, keep, all_of_it=True)
+        if keep < self._narrowed_to:
+            self._narrow(keep)
+        self._narrowed_to = keep
 
     def _write(self) -> None:
         while (one := self._jobs.get()) is not None:

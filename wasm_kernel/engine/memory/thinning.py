@@ -20,7 +20,7 @@ def thin(
     """Fold away what lies more than `keep` cells behind the head, has no name and no pin.
 
     What is in `kept` stays as well, and what is far larger than all that it would become a part of,
-    unless it is to be `all_of_it`.
+    unless `all_of_it` is to be folded that makes the whole smaller.
 
     Raises:
         OSError, HistoryError: a commit can't be written, or read; all others are folded.
@@ -28,15 +28,17 @@ def thin(
     failed: Exception | None = None
     for child, chain in history.chains(keep, kept).items():
         try:
-            _fold(history, chain if all_of_it else _spared(history, chain, child), child)
+            _fold(history, _worth_it(history, chain, child, all_of_it), child)
         except (OSError, HistoryError) as problem:
             failed = failed or problem
     if failed is not None:
         raise failed
 
 
-def _spared(history: History, chain: list[int], child: int | None) -> list[int]:
+def _worth_it(history: History, chain: list[int], child: int | None, all_of_it: bool) -> list[int]:
     if child is None or not history.has([child, *chain]):
+        return chain
+    if all_of_it and folding.saves(history.commits, chain, child):
         return chain
     return folding.spared(history.commits, chain, child)
 
