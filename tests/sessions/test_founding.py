@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.engine import content
+from wasm_kernel.engine import content, tree
 from wasm_kernel.engine.identity import identity
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.origin import Origin
@@ -206,3 +206,42 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "open", refused)
     told = Founder(parent.parent, "parent").fork(ids.new(), PLAN.as_json())
     assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
+
+
+def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (parent / "folder").mkdir()
+    (parent / "folder" / "link").symlink_to("nowhere")
+    os.mkfifo(parent / "pipe")
+    left = 0
+
+    def failing(name: str) -> Any:
+        real = getattr(os, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            if name != "open" or args[1] & os.O_CREAT:
+                left -= 1
+                if left == 0:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **options)
+
+        return call
+
+    for name in ("open", "mkdir", "link", "symlink", "mkfifo", "ftruncate", "utime", "rename"):
+        monkeypatch.setattr(os, name, failing(name))
+    for number in range(1, 200):
+        left = number
+        try:
+            made = fork(parent, name="fork")
+        except WasmKernelError:
+            assert [path.name for path in parent.parent.iterdir()] == ["parent"], number
+            continue
+        assert (made / "folder" / "link").is_symlink(), number
+        assert Bookmark.read(made / HISTORY) == PLAN.mark, number
+        assert (made / "data.csv").read_text() == "1,2\n", number
+        if left > 0:
+            break
+        tree.remove(made)
+    assert number > 12

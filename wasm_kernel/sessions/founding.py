@@ -6,13 +6,15 @@ runs, and has it made when the cell is over.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from wasm_kernel.errors import ForkError
+from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox import told
+from wasm_kernel.sandbox.copying import discard
 from wasm_kernel.sandbox.plan import Plan, carry_out
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.session import Session
@@ -53,7 +55,7 @@ class Founder:
     def fork(self, session_id: str, plan: Mapping[str, Any]) -> str:
         """As `Founding` has it."""
         wanted = Plan.from_json(plan)
-        session = Session(self._root, session_id, self._logger)
+        session = self._session(ids.checked(session_id))
         try:
             if not session.made:
                 raise ForkError("there is a session of that id already")
@@ -61,3 +63,13 @@ class Founder:
         finally:
             session.closed()
         return told.left_out(left_out) if left_out else ""
+
+    def _session(self, session_id: str) -> Session:
+        place = self._root / session_id
+        there = os.path.lexists(place)
+        try:
+            return Session(self._root, session_id, self._logger)
+        except WasmKernelError:
+            if not there:
+                discard(place)
+            raise
