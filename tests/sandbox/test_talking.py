@@ -93,6 +93,15 @@ def test_a_slider_that_is_moved_calls_back(notebook: Notebook) -> None:
     assert notebook.run("print(x, s.value)") == "7 7"
 
 
+def test_ipywidgets_is_at_hand_and_not_imported(notebook: Notebook) -> None:
+    asked = "import sys; print('ipywidgets' in sys.modules, len(get_ipython().kernel.comm_manager"
+    assert notebook.run(f"{asked}.targets))") == "False 0"
+    begun = time.monotonic()
+    notebook.run("from ipywidgets.widgets import widget_int; import ipywidgets")
+    assert time.monotonic() - begun < 2
+    assert notebook.run(f"{asked}.targets))") == "True 2"
+
+
 def test_a_callback_fails_like_a_cell(notebook: Notebook) -> None:
     notebook.run(SLIDER + "s.observe(lambda c: 1 / 0, 'value')")
     assert notebook.move(7).errors == ["ZeroDivisionError"]

@@ -22,6 +22,7 @@ from wasm_kernel.sandbox.listener import Listener, Silence
 
 T = TypeVar("T")
 
+_AGREE_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
 _TOO_LONG = (
     "\n[wasm-kernel] A widget's callback ran longer than its limit of {seconds:g} seconds and was "
     "interrupted. Raise comm_seconds to allow more.\n"
@@ -117,7 +118,8 @@ class Talking(abc.ABC):
         comms = self._life.comms
         if not comms.doubtful:
             return
-        turn, stopped = self._life.run(comms.question, listener, seconds=self.policy.comm_seconds)
+        seconds = min(self.policy.comm_seconds, _AGREE_SECONDS)
+        turn, stopped = self._life.run(comms.question, listener, seconds=seconds)
         reply = {} if stopped is not None else turn.reply or {}
         for stale in comms.settle(reply):
             listener.comm(CommMessage(CLOSE, stale))

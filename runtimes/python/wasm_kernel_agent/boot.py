@@ -13,6 +13,7 @@ from traitlets.config import Config
 from wasm_kernel_agent import (
     comms,
     completion,
+    dormant,
     executors,
     folders,
     immortal,
@@ -77,12 +78,19 @@ def prepare_guest(shell: GuestShell) -> None:
     progress.monitor_interval = 0  # its monitor would be a thread
 
     plots.prepare(shell)
+    _widgets(shell)
     _debugger()
     warm(shell)
     modules.list_once(shell)
     immortal.tell(shell.agent.door)
     gc.collect()
     gc.freeze()
+
+
+def _widgets(shell: GuestShell) -> None:
+    """Have ipywidgets at hand; its targets are there from its first import on, as elsewhere."""
+    dormant.put_aside("ipywidgets", lambda package: package.register_comm_target())
+    shell.kernel.comm_manager.targets.clear()
 
 
 def _debugger() -> None:

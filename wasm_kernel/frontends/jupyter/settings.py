@@ -75,7 +75,7 @@ class _Session(Configurable):
         help="How much of rich outputs is shown. safe: HTML, SVG, Markdown, LaTeX and charts "
         "without anything that runs, loads or reaches out of its output. static: text and raster "
         "images. trusted: everything as the cell made it, whose scripts then run in the front end "
-        "with the rights of its user.",
+        "with the rights of its user. Of widgets, safe shows those of ipywidgets itself.",
     )
     tell_notebook = Bool(
         False,
