@@ -119,6 +119,22 @@ def test_autoreload_takes_a_changed_module(nb: Notebook) -> None:
     nb.run("%autoreload 0")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "%lsmagic", "%magic", "%quickref", "%colors nocolor\n%colors neutral", "%config", "%alias",
+        "%config InlineBackend", "%config IPCompleter.greedy", "%pprint\n%pprint", "%autoawait",
+        "%doctest_mode\n%doctest_mode", "%automagic\n%automagic", "%logstart log.txt\n%logstop",
+        "%dirs", "%bookmark -l", "%rehashx", "%code_wrap", "%load_ext storemagic", "%psearch o*",
+        "%gui", "%matplotlib --list", "%xdel nonesuch", "%reset_selective -f nonesuch", "%page os",
+    ],
+)  # fmt: skip
+def test_ipythons_own_magics_work(nb: Notebook, code: str) -> None:
+    shown = nb.run(code)
+    assert shown.reply["status"] == "ok"
+    assert shown.traceback == ""
+
+
 # Help
 
 

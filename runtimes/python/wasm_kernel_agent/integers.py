@@ -1,8 +1,9 @@
 """The one thing about numbers that differs from most machines, said when it first matters.
 
 numpy's default integer is as wide as a pointer, and pointers have 32 bits here. Arithmetic on
-arrays wraps around without a warning, so no error could say it; the notice comes with the first
-such array or number that a cell leaves behind.
+arrays wraps around without a warning, so no error could say it. Most notebooks never come near the
+limit and need not hear of it: the notice comes with the first such number that is large, as almost
+every number is that has wrapped around.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from wasm_kernel_agent.outbox import note
 
 _NOTICE = (
     "numpy's default integer has 32 bits here: results beyond ±2,147,483,647 wrap around, and "
-    "arrays do so without a warning. Where numbers may get that large, ask for dtype=np.int64, as "
-    "pandas does by itself. (This is said once.)"
+    "arrays do so without a warning. Some numbers of this cell are large. Where they may be larger "
+    "still, ask for dtype=np.int64, as pandas does by itself. (This is said once.)"
 )
 _ASKED = ("int32", "intc", "'i4'", '"i4"', "<i4")
-_LARGEST = 10_000  # names that are looked at
+_LARGE = 2**24  # of the numbers that wrap around, one in 128 is smaller
+_SAMPLE = 10_000  # of an array's elements
 
 
 class IntegerNotice:
@@ -28,22 +30,26 @@ class IntegerNotice:
         self.told = False
 
     def look(self, names: dict[str, Any], code: str) -> None:
-        """Say it if the cell `code` left an integer of the default width in `names`.
+        """Say it if the cell `code` left a large integer of the default width in `names`.
 
         A cell that asks for 32 bits by name needs no notice.
         """
-        if self.told or any(word in code for word in _ASKED):
-            return
         numpy: Any = sys.modules.get("numpy")
-        if numpy is None or numpy.dtype(int).itemsize > 4:
+        if self.told or numpy is None or numpy.dtype(int).itemsize > 4:
             return
-        if any(_is_narrow(numpy, value) for value in list(names.values())[-_LARGEST:]):
+        if any(word in code for word in _ASKED):
+            return
+        touched = (value for name, value in list(names.items()) if name == "_" or name in code)
+        if any(_is_large(numpy, value) for value in touched):
             self.told = True
             note(_NOTICE)
 
 
-def _is_narrow(numpy: Any, value: Any) -> bool:
+def _is_large(numpy: Any, value: Any) -> bool:
     kind = type(value)
-    if kind is numpy.ndarray:
-        return bool(value.dtype == numpy.int32)
-    return kind is numpy.int32
+    if kind is numpy.int32:
+        return abs(int(value)) > _LARGE
+    if kind is not numpy.ndarray or value.dtype != numpy.int32 or not value.size:
+        return False
+    sample = value.flat[:: max(1, value.size // _SAMPLE)]
+    return max(abs(int(sample.max())), abs(int(sample.min()))) > _LARGE
