@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from wasm_kernel.record import record
 
 _STEP = 1024
 _UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")
 
 
-@dataclass(frozen=True)
+@record
 class CellError:
     """A cell's error as Jupyter shows it: class name, text, and the lines of the traceback."""
 
@@ -20,7 +22,7 @@ class CellError:
     traceback: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Output:
     """One rich output of a cell.
 
@@ -34,7 +36,7 @@ class Output:
     transient: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class SandboxResult:
     """What one `execute` came to, whatever the code did.
 
@@ -73,7 +75,7 @@ class SandboxResult:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class PruneResult:
     """What `prune_sessions` came to.
 

@@ -14,7 +14,8 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from wasm_kernel.record import record
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
@@ -27,7 +28,7 @@ _X32 = 0x40000000  # calls of x86-64's second ABI, under other numbers
 _THREAD = 0x00010000  # CLONE_THREAD
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A system call's name and its numbers; None where an architecture does not have it."""
 

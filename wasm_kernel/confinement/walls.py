@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.confinement import landlock, seccomp
 from wasm_kernel.confinement.landlock import Access
+from wasm_kernel.record import record
 
 _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"),
@@ -30,7 +30,7 @@ _SYSTEM = (
 _DEVICES = ("/dev/null", "/dev/full", "/dev/userfaultfd")
 
 
-@dataclass(frozen=True)
+@record
 class Kept:
     """What a process goes on using.
 
@@ -47,7 +47,7 @@ class Kept:
     sockets: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Walls:
     """Which walls stand, each as a phrase for people, or why it does not.
 

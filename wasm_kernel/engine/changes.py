@@ -6,17 +6,17 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.engine import walk
 from wasm_kernel.engine.names import is_hidden
 from wasm_kernel.engine.quota import Key, key_of
+from wasm_kernel.record import record
 
 _NOTHING: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """The workspace before a cell and after it, by paths relative to it.
 

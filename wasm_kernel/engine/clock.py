@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from wasm_kernel.record import record
 
 TICK_SECONDS = 0.01
 
 
-@dataclass(frozen=True)
+@record
 class Reason:
     """Why the clock stops a call: `deadline`, `grace` or `closed`, and the limit in seconds.
 

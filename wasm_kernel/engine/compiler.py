@@ -10,7 +10,6 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import wasmtime
@@ -18,6 +17,7 @@ import wasmtime
 from wasm_kernel.engine import seams
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import CompileError
+from wasm_kernel.record import record
 
 WASM_STACK = 8 * 1024 * 1024  # what the Python artifact is linked for
 _COMPILE_SECONDS = 60  # on two cores; only ever said as "about"
@@ -32,7 +32,7 @@ def wasmtime_version() -> str:
     return seams.VERSION
 
 
-@dataclass(frozen=True)
+@record
 class Compiled:
     """A module that is ready to be instantiated, and the engine it was compiled for."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from wasm_kernel.engine import abi
@@ -24,6 +24,7 @@ from wasm_kernel.engine.opened import Opened, identity_in
 from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopens
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.seams import SLOT, RawFunc
+from wasm_kernel.record import record
 
 SCRATCH_BYTES = abi.PATH_MAX + 64
 """Guest memory that belongs to the host: a dot, then a path, then a word that WASI answers in."""
@@ -32,7 +33,7 @@ _PATH_AT, _ANSWER_AT = 8, 8 + abi.PATH_MAX
 _SET = 0
 
 
-@dataclass(frozen=True)
+@record
 class OpenFile:
     """An open file, in a form that can be written down.
 

@@ -11,7 +11,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import wasmtime
@@ -33,12 +33,13 @@ from wasm_kernel.engine.traps import classify
 from wasm_kernel.engine.versions.versions import Versions, nothing_kept
 from wasm_kernel.engine.waits import Waits
 from wasm_kernel.errors import GuestCrashed
+from wasm_kernel.record import record
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
 
 
-@dataclass(frozen=True)
+@record
 class Surroundings:
     """What an instance finds around it, and what outlives it.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from wasm_kernel.record import record
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
 
 
-@dataclass(frozen=True)
+@record
 class Preopen:
     """A host folder the guest sees at `guest`.
 
@@ -25,7 +26,7 @@ class Preopen:
     bundled: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Preopens:
     """All folders of one guest: the fixed ones, which the base image knows, then the mounts.
 

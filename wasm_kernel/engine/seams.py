@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import wasmtime
 from wasmtime import _bindings, _ffi
+
+from wasm_kernel.record import record
 
 
 def _version() -> str:
@@ -127,7 +128,7 @@ def define(
     return kept
 
 
-@dataclass(frozen=True)
+@record
 class Stop:
     """How a call into the guest ended early.
 

@@ -10,12 +10,12 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.engine import walk
 from wasm_kernel.engine.content import Content
 from wasm_kernel.engine.descent import Descent
+from wasm_kernel.record import record
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -23,7 +23,7 @@ _OWNER = 0o700
 _PERMISSIONS = 0o777
 
 
-@dataclass(frozen=True)
+@record
 class LeftOut:
     """Something that is not in a copy: its path in the tree, and why."""
 

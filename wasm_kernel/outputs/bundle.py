@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from wasm_kernel.outputs import markdown, terminal
 from wasm_kernel.outputs.kinds import KINDS, STATIC
 from wasm_kernel.outputs.removals import Refused, Removals
+from wasm_kernel.record import record
 
 TYPES_MOST = 32
 TYPE_CHARACTERS = 100
@@ -27,7 +28,7 @@ class Mode(str, Enum):
     TRUSTED = "trusted"
 
 
-@dataclass(frozen=True)
+@record
 class Shown:
     """What may be shown of an output; `removed` names what was taken out, as phrases."""
 

@@ -7,17 +7,17 @@ people use. A type that is not in the table is dropped: nobody has looked at wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from wasm_kernel.outputs import charts, markdown, raster, terminal
 from wasm_kernel.outputs.math import clean_latex
 from wasm_kernel.outputs.removals import PICTURES, Refused, Removals
+from wasm_kernel.record import record
 
 Clean = Callable[[Any, Removals], Any]
 
 
-@dataclass(frozen=True)
+@record
 class Kind:
     """One MIME type.
 

@@ -8,12 +8,13 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.errors import ForkError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.claim import leave_fork
 from wasm_kernel.sandbox.copying import copy_earlier, copy_files, discard, names_in
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.timeline import Timeline
 
 
-@dataclass(frozen=True)
+@record
 class Branch:
     """What was branched off.
 

@@ -15,11 +15,11 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import BundleError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox.environment import OPTIONAL, PACKAGES, Environment, agent_files
 
 STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
@@ -34,7 +34,7 @@ _UNPACKED, _FOLDER = {"jedi", "parso"}, "wasm-kernel"
 _LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/third_party/django-stubs/", "/typeshed/stubs/")
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """The laid-out files: host folders behind the guest's fixed, read-only paths."""
 

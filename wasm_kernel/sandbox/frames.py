@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from wasm_kernel.errors import FrameError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox import fields, wire
 from wasm_kernel.sandbox.comm_frames import (
     CommDone,
@@ -29,12 +30,12 @@ __all__ = ["FRAME_BYTES", "FRAME_DEPTH", "plain", "read", "write"]
 _JOURNEYS = frozenset({"undo", "redo", "restore", "checkpoint", "checkpoints"})
 
 
-@dataclass(frozen=True)
+@record
 class Next:
     """The agent asks for the request of this turn."""
 
 
-@dataclass(frozen=True)
+@record
 class Stream:
     """Text on standard output or error; made by the host from descriptors 1 and 2."""
 
@@ -42,7 +43,7 @@ class Stream:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Display:
     """`display_data`, or `update_display_data` where `update` is set."""
 
@@ -52,14 +53,14 @@ class Display:
     update: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class ClearOutput:
     """The cell's output is cleared, at the next output where `wait` is set."""
 
     wait: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Result:
     """The value of a cell's last expression."""
 
@@ -68,7 +69,7 @@ class Result:
     metadata: Mapping[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class Error:
     """A Python error, with its traceback as IPython renders it."""
 
@@ -77,7 +78,7 @@ class Error:
     traceback: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Input:
     """The cell asks its user for a line."""
 
@@ -85,7 +86,7 @@ class Input:
     password: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Limit:
     """The cell lowers its own limits; `seconds` counts from now."""
 
@@ -93,7 +94,7 @@ class Limit:
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Travel:
     """The cell asks to go elsewhere in the session's history when its turn is over.
 
@@ -107,7 +108,7 @@ class Travel:
     files: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Errand:
     """A magic asks the host to do what reaches beyond the guest (`errands.py`)."""
 
@@ -116,19 +117,19 @@ class Errand:
     cell: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Terminate:
     """The cell asks that its kernel end after this turn."""
 
 
-@dataclass(frozen=True)
+@record
 class Immortal:
     """Addresses of objects that never die; only said while the base image is built."""
 
     addresses: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Done:
     """The agent's reply to the turn's request."""
 

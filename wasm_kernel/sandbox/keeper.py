@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from wasm_kernel.record import record
 from wasm_kernel.result import SandboxResult
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 
-@dataclass(frozen=True)
+@record
 class Home:
     """A place that a sandbox can live in: a workspace, and the session that it belongs to."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +16,7 @@ from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import SUFFIX
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox import told
 from wasm_kernel.sandbox.claim import leave_fork
 from wasm_kernel.sandbox.copying import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.timeline import Timeline
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """A fork that is to be made.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from textwrap import dedent
+
+from wasm_kernel.record import record
 
 _ONE_CELL = frozenset({"capture", "limit", "prun", "time"})
 """Cell magics that run what stands below them once, as a cell; `%time` does so with its line."""
@@ -21,7 +22,7 @@ _BLOCKS |= {"match", "try", "while", "with"}
 _ESCAPES = "%!?,;/"
 
 
-@dataclass(frozen=True)
+@record
 class Order:
     """A magic as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
 
@@ -95,7 +96,7 @@ _START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")
 _BRACKET, _FIELD, _FORMAT = "bracket", "field", "format"
 
 
-@dataclass(frozen=True)
+@record
 class _Formatted:
     """An f-string that the reader is inside of."""
 

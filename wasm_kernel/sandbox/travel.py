@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from wasm_kernel.engine.memory.commit import Commit, lineage
 from wasm_kernel.errors import TravelError
+from wasm_kernel.record import record
 
 _NAME = re.compile(r"[\w][\w .+-]{0,63}")
 _CELL = re.compile(r"(?:In ?)?\[?(\d{1,10})\]?")
 
 
-@dataclass(frozen=True)
+@record
 class Past:
     """What is known of a history when somebody asks to travel.
 
@@ -39,7 +40,7 @@ class Past:
         return replace(self, head=journey.to, undone=journey.undone)
 
 
-@dataclass(frozen=True)
+@record
 class Journey:
     """Where memory is to stand, and the cells whose effects come or go with it, oldest first.
 

@@ -7,12 +7,12 @@ breaks the protocol, comes out of order or goes over a cap is refused and change
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from wasm_kernel import result
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.record import record
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.conversation import Conversation
@@ -24,7 +24,7 @@ from wasm_kernel.sandbox.standing import Order
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Host:
     """What a turn can ask of its sandbox, on the guest's thread.
 

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from wasm_kernel.engine import walk
 from wasm_kernel.engine.exchange import exchange
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox.private import PRIVATE
 
 NAME = ".metadata.json"
@@ -40,7 +41,7 @@ class MetadataCorrupted(WasmKernelError):
     """What stands in the metadata file's place is none; it was left as it is."""
 
 
-@dataclass(frozen=True)
+@record
 class Metadata:
     """What the file says.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.record import record
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sandbox.errands import Caller, Errand, ErrandInterrupted, ErrandRefused, Json
 from wasm_kernel.sandbox.standing import Order
@@ -36,7 +36,7 @@ Prune = Callable[[float, bool, Tell, Callable[[], bool]], Mapping[str, Any]]
 """Prunes: gets the hours, whether it is a dry run, who hears events, and whether to stop."""
 
 
-@dataclass(frozen=True)
+@record
 class Wish:
     """What the words of `%prune_sessions` ask for."""
 
@@ -86,7 +86,7 @@ class _Stopped(Exception):
     """The pruning is to end between two sessions."""
 
 
-@dataclass(frozen=True)
+@record
 class _Forwarded:
     """A logger whose events go to somebody else as text; it ends the pruning where it must end."""
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from wasm_kernel.engine.memory.aside import written_aside
+from wasm_kernel.record import record
 
 _NAME = "head.json"
 
 
-@dataclass(frozen=True)
+@record
 class Bookmark:
     """The commit `at`, chosen when `after` was the newest one, commits by name, and those that
     were left for `at` and can be gone back to, the latest last.

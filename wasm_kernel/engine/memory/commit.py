@@ -24,7 +24,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from wasm_kernel.engine.memory import mapping
 from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.record import record
 
 MAGIC, VERSION = b"WKCOMMIT", 1
 _FIXED = struct.Struct("<8sIIQ")
@@ -45,7 +46,7 @@ Content = bytes | bytearray
 """The pages of a commit's runs, one after the other."""
 
 
-@dataclass(frozen=True)
+@record
 class Commit:
     """What is known of a commit besides its pages.
 

@@ -7,11 +7,12 @@ own, and only then removes those: at every moment the tree on disk is whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from wasm_kernel.engine.memory.commit import Commit, Run
 from wasm_kernel.engine.memory.cover import Cover
 from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.record import record
 
 HEAVY_BYTES = 64 * 1024 * 1024
 _FAR = 4
@@ -101,7 +102,7 @@ def free(
     return (below | set(needed)).isdisjoint(chain) and (child is None or child in commits)
 
 
-@dataclass(frozen=True)
+@record
 class Piece:
     """A stretch of a commit's content, in bytes."""
 

@@ -15,20 +15,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import mapping
 from wasm_kernel.errors import ImageError
+from wasm_kernel.record import record
 
 _BLOCK = 65_536
 FORMAT = "5"
 """Changes with what is saved and how; a part of every image's name."""
 
 
-@dataclass(frozen=True)
+@record
 class Facts:
     """What is known of an image besides its bytes.
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from wasm_kernel.engine.descriptors import OpenFile
 from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.record import record
 
 _NAME = "origin.json"
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
 
 
-@dataclass(frozen=True)
+@record
 class Origin:
     """What a history has from another one.
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from types import NoneType
 from typing import Any
 
+from wasm_kernel.record import record
 
-@dataclass(frozen=True)
+
+@record
 class Nothing:
     """There was nothing."""
 
 
-@dataclass(frozen=True)
+@record
 class Folder:
     """There was a folder."""
 
 
-@dataclass(frozen=True)
+@record
 class Link:
     """There was a symbolic link, with this text."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class File:
     """There was a file, whose content is in the store.
 
@@ -45,7 +47,7 @@ class File:
     checksum: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Unkept:
     """There was something that could not be kept: `large`, `room` (none was left), `unreadable`, or
     `changed` (from outside, after it was kept).
@@ -66,7 +68,7 @@ _KINDS: dict[str, type[Was]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-@dataclass(frozen=True)
+@record
 class Entry:
     """What stood at a path, relative to the workspace, when it first changed after a commit."""
 
