@@ -19,6 +19,7 @@ NAMES = {
     *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
     *("offer_pip", "prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
+    *("export_session", "import_session", "Exported", "Imported", "ArchiveError", "SessionExists"),
     *("list_session_files", "read_session_file", "write_session_file", "delete_session_path"),
     *("SessionIdError", "SessionInUse", "SessionPathError", "WorkspaceError"),
     *("ExecutionPolicy", "Mount", "RuntimeType", "SandboxResult", "CellError", "SandboxLogger"),

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.claim import Resume
     from wasm_kernel.sandbox.creation import create_sandbox
     from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.sessions.archive import Exported, export_session
+    from wasm_kernel.sessions.arrival import Imported, SessionExists, import_session
     from wasm_kernel.sessions.ids import SessionIdError
     from wasm_kernel.sessions.lifecycle import (
         create_session_sandbox,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.paths import SessionPathError
     from wasm_kernel.sessions.pruning import NoWorkspaceRoot, PruneError, prune_sessions
     from wasm_kernel.sessions.session import WorkspaceError
+    from wasm_kernel.sessions.tarball import ArchiveError
     from wasm_kernel.sessions.workspace import (
         delete_session_path,
         list_session_files,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArchiveError",
     "BaseSandbox",
     "BundleError",
     "CacheWarning",
@@ -67,6 +71,7 @@ __all__ = [
     "Checkpoint",
     "CompileError",
     "ExecutionPolicy",
+    "Exported",
     "ForkError",
     "FrameError",
     "GuestCrashed",
@@ -74,6 +79,7 @@ __all__ = [
     "GuestStopped",
     "HistoryError",
     "ImageError",
+    "Imported",
     "Interrupted",
     "Mount",
     "NoWorkspaceRoot",
@@ -87,6 +93,7 @@ __all__ = [
     "SandboxClosed",
     "SandboxLogger",
     "SandboxResult",
+    "SessionExists",
     "SessionIdError",
     "SessionInUse",
     "SessionPathError",
@@ -99,7 +106,9 @@ __all__ = [
     "create_session_sandbox",
     "delete_session_path",
     "delete_session_workspace",
+    "export_session",
     "get_session_sandbox",
+    "import_session",
     "list_session_files",
     "offer_pip",
     "prune_sessions",
@@ -108,10 +117,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ArchiveError": "wasm_kernel.sessions.tarball",
     "BaseSandbox": "wasm_kernel.sandbox.sandbox",
     "CellError": "wasm_kernel.result",
     "Checkpoint": "wasm_kernel.sandbox.checkpoints",
     "ExecutionPolicy": "wasm_kernel.policy",
+    "Exported": "wasm_kernel.sessions.archive",
+    "Imported": "wasm_kernel.sessions.arrival",
     "Mount": "wasm_kernel.policy",
     "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
     "PruneError": "wasm_kernel.sessions.pruning",
@@ -120,6 +132,7 @@ _HOMES = {
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
+    "SessionExists": "wasm_kernel.sessions.arrival",
     "SessionIdError": "wasm_kernel.sessions.ids",
     "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
@@ -128,7 +141,9 @@ _HOMES = {
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_path": "wasm_kernel.sessions.workspace",
     "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
+    "export_session": "wasm_kernel.sessions.archive",
     "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
+    "import_session": "wasm_kernel.sessions.arrival",
     "list_session_files": "wasm_kernel.sessions.workspace",
     "offer_pip": "wasm_kernel.packages.offer",
     "prune_sessions": "wasm_kernel.sessions.pruning",

@@ -34,6 +34,8 @@ SESSION_CREATED = "session.created"  # session_id, workspace_path
 SESSION_RETRIEVED = "session.retrieved"  # session_id, workspace_path
 SESSION_DELETED = "session.deleted"  # session_id
 SESSION_FORKED = "session.forked"  # session_id, fork_id
+SESSION_EXPORTED = "session.exported"  # session_id, files, states
+SESSION_IMPORTED = "session.imported"  # session_id, files, states
 
 FILE_LIST = "session.file.list"  # session_id, pattern, count
 FILE_READ = "session.file.read"  # session_id, path, size_bytes

@@ -34,7 +34,7 @@ class Content:
         if size == 0 or self.clone(source, target):
             return
         os.ftruncate(target, size)
-        for start, end in _stretches(source, size):
+        for start, end in stretches(source, size):
             self._copy_stretch(source, target, start, end)
 
     def clone(self, source: int, target: int) -> bool:
@@ -95,7 +95,7 @@ def share(folder: int, name: str, target: Path) -> None:
             Content().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
 
 
-def _stretches(source: int, size: int) -> Iterator[tuple[int, int]]:
+def stretches(source: int, size: int) -> Iterator[tuple[int, int]]:
     """Start and end of the parts of a file that hold data."""
     if not hasattr(os, "SEEK_DATA"):
         yield 0, size

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.sessions import parser as sessions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +54,15 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser("doctor", help="say what works on this machine")
     doctor.set_defaults(run=_doctor)
+
+    sessions.add(commands, _sessions_folder)
     return parser
+
+
+def _sessions_folder() -> Path:
+    from wasm_kernel.frontends.jupyter.settings import KernelSettings
+
+    return KernelSettings().root
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:

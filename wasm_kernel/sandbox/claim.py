@@ -87,3 +87,8 @@ def leave_fork(folder: Path) -> None:
         OSError: that can't be noted.
     """
     (folder / _FORKED).touch(mode=0o600)
+
+
+def is_forsaken(folder: Path) -> bool:
+    """Whether whoever claims a private folder next is to begin anew."""
+    return (folder / _ANEW).exists()

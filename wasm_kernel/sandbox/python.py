@@ -97,6 +97,11 @@ class PythonDriver:
         """What the base image has open."""
         return self._facts.files if self._facts else ()
 
+    def image_at_hand(self) -> tuple[Path, image.Facts] | None:
+        """The base image in the cache, and what is known of it; None where it is not built."""
+        facts = self._facts or self._load_image()
+        return None if facts is None else (self.cache.path(self.image_name), facts)
+
     @property
     def facts_name(self) -> str:
         """The cache's name for the image's description."""

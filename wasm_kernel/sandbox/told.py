@@ -28,8 +28,8 @@ _RESUMED = (
 )
 _CONTINUED = "[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
 _FORKED = (
-    "[wasm-kernel] This session was forked off another one: variables and files are as they were "
-    "there after {after}.\n"
+    "[wasm-kernel] This session was forked off another one, or imported: variables and files are "
+    "as they were there after {after}.\n"
 )
 _LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
 _UNSAVED = (

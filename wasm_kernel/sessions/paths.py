@@ -149,13 +149,16 @@ class _Walk:
 
 
 @contextmanager
-def entered(workspace: Path, folders: Sequence[str], *, make: bool = False) -> Iterator[Descent]:
+def entered(
+    workspace: Path | int, folders: Sequence[str], *, make: bool = False, mode: int = 0o777
+) -> Iterator[Descent]:
     """Stand in a folder below `workspace`, going by names alone; no link is followed.
 
     Args:
-        workspace: The session's folder.
+        workspace: The session's folder, or a descriptor of it.
         folders: The names on the way, as `resolve` found them.
         make: Whether folders that are missing are made.
+        mode: Their permissions, as far as the umask lets.
 
     Raises:
         OSError: something on the way is no folder any more, or can't be opened or made.
@@ -167,6 +170,6 @@ def entered(workspace: Path, folders: Sequence[str], *, make: bool = False) -> I
             except FileNotFoundError:
                 if not make:
                     raise
-                os.mkdir(name, dir_fd=way.fd)
+                os.mkdir(name, mode, dir_fd=way.fd)
                 way.enter(name)
         yield way

@@ -23,6 +23,14 @@ _ASIDE = ".wasm_kernel-removed-"
 _LEFT = re.compile(rf"{re.escape(_ASIDE)}[A-Za-z0-9-]+-[0-9a-f]{{8}}")
 
 
+def aside_of(name: str) -> str:
+    """A name for a session's folder that is no session's, any more or not yet.
+
+    Whoever works on it holds the folder's lock: others delete what they find under such a name.
+    """
+    return f"{_ASIDE}{name}-{secrets.token_hex(4)}"
+
+
 def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> None:
     """Delete a session's folder that nobody uses.
 
@@ -42,7 +50,7 @@ def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> 
         with alone(workspace):
             if agree is not None:
                 agree(workspace)
-            aside = f"{_ASIDE}{name}-{secrets.token_hex(4)}"
+            aside = aside_of(name)
             try:
                 os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
             except OSError as problem:

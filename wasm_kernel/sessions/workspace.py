@@ -62,7 +62,7 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
-    workspace = _workspace(session_id, workspace_root)
+    workspace = folder_of(session_id, workspace_root)
     wanted = None if pattern is None else Pattern(pattern)
     found = _again(pattern or "**", lambda: sorted(files(workspace, wanted)))
     (logger or SandboxLogger()).log_event(
@@ -213,14 +213,14 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
     """
     ids.checked(session_id)
     parts = parts_of(relative_path)
-    workspace = _workspace(session_id, workspace_root)
+    workspace = folder_of(session_id, workspace_root)
     try:
         return workspace.joinpath(*resolve(workspace, parts, relative_path))
     except OSError as problem:
         raise _told(problem, relative_path) from None
 
 
-def _workspace(session_id: str, workspace_root: Path | str) -> Path:
+def folder_of(session_id: str, workspace_root: Path | str) -> Path:
     """The session's folder; links above it are the host's own, and are followed.
 
     Raises:
@@ -252,7 +252,7 @@ def _at(
         follow: Whether a link at the end of the path is followed. It is validated in any case.
     """
     parts = parts_of(path)
-    workspace = _workspace(session_id, workspace_root)
+    workspace = folder_of(session_id, workspace_root)
 
     def try_once() -> T:
         resolved = _validate_session_path(session_id, path, workspace_root)

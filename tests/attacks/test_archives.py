@@ -1,0 +1,270 @@
+"""Archives of sessions as a stranger would make them: nothing lands outside, nothing is left."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import resource
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel.engine import tree
+from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.tarball import ArchiveError
+
+MANIFEST: dict[str, Any] = {
+    "kind": "wasm-kernel session", "version": 1, "session_id": "abc", "memory": None, "why_not": ""
+}  # fmt: skip
+Members = list[tuple[tarfile.TarInfo, bytes]]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """The sessions' folder, beside something that is the host's."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    yield tmp_path / "sessions"
+    tree.remove(tmp_path / "sessions")
+
+
+def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, **fields: Any) -> Any:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, len(data) if kind == tarfile.REGTYPE else 0
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, data
+
+
+def manifest(**changes: Any) -> Any:
+    return member("manifest.json", json.dumps(MANIFEST | changes).encode())
+
+
+def packed(path: Path, members: Members) -> Path:
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for info, data in members:
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def refused(root: Path, archive: Path, **options: Any) -> str:
+    """What the import says; afterwards there is nothing of it, and the outside is as it was."""
+    with pytest.raises((ArchiveError, OSError, ValueError)) as caught:
+        import_session(archive, root, **options)
+    assert not root.exists() or list(root.iterdir()) == []
+    assert sorted(path.name for path in root.parent.iterdir() if path.name[0] == "o") == ["outside"]
+    assert (root.parent / "outside" / "secret").read_text() == "secret"
+    assert [path.name for path in (root.parent / "outside").iterdir()] == ["secret"]
+    return str(caught.value)
+
+
+NAMES = [
+    "files/../../outside/evil", "files/../x", "/files/x", "../files/x", "files//x/../../y", "evil",
+    "files/./x", "files/a/..", "memory/../x", "tmp/../../x", "other/x", "files", "manifest.json",
+    "files/.metadata.json", "files/.wasm_kernel/x", "files/.Metadata.JSON", "files/.wasm_kernel.",
+    "packages/../x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_leads_out_or_is_reserved_is_refused(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    told = refused(root, packed(tmp_path / "a.tar.gz", [manifest(), member(name)]))
+    assert "archive" in told.lower()
+    assert str(root) not in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (tarfile.LNKTYPE, {"linkname": "files/other"}),
+        (tarfile.LNKTYPE, {"linkname": "../../outside/secret"}),
+        (tarfile.FIFOTYPE, {}),
+        (tarfile.CHRTYPE, {"devmajor": 1, "devminor": 5}),
+        (tarfile.BLKTYPE, {"devmajor": 8}),
+    ],
+)
+def test_what_is_no_file_is_refused(
+    root: Path, tmp_path: Path, kind: bytes, fields: dict[str, Any]
+) -> None:
+    members = [manifest(), member("files/other"), member("files/x", b"", kind, **fields)]
+    refused(root, packed(tmp_path / "a.tar.gz", members))
+
+
+LINKED: dict[str, Members] = {
+    "a file through a link": [
+        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside"),
+        member("files/d/evil"),
+    ],
+    "a link after a folder of its name": [
+        member("files/d", b"", tarfile.DIRTYPE),
+        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside"),
+    ],
+    "a link after a file of its name": [
+        member("files/d"),
+        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside/secret"),
+    ],
+    "a name twice": [member("files/d"), member("files/d")],
+    "a folder where a file is": [member("files/d"), member("files/d/e")],
+    "a link below a link": [
+        member("files/d", b"", tarfile.SYMTYPE, linkname="../../outside"),
+        member("files/d/e", b"", tarfile.SYMTYPE, linkname="x"),
+    ],
+}
+
+
+@pytest.mark.parametrize("members", LINKED.values(), ids=LINKED)
+def test_links_and_doubles_lead_nobody_out(root: Path, tmp_path: Path, members: Members) -> None:
+    refused(root, packed(tmp_path / "a.tar.gz", [manifest(), *members]))
+
+
+def test_links_out_are_taken_away(root: Path, tmp_path: Path) -> None:
+    links = {"a": "../../outside", "b": "/etc/passwd", "c": "a/secret", "d": ".metadata.json"}
+    members = [manifest(), member("files/file")]
+    members += [member(f"files/{n}", b"", tarfile.SYMTYPE, linkname=t) for n, t in links.items()]
+    members += [member("tmp/t", b"", tarfile.SYMTYPE, linkname="../../../outside")]
+    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
+    assert set(made.left_out) == {*(f"files/{name}" for name in links), "tmp/t"}
+    session = root / made.session_id
+    assert sorted(path.name for path in session.iterdir() if path.name[0] != ".") == ["file"]
+
+
+def test_nobody_gets_more_rights_by_an_archive(root: Path, tmp_path: Path) -> None:
+    members = [manifest(), member("files/tool", mode=0o6777, uid=0, gid=0)]
+    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
+    assert (root / made.session_id / "tool").stat().st_mode & 0o7777 == 0o777
+
+
+@pytest.mark.parametrize("mtime", [1e300, -1e300, float("nan"), float("inf")])
+def test_an_odd_time_is_no_hindrance(root: Path, tmp_path: Path, mtime: float) -> None:
+    odd = member("files/x", pax_headers={"mtime": str(mtime)})
+    import_session(packed(tmp_path / "a.tar.gz", [manifest(), odd]), root)
+
+
+BAD_MANIFESTS: dict[str, Any] = {
+    "no manifest": member("files/x"),
+    "no JSON": member("manifest.json", b"{"),
+    "no object": member("manifest.json", b"[]"),
+    "nested deeply": member("manifest.json", b"[" * 200_000),
+    "another kind": manifest(kind="something else"),
+    "a later version": manifest(version=2),
+    "a bad id": manifest(session_id="../../x"),
+    "no id": manifest(session_id=None),
+    "memory that is none": manifest(memory=7),
+    "memory without states": manifest(memory={"states": []}),
+    "states that are none": manifest(memory={"states": [1, 1]}),
+    "states that are texts": manifest(memory={"states": ["1"]}),
+    "a name that is a path": manifest(
+        memory={"states": [1], "undone": [], "names": {"../x": 1}, "at": 1, "after": 1,
+                "artifact": "", "image": "", "facts": ""}
+    ),
+    "a name that leads nowhere": manifest(
+        memory={"states": [1], "undone": [], "names": {"x": 2}, "at": 1, "after": 1,
+                "artifact": "", "image": "", "facts": ""}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", BAD_MANIFESTS.values(), ids=BAD_MANIFESTS)
+def test_an_archive_that_is_none_is_refused(root: Path, tmp_path: Path, first: Any) -> None:
+    refused(root, packed(tmp_path / "a.tar.gz", [first]))
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "one byte": lambda data: b"\x1f",
+    "no gzip": lambda data: b"\x1f\x8b" + os.urandom(500),
+    "no tar": lambda data: gzip.compress(b"x" * 5000),
+    "text": lambda data: b"hello" * 1000,
+    "cut": lambda data: data[: len(data) // 2],
+    "a changed byte": lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_archive_is_refused(
+    root: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", os.urandom(5000))])
+    archive.write_bytes(damage(archive.read_bytes()))
+    refused(root, archive)
+
+
+def test_a_bomb_is_stopped_at_its_limit(root: Path, tmp_path: Path) -> None:
+    size = 200 << 20
+    info, _ = member("files/zeros")
+    info.size = size
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        first, data = manifest()
+        tar.addfile(first, io.BytesIO(data))
+        tar.addfile(info, io.BytesIO(bytes(size)))
+    assert (tmp_path / "a.tar.gz").stat().st_size < 1 << 20
+    told = refused(root, tmp_path / "a.tar.gz", max_bytes=10 << 20)
+    assert "10,485,760 bytes" in told
+
+
+def test_a_header_of_gigabytes_takes_no_memory(root: Path, tmp_path: Path) -> None:
+    """A PAX header's own size is a stranger's word, and Python's reader reads it at once."""
+    header = tarfile.TarInfo("././@PaxHeader")
+    header.type, header.size = tarfile.XHDTYPE, 3 << 30
+    first, data = manifest()
+    raw = first.tobuf() + data + bytes(-len(data) % 512) + header.tobuf()
+    with gzip.open(tmp_path / "a.tar.gz", "wb", compresslevel=1) as file:
+        file.write(raw)
+        for _ in range(100):
+            file.write(bytes(1 << 20))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "header that is too large" in refused(root, tmp_path / "a.tar.gz")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+SPARSE = {
+    "beyond its end": ("1\n9000\n5\n", 100),
+    "before its begin": ("1\n-5\n5\n", 100),
+    "of negative size": ("1\n0\n-5\n", 100),
+    "of a count that is none": ("x\n0\n5\n", 100),
+    "of a million parts": ("1000000\n" + "0\n0\n" * 100, 100),
+    "of a size beyond all": ("1\n0\n5\n", 1 << 62),
+}
+
+
+@pytest.mark.parametrize(("parts", "size"), SPARSE.values(), ids=SPARSE)
+def test_holes_that_can_not_be_are_refused(
+    root: Path, tmp_path: Path, parts: str, size: int
+) -> None:
+    head = parts.encode() + bytes(-len(parts) % 512)
+    fields = {"major": "1", "minor": "0", "name": "files/x", "realsize": str(size)}
+    headers = {f"GNU.sparse.{name}": value for name, value in fields.items()}
+    odd = member("files/GNUSparseFile.0/x", head + b"12345", pax_headers=headers)
+    begun = time.monotonic()
+    refused(root, packed(tmp_path / "a.tar.gz", [manifest(), odd]))
+    assert time.monotonic() - begun < 20
+
+
+def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) -> None:
+    """What is on its way has a name that no session has, and the next removal sweeps it away."""
+    import subprocess
+    import sys
+
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", bytes(1000))])
+    code = (
+        "import os, sys\nfrom wasm_kernel.sessions import arrival\n"
+        "arrival._settle = lambda *a: os.kill(os.getpid(), 9)\n"
+        "arrival.import_session(sys.argv[1], sys.argv[2])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(archive), str(root)], check=False)
+    assert done.returncode == -9
+    from wasm_kernel import prune_sessions
+    from wasm_kernel.sessions.overview import sessions_in
+
+    assert len(list(root.iterdir())) == 1
+    assert sessions_in(root) == []
+    prune_sessions(1_000_000, root)
+    assert list(root.iterdir()) == []

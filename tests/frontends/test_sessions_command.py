@@ -1,0 +1,223 @@
+"""`wasm-kernel sessions ...`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import get_session_sandbox, write_session_file
+from wasm_kernel.engine import tree
+
+ID = "abc-123"
+Done = subprocess.CompletedProcess[str]
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "sessions"
+    tree.remove(tmp_path / "sessions")
+
+
+@pytest.fixture
+def command(root: Path, tmp_path: Path, environment: dict[str, str]) -> Command:
+    """Runs the command on the sessions in `root`."""
+    env = {**environment, "WASM_KERNEL_WORKSPACE_ROOT": str(root)}
+    env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+
+    def run(*words: str, typed: str = "") -> Done:
+        return subprocess.run(
+            [sys.executable, "-m", "wasm_kernel.frontends.cli", "sessions", *words],
+            input=typed,
+            capture_output=True,
+            text=True,
+            env=env,
+            cwd=tmp_path,
+            check=False,
+        )
+
+    return run
+
+
+def good(done: Done) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def failed(done: Done) -> str:
+    """What a command that can't do it says: one sentence, no traceback."""
+    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
+    assert done.stderr.startswith("wasm-kernel: ")
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def age(workspace: Path, days: int) -> None:
+    then = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    fields = {"session_id": workspace.name, "created_at": then, "updated_at": then, "version": 1}
+    (workspace / ".metadata.json").write_text(json.dumps(fields))
+
+
+def test_sessions_are_listed_the_last_used_first(command: Command, root: Path) -> None:
+    for number, name in enumerate(("old", "new", "middle")):
+        write_session_file(name, "a", b"x" * 2000, root)
+        age(root / name, (30, 1, 10)[number])
+    (root / "no session").mkdir()
+    lines = good(command("list")).splitlines()
+    assert lines[0].split()[:3] == ["SESSION", "LAST", "USED"]
+    assert [line.split()[0] for line in lines[1:]] == ["new", "middle", "old"]
+    found = json.loads(good(command("list", "--json")))
+    assert [one["session_id"] for one in found] == ["new", "middle", "old"]
+    assert found[0]["file_bytes"] == 2000
+    assert datetime.fromisoformat(found[0]["updated_at"]).tzinfo is not None
+
+
+def test_no_sessions_are_no_error(command: Command) -> None:
+    done = command("list")
+    assert good(done) == ""
+    assert "no sessions" in done.stderr
+    assert json.loads(good(command("list", "--json"))) == []
+
+
+def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path: Path) -> None:
+    write_session_file(ID, "a", b"", tmp_path / "other")
+    for words in (("--root", "other", "list", "--json"), ("list", "--json", "--root", "other")):
+        assert [one["session_id"] for one in json.loads(good(command(*words)))] == [ID]
+    tree.remove(tmp_path / "other")
+
+
+def test_a_session_is_shown(command: Command, root: Path) -> None:
+    write_session_file(ID, "a/b", b"12345", root)
+    shown = good(command("show", ID))
+    assert str(root / ID) in shown
+    assert "1 (5 bytes)" in shown
+    assert json.loads(good(command("show", ID, "--json")))["in_use"] is False
+    assert "no such session" in failed(command("show", "missing"))
+    assert "session id" in failed(command("show", "../x"))
+
+
+def test_files_are_written_listed_read_and_deleted(
+    command: Command, tmp_path: Path, root: Path
+) -> None:
+    write_session_file(ID, "first", b"", root)
+    good(command("write", ID, "notes.txt", typed="hello\n"))
+    (tmp_path / "local.bin").write_bytes(b"\xff\x00")
+    good(command("write", ID, "data/x.bin", "local.bin"))
+    assert good(command("files", ID)).split() == ["data/x.bin", "first", "notes.txt"]
+    assert good(command("files", ID, "**/*.bin")) == "data/x.bin\n"
+    assert json.loads(good(command("files", ID, "--json"))) == ["data/x.bin", "first", "notes.txt"]
+    assert "6 bytes" in good(command("files", ID, "--long"))
+    assert good(command("read", ID, "notes.txt")) == "hello\n"
+    good(command("read", ID, "data/x.bin", "--output", "back.bin"))
+    assert (tmp_path / "back.bin").read_bytes() == b"\xff\x00"
+    assert "already" in failed(command("write", ID, "first", "--no-overwrite", typed="x"))
+    good(command("delete", ID, "notes.txt"))
+    assert "notes.txt" in failed(command("read", ID, "notes.txt"))
+    assert "not empty" in failed(command("delete", ID, "data"))
+    assert "--yes" in failed(command("delete", ID, "data", "--recursive"))
+    good(command("delete", ID, "data", "--recursive", "--yes"))
+    assert good(command("files", ID)) == "first\n"
+
+
+@pytest.mark.parametrize("path", ["../../x", "/etc/passwd", ".metadata.json", "a\\..\\..\\x"])
+def test_a_path_out_is_refused(command: Command, root: Path, path: str) -> None:
+    write_session_file(ID, "a", b"", root)
+    for words in (("read", ID, path), ("write", ID, path), ("delete", ID, path)):
+        assert "Nothing was read or changed" in failed(command(*words))
+
+
+def test_names_are_escaped_in_the_terminal(command: Command, root: Path) -> None:
+    write_session_file(ID, "\x1b]0;t\x07", b"", root)
+    for words in (("files", ID), ("files", ID, "-l"), ("read", ID, "\x1b[2J")):
+        done = command(*words)
+        assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_typing_error_makes_no_session(command: Command, root: Path) -> None:
+    root.mkdir()
+    assert "no such session" in failed(command("write", "abc-132", "a", typed="x"))
+    assert list(root.iterdir()) == []
+
+
+def test_a_session_is_deleted_only_when_the_user_says_so(command: Command, root: Path) -> None:
+    write_session_file(ID, "a", b"", root)
+    assert "--yes" in failed(command("delete", ID, typed="y\n"))
+    assert (root / ID).is_dir()
+    good(command("delete", ID, "--yes"))
+    assert not (root / ID).exists()
+    assert "no such session" in failed(command("delete", ID, "--yes"))
+
+
+def test_pruning_tells_first_and_deletes_when_asked(command: Command, root: Path) -> None:
+    old = "00000000-0000-4000-8000-000000000000"
+    write_session_file(old, "a", b"x", root)
+    age(root / old, 30)
+    dry = command("prune", "--older-than", "7d")
+    assert good(dry) == f"{old}\n"
+    assert "Dry run" in dry.stderr
+    assert "--yes" in failed(command("prune", "--older-than", "7d", "--apply"))
+    assert (root / old).is_dir()
+    done = json.loads(good(command("prune", "--older-than", "7d", "--apply", "--yes", "--json")))
+    assert done["deleted_sessions"] == [old]
+    assert not (root / old).exists()
+    assert "30m, 24h" in failed(command("prune", "--older-than", "soon"))
+
+
+def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path: Path) -> None:
+    write_session_file(ID, "a", b"x", root)
+    told = good(command("export", ID))
+    assert told.startswith(f"{ID}.tar.gz: 1 files, 0 states")
+    assert "exists" in failed(command("export", ID))
+    fresh = good(command("import", f"{ID}.tar.gz")).strip()
+    assert (root / fresh / "a").read_bytes() == b"x"
+    assert "already" in failed(command("import", f"{ID}.tar.gz", "--as"))
+    made = json.loads(good(command("import", f"{ID}.tar.gz", "--as", "named", "--json")))
+    assert made["session_id"] == "named"
+    (tmp_path / "bad").write_bytes(b"no archive")
+    assert "no archive of a session" in failed(command("import", "bad"))
+    assert "missing" in failed(command("import", "missing"))
+
+
+def test_variables_go_along_in_an_archive_and_a_fork(
+    warm: None, command: Command, root: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=root) as sandbox:
+        assert sandbox.execute("x = 42").success
+        assert "Use %fork" in failed(command("fork", ID))
+        assert "Nothing was exported" in failed(command("export", ID))
+        assert json.loads(good(command("show", ID, "--json")))["in_use"] is True
+        assert "open" in failed(command("delete", ID, "--yes"))
+    good(command("export", ID, "x.tar.gz"))
+    names = [good(command("import", "x.tar.gz")).strip()]
+    names += json.loads(good(command("fork", ID, "-n", "2", "--json")))
+    assert len(set(names)) == 3
+    for name in names:
+        with get_session_sandbox(name, workspace_root=root) as sandbox:
+            assert sandbox.execute("print(x)").stdout == "42\n"
+
+
+def test_bad_usage_is_status_2(command: Command) -> None:
+    for words in ((), ("frob",), ("read", ID), ("prune",), ("fork", ID, "-n", "x")):
+        assert command(*words).returncode == 2
+
+
+def test_a_reader_that_has_had_enough_is_no_error(root: Path, environment: dict[str, str]) -> None:
+    for number in range(300):
+        write_session_file(ID, f"file-{number}" + "x" * 200, b"", root)
+    program = f"{sys.executable} -m wasm_kernel.frontends.cli sessions --root {root} files {ID}"
+    done = subprocess.run(
+        f"{program} | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": str(Path.cwd())},
+        check=False,
+    )
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""

@@ -1,0 +1,338 @@
+"""A session in an archive and out of it again: files as they were, variables as they were."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import (
+    BaseSandbox,
+    SandboxLogger,
+    SessionInUse,
+    get_session_sandbox,
+    list_session_files,
+    read_session_file,
+    write_session_file,
+)
+from wasm_kernel.engine import tree
+from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.sessions.arrival import SessionExists, import_session
+from wasm_kernel.sessions.tarball import ArchiveError
+
+ID = "abc-123"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "here"
+    tree.remove(tmp_path / "here")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "there"
+    tree.remove(tmp_path / "there")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "session.tar.gz"
+
+
+def says(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+# -- files
+
+
+def test_files_come_back_as_they_were(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "a/b/deep.bin", bytes(range(256)) * 1000, here)
+    write_session_file(ID, "empty", b"", here)
+    app = here / ID
+    (app / "folder").mkdir(mode=0o750)
+    (app / "link").symlink_to("a/b/deep.bin")
+    (app / "dangling").symlink_to("nothing")
+    (app / "a" / "b" / "deep.bin").chmod(0o754)
+    os.utime(app / "empty", (1_000_000, 1_000_000))
+    made = export_session(ID, archive, here)
+    assert (made.files, made.states, made.left_out) == (2, 0, {})
+    assert "no variables" in made.note
+    back = import_session(archive, there)
+    assert back.session_id != ID
+    other = there / back.session_id
+    assert list_session_files(back.session_id, there) == ["a/b/deep.bin", "empty", "link"]
+    assert read_session_file(back.session_id, "link", there) == bytes(range(256)) * 1000
+    assert (other / "dangling").readlink() == Path("nothing")
+    assert stat.S_IMODE((other / "folder").stat().st_mode) == 0o750
+    assert stat.S_IMODE((other / "a/b/deep.bin").stat().st_mode) == 0o754
+    assert (other / "empty").stat().st_mtime == 1_000_000
+    assert json.loads((other / ".metadata.json").read_text())["session_id"] == back.session_id
+
+
+def test_holes_stay_holes_on_both_ways(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "x", b"", here)
+    with (here / ID / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(1 << 39)
+        file.write(b"middle")
+    with (here / ID / "hollow").open("wb") as file:
+        file.truncate(1 << 30)
+    export_session(ID, archive, here)
+    assert archive.stat().st_size < 1 << 20
+    back = there / import_session(archive, there).session_id
+    found = (back / "sparse").stat()
+    assert found.st_size == 1 << 40
+    assert found.st_blocks * 512 < 1 << 20
+    with (back / "sparse").open("rb") as read:
+        read.seek(1 << 39)
+        assert read.read(8) == b"middle\0\0"
+    assert (back / "hollow").stat().st_size == 1 << 30
+
+
+def test_any_tar_reads_the_archive(here: Path, archive: Path, tmp_path: Path) -> None:
+    write_session_file(ID, "data.csv", b"1,2\n", here)
+    with (here / ID / "sparse").open("wb") as file:
+        file.truncate(10 << 20)
+        file.seek(5 << 20)
+        file.write(b"x")
+    export_session(ID, archive, here)
+    subprocess.run(["tar", "-xzf", str(archive), "-C", str(tmp_path)], check=True)
+    assert (tmp_path / "files" / "data.csv").read_bytes() == b"1,2\n"
+    assert (tmp_path / "files" / "sparse").read_bytes() == (here / ID / "sparse").read_bytes()
+
+
+ODD = ["a\nb", "ž" * 100, "x" * 255, "back\\slash", "-rf", "\udcff\udcfe", " ", "C:x"]
+
+
+def test_odd_names_and_deep_trees_are_carried(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "deep/" * 600 + "leaf", b"x", here)
+    for name in ODD:
+        (here / ID / name).write_bytes(b"odd")
+    export_session(ID, archive, here)
+    back = import_session(archive, there).session_id
+    assert list_session_files(back, there) == list_session_files(ID, here)
+    names = [
+        sorted(path.name for path in (root / one).iterdir())
+        for root, one in ((here, ID), (there, back))
+    ]
+    assert names[0] == names[1]
+
+
+def test_what_is_no_file_is_left_out_and_named(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "a", b"x", here)
+    os.mkfifo(here / ID / "pipe")
+    made = export_session(ID, archive, here)
+    assert made.left_out == {"files/pipe": "it is neither a file nor a folder"}
+    assert list_session_files(import_session(archive, there).session_id, there) == ["a"]
+
+
+def test_links_that_lead_out_are_taken_away(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "a", b"x", here)
+    (here / ID / "out").symlink_to("../other")
+    (here / ID / "etc").symlink_to("/etc/passwd")
+    (here / ID / "through").symlink_to("out/x")
+    export_session(ID, archive, here)
+    made = import_session(archive, there)
+    assert set(made.left_out) == {"files/out", "files/etc", "files/through"}
+    assert list_session_files(made.session_id, there) == ["a"]
+
+
+# -- ids and what is there already
+
+
+def test_the_id_is_new_kept_or_chosen(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "a", b"x", here)
+    export_session(ID, archive, here)
+    assert import_session(archive, there, same_id=True).session_id == ID
+    assert import_session(archive, there, session_id="other").session_id == "other"
+    fresh = import_session(archive, there).session_id
+    assert sorted(path.name for path in there.iterdir()) == sorted([ID, "other", fresh])
+    with pytest.raises(ValueError, match="session id"):
+        import_session(archive, there, session_id="../x")
+
+
+def test_a_session_that_is_there_is_not_touched(here: Path, there: Path, archive: Path) -> None:
+    write_session_file(ID, "a", b"theirs", here)
+    write_session_file(ID, "a", b"ours", there)
+    export_session(ID, archive, here)
+    with pytest.raises(SessionExists, match=r"already\. Nothing was imported"):
+        import_session(archive, there, same_id=True)
+    assert read_session_file(ID, "a", there) == b"ours"
+    assert [path.name for path in there.iterdir()] == [ID]
+
+
+def test_an_archive_that_is_there_is_not_overwritten(here: Path, archive: Path) -> None:
+    write_session_file(ID, "a", b"x", here)
+    archive.write_bytes(b"mine")
+    with pytest.raises(FileExistsError):
+        export_session(ID, archive, here)
+    assert archive.read_bytes() == b"mine"
+
+
+def test_an_archive_does_not_lie_in_its_own_session(here: Path) -> None:
+    write_session_file(ID, "a", b"x", here)
+    with pytest.raises(ArchiveError):
+        export_session(ID, here / ID / "x.tar.gz", here)
+
+
+def test_a_session_that_is_not_there_is_told(here: Path, archive: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such session"):
+        export_session(ID, archive, here)
+    assert not archive.exists()
+
+
+def test_a_full_disk_leaves_no_half_archive(
+    here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_session_file(ID, "a", os.urandom(1 << 20), here)
+    monkeypatch.setattr("wasm_kernel.sessions.tarball.os.pread", _full)
+    with pytest.raises(OSError, match="No space"):
+        export_session(ID, archive, here)
+    assert not archive.exists()
+
+
+def _full(*_: object) -> bytes:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_failed_import_leaves_nothing(
+    here: Path, there: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_session_file(ID, "a", b"x" * 5000, here)
+    export_session(ID, archive, here)
+    monkeypatch.setattr("wasm_kernel.sessions.tarball.os.pwrite", _full)
+    with pytest.raises(OSError, match="No space"):
+        import_session(archive, there)
+    assert list(there.iterdir()) == []
+
+
+def test_both_ways_are_told_to_the_log(here: Path, there: Path, archive: Path) -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    class Ear:
+        def info(self, event: str, **fields: Any) -> None:
+            heard.append((event, fields))
+
+        warning = info
+
+    write_session_file(ID, "a", b"x", here)
+    logger = SandboxLogger(Ear())
+    export_session(ID, archive, here, logger=logger)
+    made = import_session(archive, there, logger=logger)
+    assert heard == [
+        ("session.exported", {"session_id": ID, "files": 1, "states": 0}),
+        ("session.imported", {"session_id": made.session_id, "files": 1, "states": 0}),
+    ]
+
+
+# -- variables
+
+
+def test_variables_checkpoints_and_the_past_come_along(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})\nx = 1")
+        says(sandbox, "%checkpoint first")
+        says(sandbox, "x = 2; gen = (i for i in range(9)); next(gen); f = open('notes', 'w')")
+        says(sandbox, "open('/tmp/scratch', 'w').write('tmp')")
+    made = export_session(ID, archive, here)
+    assert made.note == ""
+    back = import_session(archive, there)
+    assert (back.states, back.note) == (made.states, "")
+    with get_session_sandbox(back.session_id, workspace_root=there) as sandbox:
+        told = sandbox.execute("print(x, next(gen), df.a.sum(), open('/tmp/scratch').read())")
+        assert told.stdout == "2 1 3 tmp\n"
+        assert "variables and files are as they were" in told.stderr
+        assert "imported" in told.stderr
+        lost = sandbox.execute("f.write('x'); f.flush()")
+        assert lost.error is not None
+        assert lost.error.ename == "OSError"
+        says(sandbox, "%restore first")
+        assert says(sandbox, "print(x)") == "1"
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        assert says(sandbox, "print(x)") == "2"  # the one that was exported is as it was
+
+
+def test_two_that_are_imported_draw_other_random_numbers(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "import random; random.seed(7)")
+    export_session(ID, archive, here)
+    drawn = set()
+    for _ in range(2):
+        made = import_session(archive, there).session_id
+        with get_session_sandbox(made, workspace_root=there) as sandbox:
+            drawn.add(says(sandbox, "print(random.random())"))
+    assert len(drawn) == 2
+
+
+def test_an_open_session_is_exported_without_its_variables_only(
+    warm: None, here: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "open('a', 'w').write('x')")
+        with pytest.raises(SessionInUse, match="Nothing was exported"):
+            export_session(ID, archive, here)
+        assert not archive.exists()
+        made = export_session(ID, archive, here, files_only=True)
+        assert (made.files, made.states) == (1, 0)
+
+
+def test_variables_of_another_version_are_left_out_in_words(
+    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1; open('a', 'w').write('kept')")
+    export_session(ID, archive, here)
+    changed = rewritten(archive, tmp_path / "changed.tar", artifact="0" * 32 + ".image")
+    made = import_session(changed, there)
+    assert made.states == 0
+    assert "another version of the sandbox" in made.note
+    with get_session_sandbox(made.session_id, workspace_root=there) as sandbox:
+        assert says(sandbox, "print(open('a').read(), 'x' in globals())") == "kept False"
+
+
+def test_a_damaged_state_costs_the_variables_and_not_the_files(
+    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1; open('a', 'w').write('kept')")
+    export_session(ID, archive, here)
+    damaged = rewritten(archive, tmp_path / "damaged.tar", flip="0000000001.commit")
+    made = import_session(damaged, there)
+    assert (made.files, made.states) == (1, 0)
+    assert "damaged" in made.note
+    assert not list((there / made.session_id / ".wasm_kernel" / "history").iterdir())
+
+
+def rewritten(archive: Path, target: Path, *, flip: str = "", **memory: Any) -> Path:
+    """The archive with other words in its manifest, or with a byte of a member changed."""
+    with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
+        for info in old:
+            content = old.extractfile(info)
+            data = content.read() if content else b""
+            if info.name == "manifest.json":
+                manifest = json.loads(data)
+                manifest["memory"] |= memory
+                data = json.dumps(manifest).encode()
+            if flip and info.name.endswith(flip):
+                data = data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+            plain = tarfile.TarInfo(info.name)
+            plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)
+            plain.mode = info.mode
+            new.addfile(plain, io.BytesIO(data))
+    return target

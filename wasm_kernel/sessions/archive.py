@@ -1,0 +1,232 @@
+"""One file that holds a session: its files and its variables, to go on with them elsewhere.
+
+The archive is a tar file that any tar can read: `manifest.json`, `files/` as in `/app`, `tmp/`,
+`packages/` and, where there are variables, `memory/` with the base image that they lie over and
+the states of the history. `sessions/arrival.py` reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wasm_kernel import events
+from wasm_kernel.engine import walk
+from wasm_kernel.engine.memory.bookmark import Bookmark
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.found import name_of, usable
+from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.errors import HistoryError, SessionInUse
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.sandbox.claim import is_forsaken
+from wasm_kernel.sandbox.private import HISTORY, PACKAGES, SCRATCH
+from wasm_kernel.sessions import manifest
+from wasm_kernel.sessions.manifest import Manifest, Memory
+from wasm_kernel.sessions.presence import alone
+from wasm_kernel.sessions.tarball import ArchiveError, Packing, open_target
+from wasm_kernel.sessions.workspace import WORKSPACE_ROOT, folder_of
+
+FILES, MEMORY, IMAGE = "files", "memory", "memory/image"
+PARTS = {FILES: "", "tmp": SCRATCH, "packages": PACKAGES}
+"""The archive's folders, and the session's."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_IN_USE = (
+    "This session is open, in this process or in another one, and its variables may change at any "
+    "moment. Nothing was exported. Shut its kernel down or close its sandbox, or export the files "
+    "alone."
+)
+_NO_IMAGE = (
+    "The variables are not in the archive: the base image that they were saved over is not in this "
+    "machine's cache any more."
+)
+_NO_VARIABLES = "The session has no variables that were kept."
+_FILES_ONLY = "The archive holds the files alone, as it was asked for."
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an archive was made of.
+
+    Attributes:
+        session_id: The session.
+        files: How many files are in it.
+        states: How many states of the memory.
+        left_out: What is not in it, and why, by path.
+        note: Why there are no variables in it, as a sentence; empty where there are.
+    """
+
+    session_id: str
+    files: int
+    states: int
+    left_out: dict[str, str]
+    note: str
+
+
+def export_session(
+    session_id: str,
+    target: Path | str,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    *,
+    files_only: bool = False,
+    logger: SandboxLogger | None = None,
+) -> Exported:
+    """Write a session into one file, which `import_session` brings back to life elsewhere.
+
+    The session stays as it is. Links are kept as links, holes as holes; what is neither file,
+    folder nor link is left out, and so are earlier versions of files.
+
+    Args:
+        session_id: The session.
+        target: The archive, which must not be there yet; a `.tar.gz`.
+        workspace_root: The folder that holds the sessions' folders.
+        files_only: Leave the variables out; the session may then be in use.
+        logger: Hears of it; silent by default.
+
+    Raises:
+        SessionIdError: `session_id` is none (a `ValueError`).
+        FileNotFoundError: there is no such session.
+        FileExistsError: `target` is there already.
+        ArchiveError: `target` lies in the session itself (a `ValueError`).
+        SessionInUse: somebody has the session open.
+        OSError: the archive can't be written; nothing of it is left.
+    """
+    workspace, path = folder_of(session_id, workspace_root), Path(target).absolute()
+    if path.resolve().is_relative_to(workspace):
+        raise ArchiveError("The archive can't lie in the session that it is made of.")
+    with ExitStack() as held:
+        folder = held.enter_context(walk.opened(workspace))
+        if not files_only:
+            _be_alone(held, folder)
+        memory, image, note = (None, None, _FILES_ONLY) if files_only else _memory(workspace)
+        with open_target(path) as file:
+            try:
+                packing = Packing(file)
+                packed = _Packed(packing)
+                packing.text(manifest.NAME, Manifest(session_id, memory, note).dump())
+                packed.parts(folder)
+                if memory is not None and image is not None:
+                    packed.memory(workspace, memory, image)
+                packing.close()
+            except BaseException:
+                with suppress(OSError):
+                    path.unlink()
+                raise
+    states = len(memory.states) if memory else 0
+    (logger or SandboxLogger()).log_event(
+        events.SESSION_EXPORTED, session_id=session_id, files=packed.files, states=states
+    )
+    return Exported(session_id, packed.files, states, packed.left_out, note)
+
+
+def _be_alone(held: ExitStack, folder: int) -> None:
+    try:
+        held.enter_context(alone(folder))
+    except SessionInUse:
+        raise SessionInUse(_IN_USE) from None
+
+
+def _memory(workspace: Path) -> tuple[Memory | None, Path | None, str]:
+    """The history that can be exported with the image that it lies over, or why there is none."""
+    from wasm_kernel.sandbox.python import shared_driver
+
+    folder = workspace / HISTORY
+    files = sorted(folder.glob("*.commit"))
+    if not files or is_forsaken(folder.parent):
+        return None, None, _NO_VARIABLES
+    driver = shared_driver()
+    at_hand = driver.image_at_hand()
+    if at_hand is None:
+        return None, None, _NO_IMAGE
+    path, facts = at_hand
+    image = f"{driver.image_name}.{facts.build}"
+    try:
+        found, _ = usable(files, image)
+    except HistoryError as problem:
+        return None, None, f"The variables are not in the archive: {problem}."
+    if not found:
+        return None, None, _NO_VARIABLES
+    return _history(folder, found, driver.image_name, image, facts.dump()), path, ""
+
+
+def _history(
+    folder: Path, found: dict[int, Commit], artifact: str, image: str, facts: str
+) -> Memory:
+    newest = at = max(found)
+    mark = Bookmark.read(folder)
+    names: dict[str, int] = {}
+    undone: tuple[int, ...] = ()
+    if mark is not None:
+        names = {name: one for name, one in mark.names.items() if one in found}
+        if newest <= mark.after and mark.at in found:
+            at, undone = mark.at, tuple(one for one in mark.undone if one in found)
+    after = max(newest, mark.after if mark is not None else 0)
+    return Memory(artifact, image, facts, tuple(sorted(found)), at, after, names, undone)
+
+
+class _Packed:
+    """What of a session is in an archive by now."""
+
+    def __init__(self, packing: Packing) -> None:
+        self._packing = packing
+        self.files = 0
+        self.left_out: dict[str, str] = {}
+
+    def parts(self, workspace: int) -> None:
+        """The files of the session, of its `/tmp`, and its packages."""
+        self._part(FILES, workspace, is_hidden)
+        for name, place in PARTS.items():
+            if place:
+                with suppress(FileNotFoundError), ExitStack() as way:
+                    folder = workspace
+                    for part in place.split("/"):
+                        folder = way.enter_context(walk.opened(part, folder))
+                    self._part(name, folder, lambda name: False)
+
+    def _part(self, part: str, folder: int, hidden: Callable[[str], bool]) -> None:
+        for found in walk.entries(folder):
+            parts = (*found.way, found.name)
+            if not hidden(parts[0]):
+                self._entry("/".join((part, *parts)), found.folder, found.name)
+
+    def _entry(self, path: str, folder: int, name: str) -> None:
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                self._packing.folder(path, status)
+            elif stat.S_ISLNK(status.st_mode):
+                self._packing.link(path, os.readlink(name, dir_fd=folder), status)
+            elif stat.S_ISREG(status.st_mode):
+                self._file(path, folder, name)
+            else:
+                self.left_out[path] = "it is neither a file nor a folder"
+        except FileNotFoundError:
+            return  # somebody removed it meanwhile
+        except PermissionError as problem:
+            self.left_out[path] = problem.strerror or "it can't be read"
+
+    def _file(self, path: str, folder: int, name: str) -> None:
+        descriptor = os.open(name, _READ, dir_fd=folder)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self.left_out[path] = "it is no file any more"
+                return
+            self._packing.file(path, descriptor)
+            self.files += path.startswith(f"{FILES}/")
+        finally:
+            os.close(descriptor)
+
+    def memory(self, workspace: Path, memory: Memory, image: Path) -> None:
+        """The base image, and each state."""
+        states = [name_of(one) for one in memory.states]
+        members = [(IMAGE, image), *((f"{MEMORY}/{s}", workspace / HISTORY / s) for s in states)]
+        for name, path in members:
+            descriptor = os.open(path, _READ)
+            try:
+                self._packing.file(name, descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,286 @@
+"""A session that comes in an archive: checked as a stranger's, and there as a whole or not at all.
+
+Everything is put into a folder that is no session's yet, by descriptors and without following a
+link; links are made last. At the end that folder gets the session's name. Who was killed on the way
+leaves a folder that the next removal sweeps away.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from wasm_kernel import events
+from wasm_kernel.engine import walk
+from wasm_kernel.engine.locks import try_lock
+from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.sandbox.private import SCRATCH
+from wasm_kernel.sessions import ids, manifest, metadata, removal
+from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
+from wasm_kernel.sessions.manifest import Manifest
+from wasm_kernel.sessions.paths import SessionPathError, entered, resolve, shown
+from wasm_kernel.sessions.revival import Progress, Revival, fitting
+from wasm_kernel.sessions.tarball import ArchiveError, Member, members, unpack
+from wasm_kernel.sessions.workspace import WORKSPACE_ROOT
+
+MOST_BYTES = 64 << 30
+"""The most bytes that may come out of an archive by default."""
+
+_MEMBERS_MOST = 1_000_000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TIME_MOST = 1 << 40
+
+
+class SessionExists(WasmKernelError, FileExistsError):
+    """There is a session of that id already; nothing was imported."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came out of an archive.
+
+    Attributes:
+        session_id: The id of the session that is there now.
+        files: How many files it has.
+        states: How many states of its memory; with none, its variables begin fresh.
+        left_out: What of the archive is not in it, and why, by path.
+        note: Why the variables are not there, as a sentence; empty where they are.
+    """
+
+    session_id: str
+    files: int
+    states: int
+    left_out: dict[str, str]
+    note: str
+
+
+def import_session(
+    source: Path | str,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    *,
+    session_id: str | None = None,
+    same_id: bool = False,
+    max_bytes: int = MOST_BYTES,
+    progress: Progress | None = None,
+    logger: SandboxLogger | None = None,
+) -> Imported:
+    """Make a session of an archive that `export_session` wrote, here or on another machine.
+
+    Its variables come along where the sandbox here is of the same version; files that they had open
+    are closed. Whoever opens the session goes on with them. An archive may be a stranger's: what is
+    in it is checked, and its code and memory stay in the sandbox.
+
+    Args:
+        source: The archive.
+        workspace_root: The folder that holds the sessions' folders, made if it is not there.
+        session_id: The id that the session gets; a new one by default.
+        same_id: Let it keep the id that it had.
+        max_bytes: The most bytes that may come out of the archive.
+        progress: Hears plain sentences about what takes long.
+        logger: Hears of it; silent by default.
+
+    Raises:
+        ArchiveError: it is no such archive, is damaged, or holds what it may not (a `ValueError`).
+        SessionExists: there is a session of that id already (a `FileExistsError`).
+        SessionIdError: `session_id` is none (a `ValueError`).
+        OSError: the archive can't be read, or the session not be written. Nothing of it is left.
+    """
+    wanted = None if session_id is None else ids.checked(session_id)
+    folder = Path(workspace_root)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (
+        Path(source).open("rb") as file,
+        walk.opened(folder.resolve()) as root,
+        _staged(root) as (aside, place),
+        members(file, max_bytes) as found,
+    ):
+        arrival = _Arrival(place, folder.resolve() / aside)
+        arrival.take_all(found, progress or (lambda text: None))
+        name = wanted or (arrival.was if same_id else ids.new())
+        arrival.finish(name)
+        _settle(root, aside, name)
+    result = replace(arrival.result, session_id=name)
+    (logger or SandboxLogger()).log_event(
+        events.SESSION_IMPORTED, session_id=name, files=result.files, states=result.states
+    )
+    return result
+
+
+@contextmanager
+def _staged(root: int) -> Iterator[tuple[str, int]]:
+    """A folder that is no session's: its name and a descriptor; gone where the block fails."""
+    aside = removal.aside_of(ids.new())
+    os.mkdir(aside, 0o700, dir_fd=root)
+    with walk.opened(aside, root) as place:
+        try_lock(place)  # so that nobody takes it for what a removal left behind
+        try:
+            with entered(place, SCRATCH.split("/"), make=True, mode=0o700):
+                pass
+            yield aside, place
+        except BaseException:
+            with suppress(OSError):
+                walk.empty(place)
+                os.rmdir(aside, dir_fd=root)
+            raise
+
+
+def _settle(root: int, aside: str, name: str) -> None:
+    """The folder becomes the session's.
+
+    Raises:
+        SessionExists: there is one.
+    """
+    try:
+        os.stat(name, dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)
+    else:
+        raise SessionExists(
+            f"There is a session {name} already. Nothing was imported. Import it under another id, "
+            "or under a new one."
+        )
+
+
+class _Arrival:
+    """A session on its way; one thread's own."""
+
+    def __init__(self, place: int, workspace: Path) -> None:
+        self._place = place
+        self._workspace = workspace
+        self._links: list[tuple[str, tuple[str, ...], str]] = []
+        self._revival: Revival | None = None
+        self._has_memory = False
+        self.was = ""
+        self.result = Imported("", 0, 0, {}, "")
+
+    def take_all(self, found: Iterator[Member], progress: Progress) -> None:
+        """Every member of the archive.
+
+        Raises:
+            ArchiveError: one of them is none that may be in it.
+            OSError: one can't be written.
+        """
+        for number, (info, content) in enumerate(found):
+            if number == 0:
+                self._take_manifest(info, content, progress)
+            elif number > _MEMBERS_MOST:
+                raise ArchiveError(f"The archive holds more than {_MEMBERS_MOST:,} files.")
+            else:
+                self._take(info, content)
+        if not self.was:
+            raise ArchiveError("This is no archive of a session: it is empty.")
+        self._make_links()
+
+    def _take_manifest(
+        self, info: tarfile.TarInfo, content: IO[bytes] | None, progress: Progress
+    ) -> None:
+        if info.name != manifest.NAME or content is None or info.size > manifest.MOST_BYTES:
+            raise ArchiveError("This is no archive of a session: it does not begin as one.")
+        told = Manifest.load(content.read(info.size))
+        self.was = told.session_id
+        if told.memory is None:
+            self.result = replace(self.result, note=told.why_not or "It holds no variables.")
+            return
+        self._has_memory = True
+        fits = fitting(told.memory, progress)
+        if isinstance(fits, str):
+            self.result = replace(self.result, note=fits)
+        else:
+            self._revival = Revival(self._workspace, fits)
+            self.result = replace(self.result, states=len(told.memory.states))
+
+    def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+        part, _, rest = info.name.partition("/")
+        if part == MEMORY:
+            if not self._has_memory:
+                raise ArchiveError("The archive holds memory that its manifest does not name.")
+            if self._revival is not None:
+                self._revival.take(rest, info, content)
+            return
+        if part not in PARTS or not rest:
+            raise ArchiveError(f"The archive holds something strange: {shown(info.name)}.")
+        names = tuple(rest.split("/"))
+        if any(name in ("", ".", "..") or "\0" in name for name in names):
+            raise ArchiveError(f"The archive holds a name that leads out: {shown(info.name)}.")
+        if part == FILES and is_hidden(names[0]):
+            raise ArchiveError(f"The archive holds a reserved name: {shown(info.name)}.")
+        self._place_entry(part, names, info, content)
+
+    def _place_entry(
+        self, part: str, names: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes] | None
+    ) -> None:
+        where = self._folder(part, names)
+        try:
+            if info.isdir():
+                with entered(self._place, where, make=True) as way:
+                    os.fchmod(way.fd, info.mode & 0o777 | 0o700)
+            elif info.issym():
+                self._links.append((part, names, info.linkname))
+            elif content is not None:
+                self._write(where, info, content)
+                self.result = replace(self.result, files=self.result.files + (part == FILES))
+            else:
+                raise ArchiveError(
+                    f"The archive holds a device, a pipe or a hard link: {shown(info.name)}."
+                )
+        except (FileExistsError, NotADirectoryError) as problem:
+            raise ArchiveError(f"The archive holds a name twice: {shown(info.name)}.") from problem
+
+    def _write(self, where: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes]) -> None:
+        with entered(self._place, where[:-1], make=True) as way:
+            descriptor = os.open(where[-1], _NEW, 0o600, dir_fd=way.fd)
+            try:
+                unpack(info, content, descriptor)
+                os.fchmod(descriptor, info.mode & 0o777)
+                if math.isfinite(info.mtime) and abs(info.mtime) < _TIME_MOST:
+                    os.utime(descriptor, (info.mtime, info.mtime))
+            finally:
+                os.close(descriptor)
+
+    def _make_links(self) -> None:
+        """The links, last of all; those that lead out of the session are taken away again."""
+        for part, names, target in self._links:
+            with entered(self._place, self._folder(part, names[:-1]), make=True) as way:
+                try:
+                    os.symlink(target, names[-1], dir_fd=way.fd)
+                except (FileExistsError, ValueError) as problem:
+                    path = shown("/".join((part, *names)))
+                    raise ArchiveError(f"The archive holds a strange link: {path}.") from problem
+        for part, names in [(p, n) for p, n, _ in self._links if self._leads_out(p, n)]:
+            with entered(self._place, self._folder(part, names[:-1])) as way:
+                os.unlink(names[-1], dir_fd=way.fd)
+            self.result.left_out["/".join((part, *names))] = "the link leads out of the session"
+
+    def _leads_out(self, part: str, names: tuple[str, ...]) -> bool:
+        top = self._workspace.joinpath(*self._folder(part, ()))
+        try:
+            resolve(top, names, "/".join(names))
+        except (SessionPathError, OSError):
+            return True
+        return False
+
+    @staticmethod
+    def _folder(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        return (*(name for name in PARTS[part].split("/") if name), *names)
+
+    def finish(self, name: str) -> None:
+        """The session is whole: its memory becomes its history, and it gets its metadata.
+
+        Raises:
+            ArchiveError: a part of its memory is missing.
+            OSError: it can't be written.
+        """
+        if self._revival is not None:
+            note = self._revival.finish()
+            self.result = replace(self.result, note=note, states=0 if note else self.result.states)
+        descriptor = os.open(metadata.NAME, _NEW, 0o600, dir_fd=self._place)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(metadata.Metadata.new(name, metadata.now()).render())

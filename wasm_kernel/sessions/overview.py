@@ -1,0 +1,136 @@
+"""What lies in a sessions' folder, looked at from outside; nothing is opened, locked or changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from wasm_kernel.engine import walk
+from wasm_kernel.engine.memory.bookmark import Bookmark
+from wasm_kernel.engine.memory.found import SUFFIX
+from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.presence import is_used
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A session as it lies on disk.
+
+    Attributes:
+        session_id: Its id.
+        workspace: Its folder.
+        created_at: When it was made; None where its metadata does not say.
+        updated_at: When a cell last succeeded in it; None as above.
+        files: How many files it holds.
+        file_bytes: Their length.
+        history_states: How many states of its memory are kept.
+        history_bytes: What they take on disk.
+        checkpoints: The names of states.
+        in_use: Whether a kernel or another process has it open.
+    """
+
+    session_id: str
+    workspace: Path
+    created_at: datetime | None
+    updated_at: datetime | None
+    files: int
+    file_bytes: int
+    history_states: int
+    history_bytes: int
+    checkpoints: tuple[str, ...]
+    in_use: bool
+
+
+def sessions_in(root: Path) -> list[Overview]:
+    """The sessions in a folder, the last used first; none where there is no such folder.
+
+    A folder is a session's where it has metadata or a private folder, or is named by a UUID.
+    """
+    try:
+        with os.scandir(root) as listing:
+            names = sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return []
+    found = [one for name in names if (one := _seen(root.resolve(), name)) is not None]
+    return sorted(found, key=_last_used, reverse=True)
+
+
+def _last_used(one: Overview) -> float:
+    return one.updated_at.timestamp() if one.updated_at is not None else 0.0
+
+
+def session_in(root: Path, session_id: str) -> Overview:
+    """One session.
+
+    Raises:
+        SessionIdError: `session_id` is none.
+        FileNotFoundError: there is no such session.
+    """
+    name = ids.checked(session_id)
+    found = _seen(root.resolve(), name, named=True)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
+    return found
+
+
+def _seen(root: Path, name: str, *, named: bool = False) -> Overview | None:
+    """A session's folder; None where it is none, or can't be looked into."""
+    try:
+        ids.checked(name)
+        with walk.opened(root / name) as folder:
+            marks = {n for n in (metadata.NAME, PRIVATE) if _is_there(folder, n)}
+            if not (named or marks or ids.uuid_in(name)):
+                return None
+            return _overview(root / name, name, folder)
+    except (ids.SessionIdError, OSError):
+        return None
+
+
+def _is_there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _overview(workspace: Path, name: str, folder: int) -> Overview:
+    try:
+        known = metadata.read(folder, name)
+    except MetadataCorrupted:
+        known = None
+    sizes = list(_file_sizes(folder))
+    states = [path.stat().st_size for path in (workspace / HISTORY).glob(f"*{SUFFIX}")]
+    mark = Bookmark.read(workspace / HISTORY)
+    return Overview(
+        name,
+        workspace,
+        known.created_at if known else None,
+        known.updated_at if known else None,
+        len(sizes),
+        sum(sizes),
+        len(states),
+        sum(states),
+        tuple(sorted(mark.names)) if mark else (),
+        is_used(folder),
+    )
+
+
+def _file_sizes(folder: int) -> Iterator[int]:
+    for found in walk.entries(folder):
+        if found.is_folder or is_hidden((*found.way, found.name)[0]):
+            continue
+        try:
+            status = os.stat(found.name, dir_fd=found.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield status.st_size

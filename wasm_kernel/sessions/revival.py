@@ -1,0 +1,157 @@
+"""The memory in an archive: whether it fits this machine, and becoming a session's history."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from wasm_kernel.engine.memory.bookmark import Bookmark
+from wasm_kernel.engine.memory.found import name_of
+from wasm_kernel.engine.memory.image import Facts
+from wasm_kernel.engine.memory.origin import Origin
+from wasm_kernel.engine.memory.transplant import Soil, transplant
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.sandbox.bundles import DATA_GUEST, LIB_GUEST
+from wasm_kernel.sandbox.claim import leave_fork
+from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+from wasm_kernel.sessions.manifest import Memory
+from wasm_kernel.sessions.tarball import ArchiveError, unpack
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.python import PythonDriver
+
+Progress = Callable[[str], None]
+_ARRIVING = f"{PRIVATE}/arriving"
+_IMAGE = "image"
+_OTHER = (
+    "The variables were not imported: they were saved by another version of the sandbox, or of a "
+    "package in it. The files are all there."
+)
+_ELSEWHERE = (
+    "The variables were not imported: memory is laid out in another way on this machine. The files "
+    "are all there."
+)
+_DAMAGED = "The variables were not imported: {why}. The files are all there."
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Memory that fits this machine, and the base image that it is to lie over."""
+
+    memory: Memory
+    theirs: Facts
+    image: Path
+    image_id: str
+
+
+def fitting(memory: Memory, progress: Progress) -> Fitting | str:
+    """How memory fits here, or a sentence on why it does not.
+
+    Raises:
+        WasmKernelError: this machine's own base image is missing, and can't be built.
+    """
+    from wasm_kernel.sandbox.preparing import prepare
+    from wasm_kernel.sandbox.python import shared_driver
+
+    driver: PythonDriver = shared_driver()
+    theirs = memory.known()
+    if memory.artifact != driver.image_name or theirs is None:
+        return _OTHER
+    if driver.image_at_hand() is None:
+        prepare(False, progress)
+    at_hand = driver.image_at_hand()
+    if at_hand is None:
+        return _OTHER
+    path, ours = at_hand
+    places = [(facts.words, facts.scratch, facts.dice) for facts in (ours, theirs)]
+    if places[0] != places[1]:
+        return _ELSEWHERE
+    return Fitting(memory, theirs, path, f"{driver.image_name}.{ours.build}")
+
+
+class Revival:
+    """The memory of a session that arrives; one thread's own.
+
+    Args:
+        workspace: The folder that becomes the session's.
+        fitting: What arrives.
+    """
+
+    def __init__(self, workspace: Path, fitting: Fitting) -> None:
+        self._workspace = workspace
+        self._fitting = fitting
+        self._folder = workspace / _ARRIVING
+        self._folder.mkdir(mode=0o700)
+        self._expected = {_IMAGE, *(name_of(one) for one in fitting.memory.states)}
+
+    def take(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
+        """Put a member of the archive aside.
+
+        Raises:
+            ArchiveError: it is none that belongs there.
+            OSError: it can't be written.
+        """
+        if content is None or name not in self._expected:
+            raise ArchiveError("The archive holds something in its memory that it does not name.")
+        self._expected.discard(name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._folder / name, flags, 0o600)
+        try:
+            unpack(info, content, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def finish(self) -> str:
+        """Make the session's history of what arrived; a sentence where it can't be.
+
+        Raises:
+            ArchiveError: a part of it is missing.
+            OSError: it can't be written.
+        """
+        if self._expected:
+            raise ArchiveError("The archive lacks a part of the memory that it names.")
+        history, memory = self._workspace / HISTORY, self._fitting.memory
+        history.mkdir(mode=0o700)
+        try:
+            self._settle(history)
+        except HistoryError as problem:
+            for left in history.iterdir():
+                left.unlink()
+            return _DAMAGED.format(why=problem)
+        finally:
+            for arrived in self._folder.iterdir():
+                arrived.unlink()
+            self._folder.rmdir()
+        Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
+        Origin(max(memory.states), reseed=True).write(history)
+        leave_fork(self._workspace / PRIVATE)
+        return ""
+
+    def _settle(self, history: Path) -> None:
+        fitting, known = self._fitting, {0}
+        with _mapped(self._folder / _IMAGE) as theirs, _mapped(fitting.image) as ours:
+            if len(theirs) != fitting.theirs.size:
+                raise HistoryError("its base image is not complete")
+            soil = Soil(theirs, ours, fitting.image_id, frozenset({LIB_GUEST, DATA_GUEST}))
+            for one in fitting.memory.states:
+                source = self._folder / name_of(one)
+                commit = transplant(source, history, soil, fitting.memory.image)
+                if commit.id != one or commit.parent not in known:
+                    raise HistoryError("a state stands on one that is not there")
+                known.add(one)
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file, read as they are needed."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise HistoryError("its base image is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held, memoryview(held) as view:
+            yield view

@@ -1,0 +1,227 @@
+"""Tar archives that keep holes, and that can be read where a stranger made them.
+
+A sparse file is written in GNU tar's format 1.0 (tar(5) of GNU tar, "Sparse Formats"), which
+Python's own reader and every GNU tar understand. Reading is bounded: in what one header may take,
+and in how much comes out of all the compression.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from wasm_kernel.engine.content import stretches
+from wasm_kernel.errors import WasmKernelError
+
+LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
+_READ_MOST = 64 * 1024 * 1024
+_CHUNK = 4 * 1024 * 1024
+_BLOCK = 512
+_PERMISSIONS = 0o777
+
+
+class ArchiveError(WasmKernelError, ValueError):
+    """This is no archive of a session, or not one that can be trusted; nothing was imported."""
+
+
+class Packing:
+    """An archive that is being written; one thread's own."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._zip = gzip.GzipFile(fileobj=target, mode="wb", compresslevel=LEVEL, mtime=0)
+        self._tar = tarfile.TarFile(fileobj=self._zip, mode="w", format=tarfile.PAX_FORMAT)
+
+    def text(self, name: str, content: bytes) -> None:
+        """A file with this content."""
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        info.mode = 0o600
+        self._tar.addfile(info, io.BytesIO(content))
+
+    def folder(self, name: str, status: os.stat_result) -> None:
+        """A folder."""
+        info = _info(name, status)
+        info.type = tarfile.DIRTYPE
+        self._tar.addfile(info)
+
+    def link(self, name: str, target: str, status: os.stat_result) -> None:
+        """A link, as it is."""
+        info = _info(name, status)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        self._tar.addfile(info)
+
+    def file(self, name: str, descriptor: int) -> None:
+        """An open file, its holes as holes; as long as it was when this began.
+
+        Raises:
+            OSError: it can't be read, or the archive not be written.
+        """
+        status = os.fstat(descriptor)
+        info = _info(name, status)
+        found = list(stretches(descriptor, status.st_size))
+        held = sum(end - start for start, end in found)
+        head = b""
+        if held < status.st_size:
+            found.append((status.st_size, status.st_size))
+            head = _map(found)
+            info.pax_headers = _sparse(name, status.st_size)
+            folder, _, base = name.rpartition("/")
+            info.name = f"{folder}/GNUSparseFile.0/{base}"
+        info.size = len(head) + held
+        source: Any = _Stretches(descriptor, head, found)
+        self._tar.addfile(info, source)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._tar.close()
+        self._zip.close()
+
+
+def _info(name: str, status: os.stat_result) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.mode = stat.S_IMODE(status.st_mode) & _PERMISSIONS
+    info.mtime = status.st_mtime_ns / 1e9
+    return info
+
+
+def _sparse(name: str, size: int) -> dict[str, str]:
+    fields = {"major": "1", "minor": "0", "name": name, "realsize": str(size)}
+    return {f"GNU.sparse.{key}": value for key, value in fields.items()}
+
+
+def _map(found: list[tuple[int, int]]) -> bytes:
+    numbers = [len(found), *(number for start, end in found for number in (start, end - start))]
+    text = "".join(f"{number}\n" for number in numbers).encode()
+    return text + bytes(-len(text) % _BLOCK)
+
+
+class _Stretches:
+    """Reads a head, and then the stretches of a file that hold data; cut short, it gives zeros."""
+
+    def __init__(self, descriptor: int, head: bytes, found: list[tuple[int, int]]) -> None:
+        self._pieces = self._read(descriptor, head, found)
+        self._left = b""
+
+    @staticmethod
+    def _read(descriptor: int, head: bytes, found: list[tuple[int, int]]) -> Iterator[bytes]:
+        yield head
+        for start, end in found:
+            for at in range(start, end, _CHUNK):
+                wanted = min(_CHUNK, end - at)
+                yield os.pread(descriptor, wanted, at).ljust(wanted, b"\0")
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, fewer at the end."""
+        while len(self._left) < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._left += piece
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+
+class _Bounded(io.RawIOBase):
+    """What comes out of the compression, up to a limit, and never too much at once."""
+
+    def __init__(self, source: IO[bytes], most: int) -> None:
+        self._source = source
+        self._most = most
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _READ_MOST:
+            raise ArchiveError("The archive holds a header that is too large.")
+        data = self._source.read(size)
+        if self._source.tell() > self._most:
+            raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET or offset > self._most:
+            raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
+        return self._source.seek(offset)
+
+    def tell(self) -> int:
+        return self._source.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+Member = tuple[tarfile.TarInfo, IO[bytes] | None]
+
+
+@contextmanager
+def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
+    """The members of an archive in their order, each with its content where it is a file.
+
+    Args:
+        source: The archive; compressed by gzip or not.
+        most: The most bytes that may come out of it.
+
+    Raises:
+        ArchiveError: it is none, is damaged, or is too large.
+    """
+    try:
+        compressed = source.read(2) == b"\x1f\x8b"
+        source.seek(0)
+        plain: Any = gzip.GzipFile(fileobj=source, mode="rb") if compressed else source
+        bounded: Any = _Bounded(plain, most)
+        with tarfile.open(fileobj=bounded, mode="r:") as tar:
+            yield _each(tar)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as problem:
+        raise ArchiveError("This is no archive of a session, or it is damaged.") from problem
+
+
+def _each(tar: tarfile.TarFile) -> Iterator[Member]:
+    reader: Any = tar
+    while (info := tar.next()) is not None:
+        reader.members = []  # it would keep them all
+        yield info, _content(tar, info)
+
+
+def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes] | None:
+    return tar.extractfile(info) if info.isreg() else None
+
+
+def unpack(info: tarfile.TarInfo, content: IO[bytes], descriptor: int) -> None:
+    """Write a member's content into an empty file, holes as holes.
+
+    Raises:
+        ArchiveError: its stretches are not inside of it.
+        OSError: it can't be written.
+    """
+    found: Any = getattr(info, "sparse", None)
+    for start, size in [(0, info.size)] if found is None else found:
+        if start < 0 or size < 0 or start + size > info.size:
+            raise ArchiveError("The archive holds a file whose parts do not fit into it.")
+        content.seek(start)
+        at, end = start, start + size
+        while at < end:
+            piece = content.read(min(_CHUNK, end - at))
+            if not piece:
+                raise ArchiveError("The archive is cut off.")
+            at += os.pwrite(descriptor, piece, at)
+    os.ftruncate(descriptor, info.size)
+
+
+def open_target(path: Path) -> BinaryIO:
+    """A new file of the owner's alone.
+
+    Raises:
+        FileExistsError: there is something already.
+        OSError: it can't be made.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
