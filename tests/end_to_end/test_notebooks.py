@@ -26,7 +26,6 @@ CELL_SECONDS = 300  # for a slow machine; the slowest cell takes about ten
 PNG = b"\x89PNG\r\n\x1a\n"
 
 SPEAK_ON_STDERR = {
-    "progress",  # tqdm draws its bar there
     "crash",  # faulthandler's own last words
     "process",  # a refused command, as a shell would say it
 }
@@ -212,7 +211,14 @@ def test_the_tour_scores_its_model(tour: Run) -> None:
 
 
 def test_the_tour_s_progress_bar_comes_to_its_end(tour: Run) -> None:
-    assert "neighbours: 100%|██████████| 6/6" in tour.stream("progress", "stderr")
+    view = "application/vnd.jupyter.widget-view+json"
+    assert view in json.dumps(tour.outputs("progress"))
+    widgets = tour.notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    states = [widget["state"] for widget in widgets.values()]
+    assert any(state.get("max") == state.get("value") == 6.0 for state in states)
+    texts = [str(state.get("value")).replace("\u2007", " ") for state in states]
+    assert any("neighbours: 100%" in text for text in texts)
+    assert any("6/6" in text for text in texts)
 
 
 def test_the_tour_asks_a_database(tour: Run) -> None:

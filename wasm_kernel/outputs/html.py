@@ -90,6 +90,8 @@ def clean_html(html: str, removals: Removals) -> str:
     """
     html = checked(html)
     scope = scope_of(html)
+    if _SKLEARN_MARK in html:
+        removals = Removals()  # what such a diagram loses is made up for
     clean = _written_anew(html, removals)
     if _SKLEARN_MARK in clean:
         clean = _SKLEARN + clean
