@@ -11,6 +11,7 @@ from typing import Any
 from traitlets.config import Config
 
 from wasm_kernel_agent import (
+    ballast,
     comms,
     completion,
     dormant,
@@ -83,7 +84,7 @@ def prepare_guest(shell: GuestShell) -> None:
     warm(shell)
     modules.list_once(shell)
     immortal.tell(shell.agent.door)
-    gc.collect()
+    ballast.fill()
     gc.freeze()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gc
 from array import array
+from types import CodeType
 
 from wasm_kernel_agent.door import Door
 
@@ -23,11 +24,25 @@ def everything() -> list[object]:
     seen = set(map(id, found))
     fresh = found
     while fresh:
-        referents = gc.get_referents(*fresh)
+        referents = [*gc.get_referents(*fresh), *_of_code(fresh)]
         fresh = [one for one in {id(r): r for r in referents}.values() if id(one) not in seen]
         seen.update(map(id, fresh))
         found = found + fresh
     return found
+
+
+def _of_code(objects: list[object]) -> list[object]:
+    """What code objects refer to: the collector does not look into them."""
+    return [
+        part
+        for code in objects
+        if isinstance(code, CodeType)
+        for part in (
+            *(code.co_consts, code.co_names, code.co_filename, code.co_name, code.co_qualname),
+            *(*code.co_varnames, *code.co_cellvars, *code.co_freevars),
+            *(code.co_linetable, code.co_exceptiontable),
+        )
+    ]
 
 
 def tell(door: Door) -> None:

