@@ -29,7 +29,17 @@ RIGHTS = (1 << 29) - 1
 FOLLOW = abi.LOOKUP_FOLLOW
 _TEXT_AT, _ANSWER_AT, _BUFFER_AT, _HEAP_AT = 1024, 64, 65_536, 262_144
 
-CALLS = {**abi.FORWARDED, "fd_read": "iiii", "host_call": "iiii"}
+PLAIN = {  # calls that the host leaves to wasmtime
+    "fd_read": "iiii",
+    "fd_pread": "iiiIi",
+    "fd_advise": "iIIi",
+    "fd_sync": "i",
+    "fd_datasync": "i",
+    "fd_filestat_get": "ii",
+    "fd_fdstat_get": "ii",
+    "fd_prestat_get": "ii",
+}
+CALLS = {**abi.FORWARDED, **PLAIN, "host_call": "iiii"}
 
 SPECIAL = {
     "unreachable": "unreachable",
