@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.benchmarks.measures import MEASURES, Sides
 from tests.benchmarks.sides import Side
-from tests.benchmarks.table import Row, rendered
+from tests.benchmarks.table import Line, rendered
 
 KERNELS_LOG = Path("build/bench-kernels.log").absolute()
 OUR_API = """
@@ -79,7 +79,7 @@ def main() -> None:
         theirs = their_side(folder / "theirs", given.native)
         ours = their_side(folder / "ours", given.native)
         sides: Sides = (ours if given.against_itself else our_side(folder / "ours"), theirs)
-        rows: list[Row] = []
+        rows: list[Line] = []
         for measure in given.only:
             print(f"measuring {measure} ...", file=sys.stderr, flush=True)
             rows += MEASURES[measure](sides, given.rounds)

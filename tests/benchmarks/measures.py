@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from math import prod
 
-from tests.benchmarks import compute
+from tests.benchmarks import compute, history
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.sides import Kernel, Side, running
-from tests.benchmarks.table import Row
+from tests.benchmarks.states import keeping
+from tests.benchmarks.table import Line, Row
 
 FRAME = "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'], 'degrees': [4.5, 17.0]})"
 MIB = 1024 * 1024
@@ -20,7 +21,7 @@ TRIPS = 200
 
 Sides = tuple[Side, Side]
 Samples = tuple[list[float], list[float]]
-Measure = Callable[[Sides, int], Iterator[Row]]
+Measure = Callable[[Sides, int], Iterator[Line]]
 
 
 def by_turns(sides: Sides, rounds: int, sample: Callable[[Side], float]) -> Samples:
@@ -126,6 +127,11 @@ def _first_frame_of_a_process(side: Side) -> float:
     return taken
 
 
+def _with_native(measure: Callable[[Side, int], Iterator[Line]]) -> Measure:
+    """A measure in which our side is this very process."""
+    return lambda sides, rounds: measure(sides[1], rounds)
+
+
 MEASURES: dict[str, Measure] = {
     "start": kernel_start,
     "frame": first_frame,
@@ -133,4 +139,8 @@ MEASURES: dict[str, Measure] = {
     "api": python_api,
     "memory": idle_memory,
     "compute": pure_python,
+    "commit": _with_native(history.commits),
+    "fuel": _with_native(history.back_to_work),
+    "fork": _with_native(history.forks),
+    "states": _with_native(keeping),
 }

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
+from typing import ClassVar, Protocol
 
-HEAD = ("what", "wasm-kernel", "native", "ratio", "aim", "")
+
+class Line(Protocol):
+    """A row of a table, under a head of its own kind."""
+
+    HEAD: ClassVar[tuple[str, ...]]
+
+    def line(self) -> tuple[str, ...]:
+        """The row as text."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One comparison: the samples of both sides in `unit`, and the ratio that DESIGN.md allows."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("what", "wasm-kernel", "native", "ratio", "aim", "")
 
     what: str
     ours: Sequence[float]
@@ -24,7 +35,7 @@ class Row:
         """Our median by theirs."""
         return median(self.ours) / median(self.theirs)
 
-    def cells(self) -> tuple[str, ...]:
+    def line(self) -> tuple[str, ...]:
         """The row as text."""
         verdict = "" if self.aim is None else "met" if self.ratio <= self.aim else "MISSED"
         return (
@@ -37,13 +48,18 @@ class Row:
         )
 
 
-def rendered(rows: Sequence[Row]) -> str:
-    """The rows under their heads, in columns."""
-    lines = [HEAD, *(row.cells() for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
+def rendered(rows: Sequence[Line]) -> str:
+    """The rows under their heads, in columns; a table of its own for each head."""
+    kinds = groupby(rows, key=lambda row: row.HEAD)
+    return "\n\n".join(_table([head, *(row.line() for row in group)]) for head, group in kinds)
+
+
+def _table(lines: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    last = len(widths) - 1
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if at in (0, len(HEAD) - 1) else cell.rjust(width)
+            cell.ljust(width) if at in (0, last) else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -1,0 +1,100 @@
+"""What the memory history costs by itself, in milliseconds, against DESIGN.md's aims."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.benchmarks.sides import Side
+from tests.benchmarks.states import STATES, keep_with
+from tests.benchmarks.table import Row
+from wasm_kernel import ExecutionPolicy, create_sandbox
+from wasm_kernel.engine.memory.recorder import Recorder
+from wasm_kernel.sandbox.life import Life
+
+MILLISECONDS = 1000
+ARRAYS = "import numpy as np\na = np.random.default_rng(1).random(12_500_000)"
+FUEL = 3 * 10**9
+
+
+@contextmanager
+def timed(owner: type, name: str) -> Iterator[list[float]]:
+    """How long a method of ours takes, each time that it is called, in milliseconds."""
+    taken: list[float] = []
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return original(*args, **options)
+        finally:
+            taken.append((time.perf_counter() - begun) * MILLISECONDS)
+
+    setattr(owner, name, watched)
+    try:
+        yield taken
+    finally:
+        setattr(owner, name, original)
+
+
+def commits(native: Side, rounds: int) -> Iterator[Row]:
+    """A commit of a tiny cell: beside 100 MB and beside nothing, and against cloudpickle."""
+    beside: tuple[list[float], list[float]] = ([], [])
+    pickled: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as one,
+        tempfile.TemporaryDirectory() as other,
+        create_sandbox(workspace=one) as large,
+        create_sandbox(workspace=other) as empty,
+        timed(Recorder, "commit") as taken,
+    ):
+        large.execute(ARRAYS)
+        empty.execute("import numpy as np; a = np.zeros(10)")
+        for turn in range(rounds * 4):
+            for sandbox, times in ((large, beside[0]), (empty, beside[1])):
+                assert sandbox.execute(f"a[{turn % 10}] += 1").success
+                times.append(taken[-1])
+                time.sleep(0.02)
+            if turn % 4 == 0:
+                pickled += keep_with(native, "cloudpickle", STATES[0]).get("kept", [])
+    yield Row("commit of a tiny cell beside 100 MB, and beside none", *beside, "ms", 1.5)
+    yield Row("commit after one element of 100 MB, cloudpickle", beside[0], pickled, "ms", 0.1)
+    yield Row("commit of a tiny cell, and 2 ms", beside[0], [2.0], "ms", 1.0)
+
+
+def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
+    """From the moment that a cell's fuel is used up until the next one can run."""
+    policy = ExecutionPolicy(fuel_budget=FUEL)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        create_sandbox(workspace=folder, policy=policy) as sandbox,
+        timed(Life, "_lose") as taken,
+    ):
+        sandbox.execute(ARRAYS)
+        for turn in range(rounds):
+            sandbox.execute(f"a[{turn}] = 0")
+            time.sleep(0.3)
+            failed = sandbox.execute("a[:] = 0\nwhile True: pass")
+            assert failed.error is not None
+            assert failed.error.ename == "OutOfFuel"
+    yield Row("back to work after OutOfFuel with 100 MB, and 50 ms", taken, [50.0], "ms", 1.0)
+
+
+def forks(native: Side, rounds: int) -> Iterator[Row]:
+    """A fork of a session with 100 MB, until it can run a cell."""
+    taken = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        create_sandbox(workspace=f"{folder}/parent") as sandbox,
+    ):
+        sandbox.execute(ARRAYS)
+        time.sleep(1)
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            (fork,) = sandbox.fork()
+            taken.append((time.perf_counter() - begun) * MILLISECONDS)
+            fork.close()
+    yield Row("a fork with 100 MB, and 100 ms", taken, [100.0], "ms", 1.0)
