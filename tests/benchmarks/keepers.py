@@ -14,7 +14,9 @@ import sys
 import tempfile
 import time
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -45,16 +47,13 @@ class Dill:
 
     def __init__(self, shell: Shell, folder: Path) -> None:
         self._path = folder / "session"
+        self._dill: Any = import_module("dill")
 
     def keep(self) -> None:
-        import dill
-
-        dill.dump_session(self._path)
+        self._dill.dump_session(self._path)
 
     def bring_back(self) -> None:
-        import dill
-
-        dill.load_session(self._path)
+        self._dill.load_session(self._path)
 
 
 class Cloudpickle:
@@ -63,27 +62,22 @@ class Cloudpickle:
     def __init__(self, shell: Shell, folder: Path) -> None:
         self._names = shell.ip.user_ns
         self._hidden = shell.ip.user_ns_hidden
+        self._cloudpickle: Any = import_module("cloudpickle")
         self._path = folder / "session"
 
     def keep(self) -> None:
-        import types
-
-        import cloudpickle
-
         kept = {
             name: value
             for name, value in self._names.items()
             if not (name.startswith("_") or name in self._hidden or name in ("In", "Out"))
-            and not isinstance(value, types.ModuleType)
+            and not isinstance(value, ModuleType)
         }
         with self._path.open("wb") as file:
-            cloudpickle.dump(kept, file)
+            self._cloudpickle.dump(kept, file)
 
     def bring_back(self) -> None:
-        import cloudpickle
-
         with self._path.open("rb") as file:
-            self._names.update(cloudpickle.load(file))
+            self._names.update(self._cloudpickle.load(file))
 
 
 class Kishu:
@@ -92,13 +86,11 @@ class Kishu:
     def __init__(self, shell: Shell, folder: Path) -> None:
         os.environ["ENV_KISHU_TEST_MODE"] = "1"
         os.environ["KISHU_PATH_ROOT"] = str(folder)
-        import nbformat
-        from kishu.jupyterint import KishuForJupyter
-        from kishu.notebook_id import NotebookId
-
+        interface = import_module("kishu.jupyterint")
+        identity = import_module("kishu.notebook_id").NotebookId
         path = folder / "book.ipynb"
-        nbformat.write(nbformat.v4.new_notebook(), path)
-        self._kishu = KishuForJupyter(NotebookId("bench", path, "kernel"), ip=shell.ip)
+        path.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+        self._kishu = interface.KishuForJupyter(identity("bench", path, "kernel"), ip=shell.ip)
         self._kishu.install_kishu_hooks()
 
     def keep(self) -> None:
@@ -109,7 +101,7 @@ class Kishu:
         self._kishu.checkout(self._newest, skip_notebook=True)
 
 
-KEEPERS = {"dill": Dill, "cloudpickle": Cloudpickle, "kishu": Kishu}
+KEEPERS: dict[str, Any] = {"dill": Dill, "cloudpickle": Cloudpickle, "kishu": Kishu}
 
 
 def measured(keeper_name: str, state: dict[str, str], steps: int, folder: Path) -> dict[str, Any]:
