@@ -201,9 +201,9 @@ class Lab:
         )
         self.command("notebook:run-cell")
         self.idle()
-        self.settle()
+        self.settle(100)
 
-    def settle(self) -> None:
+    def settle(self, milliseconds: int = 250) -> None:
         """Wait until nothing more appears in the outputs."""
         before, same = -1, 0
         while same < 3:
@@ -212,7 +212,7 @@ class Lab:
             )
             same = same + 1 if now == before else 0
             before = now
-            self.page.wait_for_timeout(250)
+            self.page.wait_for_timeout(milliseconds)
 
     def cell(self, number: int) -> Any:
         """A cell, counted from 0."""

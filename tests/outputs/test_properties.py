@@ -92,7 +92,7 @@ bundles = st.dictionaries(
 
 
 @given(text)
-@settings(max_examples=800)
+@settings(max_examples=500)
 def test_html(source: str) -> None:
     html = clean_html(source, Removals())
     assert problems_in({"text/html": html}) == []
@@ -101,21 +101,21 @@ def test_html(source: str) -> None:
 
 
 @given(text)
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_svg(source: str) -> None:
     for svg in (f"<svg>{source}</svg>", source, f"<style>{source}</style><svg/>"):
         assert problems_in(shown({"image/svg+xml": svg}, {}, Mode.SAFE).data) == []
 
 
 @given(text)
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_markdown_and_tex(source: str) -> None:
     for mime in ("text/markdown", "text/latex"):
         assert problems_in(shown({mime: source}, {}, Mode.SAFE).data) == []
 
 
 @given(bundles, st.dictionaries(st.text(max_size=8), json, max_size=3))
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_any_bundle(bundle: dict[str, Any], metadata: dict[str, Any]) -> None:
     safe = shown(bundle, metadata, Mode.SAFE)
     assert problems_in(safe.data) == []
@@ -157,9 +157,9 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("mime", ["text/html", "image/svg+xml", "text/markdown", "text/latex"])
 def test_hostile_text_takes_bounded_time(name: str, mime: str) -> None:
     for count in (5_000, 200_000):
-        begun = time.perf_counter()
+        begun = time.process_time()
         shown({mime: HOSTILE[name](count)}, {}, Mode.SAFE)
-        assert time.perf_counter() - begun < 8, count
+        assert time.process_time() - begun < 8, count
 
 
 def test_a_large_table_is_shown() -> None:

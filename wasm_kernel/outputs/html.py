@@ -21,8 +21,11 @@ from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.stylesheet import clean_stylesheet
 from wasm_kernel.outputs.words import words
 
-BOX = "contain: layout paint; position: relative; min-width: min-content"
+BOX = "contain: layout paint; position: relative; min-width: min-content; margin: 0"
 """Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
+
+# What JupyterLab says of the last element of an output, which now stands one level deeper.
+_LAST = "<style>.{scope} > :last-child {{margin-bottom: 0.5em}}</style>"
 
 SCHEMES = {"http", "https", "mailto", "data"}
 # In SVG one style sheet can hold another: what is left of the outer one then is its end alone.
@@ -99,7 +102,9 @@ def clean_html(html: str, removals: Removals) -> str:
     clean = clean_styles(clean, scope, removals)
     clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
     clean = clean_math_in(clean, removals)
-    return f'<div class="{scope}" style="{BOX}">{clean}</div>' if _STYLED.search(clean) else clean
+    if not _STYLED.search(clean):
+        return clean
+    return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'
 
 
 def scope_of(document: str) -> str:
