@@ -96,6 +96,7 @@ class ExecutionPolicy:
             undone. The newest state is always kept.
         files_history_bytes: The most that earlier versions of changed files may take on disk, in
             bytes, so that `%undo --files` brings them back; the oldest go first, and 0 keeps none.
+            Files that were deleted while a cell had them open may take as much again.
         file_copy_bytes: The largest file, in bytes, that is copied before a cell changes it in
             place, where the file system can't clone it.
         mounts: Further host folders that the guest sees.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.conftest import SMALL, Victim
+from tests.attacks.conftest import SMALL, Making, Victim
 from wasm_kernel import create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -306,3 +306,24 @@ def test_two_kernels_on_one_session_share_its_quota(small: Victim, tmp_path: Pat
         assert used(small) <= 10 * MB
     finally:
         other.sandbox.close()
+
+
+def test_case_13_deleted_files_do_not_pile_up_in_the_history(
+    victim_of: Making,
+) -> None:
+    """What only earlier cells had open is kept so that they can be gone back to, up to a limit."""
+    victim = victim_of(workspace_bytes=10 * MB, files_history_bytes=20 * MB)
+    loose = victim.app / ".wasm_kernel" / "loose"
+    victim.says("import os, tempfile; os.chdir('/app')")
+    for i in range(8):
+        victim.says(
+            f"f = open('a', 'wb+', 0); os.remove('a'); f.write(b'{i}' + bytes(9_000_000)); n = {i}"
+        )
+        victim.says("f.close(); f = None")
+        assert sum(path.stat().st_size for path in loose.iterdir()) < 30 * MB
+    victim.sandbox.undo(3)
+    assert victim.says("print(n, f.seek(0), f.read(1))") == "6 0 b'6'"
+    victim.sandbox.undo(9)
+    assert victim.says("print(n)") == "2"
+    assert victim.fails("f.seek(0); f.read(1)") == "OSError"
+    victim.lives()

@@ -5,11 +5,13 @@ Everything here runs on the sandbox's own thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.quota import key_of
 from wasm_kernel.engine.versions.bringing import Brought, bring, bring_loose
@@ -51,6 +53,8 @@ class EarlierFiles:
         """A commit was taken: what the user must be told of what changed before it."""
         if self.versions.begin(history.last, history.commits.keys()):
             self.sweep(history)
+        if self.versions is self._own and history.last in history.commits:
+            self.versions.trim(self._called([history.commits[history.last]]))
         return self._notices()
 
     def _notices(self) -> list[str]:
@@ -111,10 +115,14 @@ class EarlierFiles:
 
     def sweep(self, history: History) -> None:
         """Let go of files without a name that no commit knows."""
+        self.versions.sweep(self._called(list(history.commits.values())))
+
+    def _called(self, commits: Iterable[Commit]) -> set[str]:
+        """The files without a name that commits know."""
         versions = self.versions
         known = {
             versions.loose.called(file.path or "", versions.root)
-            for commit in list(history.commits.values())
+            for commit in commits
             for file in commit.files
         }
-        versions.sweep(known - {""})
+        return known - {""}

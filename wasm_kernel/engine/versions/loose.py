@@ -75,3 +75,24 @@ class Loose:
         for called in gone:
             self.remove(called)
         return gone
+
+    def trim(self, opened: Collection[str], most_bytes: int) -> list[str]:
+        """Of those that are not open any more, keep the latest, as many as so many bytes hold.
+
+        Returns:
+            What was removed.
+        """
+        gone, left = [], most_bytes
+        try:
+            numbers = sorted(self._numbers(), reverse=True)
+        except OSError:
+            return []
+        for called in (f"/{number}" for number in numbers):
+            if called in opened or called in self.fresh:
+                continue
+            with contextlib.suppress(OSError):
+                left -= self.host(called).lstat().st_size
+            if left < 0:
+                self.remove(called)
+                gone.append(called)
+        return gone

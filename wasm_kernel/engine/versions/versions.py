@@ -133,6 +133,15 @@ class Versions:
         for called in self.loose.sweep(needed):
             self.record.forget(called)
 
+    def trim(self, opened: Collection[str]) -> None:
+        """Let the oldest files without a name go, where those that only commits know are too much.
+
+        They take as much as all else that is kept may, at most: a file that is deleted while it is
+        open, cell for cell, would fill the disk.
+        """
+        for called in self.loose.trim(opened, self._most_bytes):
+            self.record.forget(called)
+
     @contextlib.contextmanager
     def hold(self, contents: Iterable[int]) -> Iterator[None]:
         """These contents are needed, and do not make room for others."""
