@@ -91,7 +91,12 @@ def test_a_named_state_has_its_files(sandbox: BaseSandbox) -> None:
 
 def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: BaseSandbox) -> None:
     says(sandbox, "x = 1; _ = open('a', 'w').write('good')")
-    assert sandbox.execute(f"x = 2; _ = open('a', 'w').write('half'); {TRAP}").error
+    error = sandbox.execute(f"x = 2; _ = open('a', 'w').write('half'); {TRAP}").error
+    assert error is not None
+    assert "%restore --files takes that back" in error.evalue
+    error = sandbox.execute(TRAP).error
+    assert error is not None
+    assert "--files" not in error.evalue
     assert state(sandbox) == {"a": "half"}
     told = says(sandbox, "%restore --files")
     assert "Files in /app: 1 brought back (a)." in told
@@ -139,7 +144,7 @@ def test_a_file_that_was_too_large_is_told(opened: Opening) -> None:
     sandbox = opened(file_copy_bytes=1000)
     says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
     told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")
-    assert "big (too large, 0.0 MB) could not be kept" in told.stderr
+    assert "big (too large, 5.0 KB) could not be kept" in told.stderr
     assert sandbox.execute("_ = open('big', 'a').write('z')").stderr == ""
     back = sandbox.execute("%undo 2 --files")
     assert "1 brought back (small)" in back.stdout

@@ -79,6 +79,11 @@ class Changes:
         """A file has more than one name."""
         self._linked.add(key)
 
+    @property
+    def any(self) -> bool:
+        """Whether a path was touched at all."""
+        return bool(self._before)
+
     def compare(self) -> Comparison:
         """What the cell came to, up to now."""
         created, modified, deleted = set(), set(), set()

@@ -156,7 +156,8 @@ class Life:
         spoilt = seconds is None and losses.spoilt(turn, stopped, head, closed=closed)
         if spoilt and head is not None:
             self.timeline.go(Journey(head.parent, (), ()))
-        stopped.kept = losses.kept(turn, spoilt=spoilt)
+        changed = self.timeline.files.versions.keeps and self.changes.any
+        stopped.kept = losses.kept(turn, spoilt=spoilt, changed_files=changed)
         self._revive()
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:

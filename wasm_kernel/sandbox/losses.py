@@ -27,8 +27,10 @@ def spoilt(turn: Turn, stopped: GuestStopped, head: Commit | None, *, closed: bo
     return head is not None and head.parent != 0
 
 
-def kept(turn: Turn, *, spoilt: bool) -> str:
-    """What the session still has, in words."""
+def kept(turn: Turn, *, spoilt: bool, changed_files: bool) -> str:
+    """What the session still has, in words; `changed_files` where some can be brought back."""
     if spoilt:
         return told.SPOILT
-    return told.KEPT_OF_CALLBACK if turn.talks else told.KEPT
+    if turn.talks:
+        return told.KEPT_OF_CALLBACK
+    return told.KEPT + told.TAKE_BACK if changed_files else told.KEPT

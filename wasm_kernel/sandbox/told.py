@@ -11,6 +11,7 @@ from wasm_kernel.engine.versions.was import Unkept
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
+TAKE_BACK = " %restore --files takes that back."
 KEPT_OF_CALLBACK = (
     "The variables are as they were before this callback; the files in /app are as it left them."
 )
@@ -176,7 +177,8 @@ def _reason(unkept: Unkept) -> str:
 
 
 def _size(size: int) -> str:
-    return f", {size / 1e6:,.1f} MB" if size else ""
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "KB")
+    return f", {size / unit:,.1f} {name}" if size else ""
 
 
 def _some(names: list[str]) -> str:
