@@ -7,7 +7,6 @@ must come to the same in both. Then both trees are equal in the end.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
@@ -338,8 +337,18 @@ def compared(before: Snapshot, after: Snapshot) -> tuple[set[str], set[str], set
 
 
 def build(root: Path, *, hidden: bool) -> None:
-    """A small tree with links of every kind in it; `hidden` names with it where asked for."""
-    clear(root)
+    """A small tree in an emptied folder; `hidden` names with it where asked for."""
+    for path in root.iterdir():
+        remove(path)
+    plant(root)
+    if hidden:
+        (root / ".wasm_kernel" / "tmp").mkdir(parents=True)
+        for name in (".metadata.json", ".wasm_kernel/x", ".wasm_kernel/tmp/x"):
+            (root / name).write_text("secret")
+
+
+def plant(root: Path) -> None:
+    """A small tree with links of every kind in it."""
     (root / "d" / "e").mkdir(parents=True)
     for path in ("a", "b", "d/a", "d/e/x"):
         (root / path).write_text(f"content of {path}")
@@ -348,10 +357,6 @@ def build(root: Path, *, hidden: bool) -> None:
     links = {"here": ".", "d/up": "..", "way": "d/a", "d/e/top": "../..", "ring": "ring"}
     for path, target in links.items():
         (root / path).symlink_to(target)
-    if hidden:
-        (root / ".wasm_kernel" / "tmp").mkdir(parents=True)
-        for path in (".metadata.json", ".wasm_kernel/x", ".wasm_kernel/tmp/x"):
-            (root / path).write_text("secret")
 
 
 def age(root: Path) -> None:
@@ -360,8 +365,9 @@ def age(root: Path) -> None:
         os.utime(path, ns=(OLD, OLD), follow_symlinks=False)
 
 
-def clear(root: Path) -> None:
-    """Empty a folder."""
-    for path in root.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with everything in it."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
