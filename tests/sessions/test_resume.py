@@ -14,7 +14,6 @@ import pytest
 from tests.sessions.other_process import Other
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
 from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.sandbox.python import PythonDriver, shared_driver
 
 ID = "shared"
 Opening = Callable[[], Other]
@@ -168,6 +167,8 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     first = other()
     first.run("x = 1; open('file', 'w').write('kept')")
     first.end()
+    from wasm_kernel.sandbox.python import shared_driver
+
     driver = shared_driver()
     driver.prepare(False, lambda text: None)
     real, another = driver.image_id, "0" * len(driver.image_id)
@@ -181,15 +182,17 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
 
 
 def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_over_it(
-    other: Opening, root: Path
+    other: Opening, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = other()
     first.run("x = 1")
     first.end()
-    driver = PythonDriver()
+    from wasm_kernel.sandbox.python import shared_driver
+
+    driver = shared_driver()
     driver.prepare(False, lambda text: None)
     assert driver._facts is not None
-    driver._facts = replace(driver._facts, build="another")
+    monkeypatch.setattr(driver, "_facts", replace(driver._facts, build="another"))
     with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, driver=driver) as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"
