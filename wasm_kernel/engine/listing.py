@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.inode import guest_inode
@@ -28,12 +27,12 @@ _UNKNOWN, _FOLDER_KIND, _FILE, _LINK = 0, 3, 4, 7
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
-@dataclass(slots=True)
 class Listing:
     """A folder's entries, one after another, and where each begins."""
 
-    data: bytes
-    starts: list[int]
+    def __init__(self, data: bytes, starts: list[int]) -> None:
+        self.data = data
+        self.starts = starts
 
     def serve(self, reach: Reach, call: Call) -> int:
         """Answer the guest's `fd_readdir`; WASI's error number."""

@@ -27,7 +27,6 @@ def identity_in(preopen: Preopen, parts: Parts | None) -> str:
     return identity(host_path(preopen, parts))
 
 
-@dataclass(slots=True)
 class Place:
     """Where a path argument leads, links at its end followed or not as the call asks.
 
@@ -35,8 +34,11 @@ class Place:
     a bundled folder only.
     """
 
-    preopen: Preopen
-    parts: Parts | None
+    __slots__ = ("parts", "preopen")
+
+    def __init__(self, preopen: Preopen, parts: Parts | None) -> None:
+        self.preopen = preopen
+        self.parts = parts
 
     @property
     def path(self) -> str | None:
@@ -61,7 +63,7 @@ class Place:
             return None
 
 
-@dataclass(slots=True)
+@dataclass
 class Opened:
     """A descriptor of the guest: where it lies, and how it was opened (`flags`, `rights`,
     `inheriting` and `fdflags` of `path_open`).

@@ -16,7 +16,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from wasm_kernel.engine import abi, walk
 from wasm_kernel.engine.names import is_hidden
@@ -41,14 +40,14 @@ class Full(Refused):
     errno = abi.ENOSPC
 
 
-@dataclass(slots=True)
 class Held:
     """A file that the guest has open: its length, its descriptors, whether it has no name left."""
 
-    key: Key
-    size: int
-    descriptors: int = 0
-    nameless: bool = False
+    def __init__(self, key: Key, size: int) -> None:
+        self.key = key
+        self.size = size
+        self.descriptors = 0
+        self.nameless = False
 
 
 class Quota:
