@@ -31,6 +31,7 @@ def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(
     lab.type(2, "open('/etc/passwd')")
     lab.output(2).locator("text=FileNotFoundError").first.wait_for()
     assert lab.outside == []
+    lab.page.screenshot(path=portraits / "jupyterlab.png")  # the README's picture
 
 
 def test_stop_ends_a_cell_and_keeps_its_variables(lab: Lab, server: Server) -> None:
