@@ -63,6 +63,7 @@ def _check_mount(mount: Mount) -> None:
 
 
 _COUNTED = frozenset({"stdout_bytes", "stderr_bytes", "display_bytes", "display_count"})
+_COUNTED |= {"output_bytes", "session_output_bytes", "text_file_bytes"}
 _COUNTED |= {"comm_count", "comm_bytes", "workspace_bytes", "workspace_files"}
 
 
@@ -82,6 +83,12 @@ class ExecutionPolicy:
         stderr_bytes: The same for standard error.
         display_bytes: Bytes of rich output (displays, results, errors) a cell may send.
         display_count: How many rich outputs a cell may send.
+        output_bytes: Bytes that a single rich output may have.
+        session_output_bytes: Bytes of text and rich output that a session may show in all, as long
+            as its kernel lives.
+        text_file_bytes: Where above 0, what a cell writes beyond `stdout_bytes` or `stderr_bytes`
+            is not lost: the whole text, up to so many bytes of each stream, goes to a file in
+            `/app`.
         comm_seconds: Seconds that a widget's callback may take; it is then interrupted.
         comm_count: How many messages a cell, or a callback, may send to widgets in the page.
         comm_bytes: Bytes of such messages.
@@ -112,6 +119,9 @@ class ExecutionPolicy:
     stderr_bytes: int = 16 * MIB
     display_bytes: int = 256 * MIB
     display_count: int = 20_000
+    output_bytes: int = 48 * MIB
+    session_output_bytes: int = 16_384 * MIB
+    text_file_bytes: int = 0
     comm_seconds: float = 60.0
     comm_count: int = 200_000
     comm_bytes: int = 256 * MIB

@@ -66,6 +66,30 @@ def test_case_22_a_cap_on_displays_names_its_setting(victim: Victim) -> None:
     assert "display_count" in result.stderr
 
 
+def test_case_22_an_error_flood_is_bounded(victim: Victim) -> None:
+    before = peak()
+    show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**6])"
+    code = f"for _ in range(10**5): {show}"
+    result = victim.run(code, interrupt=5)
+    assert result.stderr.count("display_bytes") == 1
+    assert peak() - before < RSS
+
+
+def test_case_22_what_is_refused_is_noted_once(victim: Victim) -> None:
+    result = victim.run("for i in range(3000): display(i)")
+    assert len(result.stderr) < 1000
+
+
+def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(victim_of: Making) -> None:
+    keeping = victim_of(text_file_bytes=64 << 20)
+    result = keeping.run("for i in range(10**5): print('line', i, 'x' * 40)")
+    assert "/app/output-1-stdout.txt" in result.stdout
+    lines = (keeping.app / "output-1-stdout.txt").read_text().splitlines()
+    assert len(lines) == 10**5
+    assert lines[-1].startswith("line 99999 ")
+    keeping.lives()
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.tiny import Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.output import HOLD_CHARS, Streams
+from wasm_kernel.engine.output import HOLD_CHARS, NAMES, Streams, cap_of
+from wasm_kernel.engine.overflow import Overflow
 
 CAP = 1000
 
@@ -25,7 +28,7 @@ class Heard(list[tuple[str, str]]):
 
 def streams(heard: Heard, cap: int = CAP) -> Streams:
     made = Streams()
-    made.begin(heard, {"stdout": cap, "stderr": cap})
+    made.begin(heard, {name: cap_of(name, cap) for name in NAMES.values()})
     return made
 
 
@@ -69,7 +72,7 @@ def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
     out = streams(heard)
     out.feed("stdout", b"\xe2")
     out.end()
-    out.begin(heard, {"stdout": CAP, "stderr": CAP})
+    out.begin(heard, {name: cap_of(name, CAP) for name in NAMES.values()})
     out.feed("stdout", b"ok")
     out.end()
     assert heard[-1] == ("stdout", "ok")
@@ -162,7 +165,7 @@ def test_a_new_cell_has_the_whole_cap_again() -> None:
     out = streams(heard, 5)
     out.feed("stdout", b"1234567")
     out.end()
-    out.begin(heard, {"stdout": 5, "stderr": 5})
+    out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()})
     out.feed("stdout", b"again")
     out.end()
     assert heard[-1] == ("stdout", "again")
@@ -189,3 +192,66 @@ def test_a_write_from_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
 
 def test_a_write_of_too_many_buffers_is_refused(guest: Guest) -> None:
     assert guest.call("fd_write", 1, 64, 1_000_000, 96) == abi.EFAULT
+
+
+def overflowing(folder: Path, most: int = 1000) -> Streams:
+    made = Streams(Overflow(folder, most))
+    made.begin(Heard(), {name: cap_of(name, 5) for name in NAMES.values()}, 7)
+    return made
+
+
+def test_the_whole_text_goes_to_a_file_where_it_is_wanted(tmp_path: Path) -> None:
+    out = overflowing(tmp_path)
+    for piece in (b"abc", b"defg", b"\xff", b"hij"):
+        out.feed("stdout", piece)
+    out.feed("stderr", b"!")
+    out.end()
+    assert [file.name for file in tmp_path.iterdir()] == ["output-7-stdout.txt"]
+    assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcdefg\xffhij"
+
+
+def test_the_notice_names_the_file(tmp_path: Path) -> None:
+    heard = Heard()
+    out = Streams(Overflow(tmp_path, 1000))
+    out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()}, 7)
+    out.feed("stderr", b"123456")
+    out.end()
+    assert "/app/output-7-stderr.txt" in heard.of("stderr")
+
+
+def test_the_file_has_an_end_too(tmp_path: Path) -> None:
+    out = overflowing(tmp_path, most=8)
+    for _ in range(10):
+        out.feed("stdout", b"abc")
+    assert not out.wants("stdout")
+    out.end()
+    assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcabcab"
+
+
+def test_a_file_that_is_there_stays_and_a_link_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "output-7-stdout.txt").symlink_to(tmp_path / "outside")
+    (folder / "output-7-stdout-2.txt").write_text("mine")
+    out = overflowing(folder)
+    out.feed("stdout", b"123456")
+    out.end()
+    assert not (tmp_path / "outside").exists()
+    assert (folder / "output-7-stdout-2.txt").read_text() == "mine"
+    assert (folder / "output-7-stdout-3.txt").read_text() == "123456"
+
+
+def test_a_folder_that_is_gone_costs_the_file_alone(tmp_path: Path) -> None:
+    heard = Heard()
+    out = Streams(Overflow(tmp_path / "none", 1000))
+    out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()}, 7)
+    out.feed("stdout", b"123456")
+    out.end()
+    assert "the rest is cut" in heard.of("stdout")
+
+
+def test_no_file_is_made_where_nobody_asked(tmp_path: Path) -> None:
+    out = overflowing(tmp_path, most=0)
+    out.feed("stdout", b"123456")
+    out.end()
+    assert list(tmp_path.iterdir()) == []

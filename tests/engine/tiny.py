@@ -20,7 +20,7 @@ from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.instance import Instance, Surroundings
-from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.output import NAMES, Streams, cap_of
 from wasm_kernel.engine.preopens import Preopen, Preopens
 
 MIB = 1024 * 1024
@@ -144,7 +144,8 @@ class Guest:
             workspace_files=workspace_files,
         )
         self.said: list[tuple[str, str]] = []
-        self.streams.begin(lambda *said: self.said.append(said), {"stdout": 1000, "stderr": 1000})
+        caps = {name: cap_of(name, 1000) for name in NAMES.values()}
+        self.streams.begin(lambda *said: self.said.append(said), caps)
         self.clock.arm(DEAF, None, 1.0)
         self.instance = Instance(compiled(metered), around)
         self.instance.use_scratch(_TEXT_AT + 40_000)

@@ -11,6 +11,7 @@ import pytest
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.allowance import Allowance
 from wasm_kernel.sandbox.comm_frames import CommMessage
 from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted, Errands, switched_off
@@ -52,7 +53,8 @@ class Ear:
 class Sandbox:
     """What a turn asks of its sandbox, written down."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: ExecutionPolicy) -> None:
+        self.policy = policy
         self.calls: list[Any] = []
         self.comms = Comms()
         self.inbox = Inbox()
@@ -67,6 +69,7 @@ class Sandbox:
             taken=lambda: self.calls.append("taken"),
             travel=self._travel,
             begun=lambda: self.calls.append("begun"),
+            allowance=Allowance(self.policy),
             comms=self.comms,
             inbox=self.inbox,
             errands=self.errands,
@@ -89,8 +92,8 @@ class Driven:
         answer: str | Exception = "a line",
         **limits: Any,
     ) -> None:
-        self.ear, self.sandbox = Ear(answer), Sandbox()
         policy = ExecutionPolicy(**limits)
+        self.ear, self.sandbox = Ear(answer), Sandbox(policy)
         self.turn = Turn(request or REQUEST, self.ear, policy, self.sandbox.host())
 
     def send(self, frame: Mapping[str, Any] | bytes) -> dict[str, Any]:
@@ -185,6 +188,40 @@ def test_displays_over_the_size_are_dropped() -> None:
     assert "refused" not in driven.send(large)
     assert "refused" in driven.send(large)
     assert "display_bytes" in "".join(driven.turn.text["stderr"])
+
+
+def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> None:
+    driven = Driven(output_bytes=1000)
+    large = {"op": "display", "data": {"text/plain": "x" * 1000}}
+    assert ["refused" in driven.send(frame) for frame in (large, DISPLAY, large)] == [
+        True, False, True,
+    ]  # fmt: skip
+    assert "".join(driven.turn.text["stderr"]).count("output_bytes") == 1
+
+
+def test_errors_without_end_are_dropped() -> None:
+    driven = Driven()
+    error = {"op": "error", "ename": "E", "evalue": "v", "traceback": ["x" * 2**20]}
+    answers = [driven.send(error) for _ in range(100)]
+    assert "refused" not in answers[0]
+    assert "refused" in answers[-1]
+    assert sum(isinstance(said, frames.Error) for said in driven.ear.heard) < 70
+
+
+def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
+    policy = ExecutionPolicy(session_output_bytes=1000)
+    sandbox = Sandbox(policy)
+    host = sandbox.host()
+    shown = []
+    for _ in range(3):
+        turn = Turn({"op": "execute"}, Ear(), policy, host)
+        frame = frames.write({"op": "display", "data": {"text/plain": "x" * 400}})
+        shown.append(b"refused" not in turn.answer(frame))
+    assert shown == [True, True, False]
+    assert "session_output_bytes" in "".join(turn.text["stderr"])
+    error = frames.write({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
+    assert b"refused" not in turn.answer(error)
+    assert host.allowance.caps()["stdout"].bytes < 200
 
 
 def test_an_error_is_told_although_the_caps_are_reached() -> None:

@@ -10,24 +10,46 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call
+from wasm_kernel.record import record
 
 HOLD_SECONDS = 0.05
 HOLD_CHARS = 64 * 1024
 NAMES = {1: "stdout", 2: "stderr"}
 
 
-class Streams:
-    """The two streams of one sandbox. The guest's thread owns it; it outlives instances."""
+@record
+class Cap:
+    """How many bytes of a stream are shown; `setting` says so, `reached` is said beyond them."""
 
-    def __init__(self) -> None:
+    bytes: int
+    setting: str
+    reached: str
+
+
+def cap_of(name: str, most: int) -> Cap:
+    """A cell's own limit for a stream."""
+    return Cap(most, f"{name}_bytes", f"The cell wrote more than {most:,} bytes to {name}")
+
+
+class Streams:
+    """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
+
+    Args:
+        overflow: Takes the whole text of a stream that is cut, where somebody wants it.
+    """
+
+    def __init__(self, overflow: Overflow | None = None) -> None:
         self._sink: Callable[[str, str], None] = lambda name, text: None
-        self._caps: dict[str, int] = {}
+        self._caps: dict[str, Cap] = {}
         self._left: dict[str, int] = {}
+        self._overflow = overflow if overflow is not None and overflow.wanted else None
+        self._shown: dict[str, list[bytes]] = {}
         self._decoders = {name: self._decoder() for name in NAMES.values()}
         self._held: list[str] = []
         self._held_chars = 0
@@ -38,9 +60,15 @@ class Streams:
     def _decoder() -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder("utf-8")("replace")
 
-    def begin(self, sink: Callable[[str, str], None], caps: dict[str, int]) -> None:
-        """A turn begins: text goes to `sink(name, text)`, at most `caps[name]` bytes a stream."""
-        self._sink, self._caps, self._left = sink, dict(caps), dict(caps)
+    def begin(
+        self, sink: Callable[[str, str], None], caps: Mapping[str, Cap], cell: int = 0
+    ) -> None:
+        """A turn of a cell begins: text goes to `sink(name, text)`, as far as `caps` allow."""
+        self._sink, self._caps = sink, dict(caps)
+        self._left = {name: cap.bytes for name, cap in caps.items()}
+        self._shown = {name: [] for name in caps}
+        if self._overflow is not None:
+            self._overflow.begin(cell)
         self._decoders = {name: self._decoder() for name in NAMES.values()}
 
     def end(self) -> None:
@@ -48,35 +76,55 @@ class Streams:
         for name, decoder in self._decoders.items():
             self._hold(name, decoder.decode(b"", True))
         self.flush()
-        self._sink, self._left = lambda name, text: None, {}
+        self._sink, self._left, self._shown = lambda name, text: None, {}, {}
+        if self._overflow is not None:
+            self._overflow.end()
 
     @property
     def cut(self) -> set[str]:
         """The names of the caps that this turn has reached."""
-        return {f"{name}_bytes" for name, left in self._left.items() if left < 0}
+        return {self._caps[name].setting for name, left in self._left.items() if left < 0}
 
     def wants(self, name: str) -> bool:
-        """Whether anything that is written to a stream is still shown."""
-        return self._left.get(name, -1) >= 0
+        """Whether anything that is written to a stream is still shown or kept."""
+        return self._left.get(name, -1) >= 0 or self._keeps(name)
+
+    def _keeps(self, name: str) -> bool:
+        return self._overflow is not None and self._overflow.takes(name)
 
     def feed(self, name: str, data: bytes) -> None:
         """Bytes from the guest."""
         if not self.wants(name):  # over its cap; between turns nobody listens
             return
         left = self._left[name]
+        if left < 0:
+            self._keep(name, data)
+            return
         self._left[name] = left - len(data)
         if len(data) <= left:
+            if self._overflow is not None:
+                self._shown[name].append(data)
             self._hold(name, self._decoders[name].decode(data))
             return
         self._left[name] = -1
         self._hold(name, self._decoders[name].decode(data[:left], True))
-        self._hold(name, self._notice(name))
+        self._hold(name, self._notice(name, self._kept_in(name, data)))
 
-    def _notice(self, name: str) -> str:
-        return (
-            f"\n[wasm-kernel] The cell wrote more than {self._caps[name]:,} bytes to {name}; "
-            f"the rest is cut. Raise {name}_bytes to see more.\n"
-        )
+    def _notice(self, name: str, file: str) -> str:
+        cap = self._caps[name]
+        kept = f"; the whole text is in /app/{file}" if file else "; the rest is cut"
+        return f"\n[wasm-kernel] {cap.reached}{kept}. Raise {cap.setting} to see more.\n"
+
+    def _kept_in(self, name: str, data: bytes) -> str:
+        """The name of the file that has all of a stream from now on; empty where none has."""
+        file = self._overflow.open(name) if self._overflow is not None else ""
+        for piece in (*self._shown.pop(name, []), data):
+            self._keep(name, piece)
+        return file
+
+    def _keep(self, name: str, data: bytes) -> None:
+        if self._overflow is not None:
+            self._overflow.write(name, data)
 
     def _hold(self, name: str, text: str) -> None:
         if not text:

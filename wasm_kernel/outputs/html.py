@@ -73,6 +73,7 @@ _ALLOWED = frozenset(name.lower() for name in elements.HTML | elements.SVG)
 # scikit-learn's diagrams get the colours of their lines from a script that looks at the page. The
 # same from JupyterLab's own variables, so that they follow its theme.
 _SKLEARN_MARK = "sk-top-container"
+_SKLEARN_LOSES = frozenset({told.SCRIPTS, told.HANDLERS, told.CONTROLS, told.FETCHED_STYLE})
 _SKLEARN = (
     "<style>.sk-global {--sklearn-color-text-on-default-background: var(--jp-content-font-color0, "
     "black); --sklearn-color-background: var(--jp-layout-color0, white); "
@@ -94,7 +95,7 @@ def clean_html(html: str, removals: Removals) -> str:
     html = checked(html)
     scope = scope_of(html)
     if _SKLEARN_MARK in html:
-        removals = Removals()  # what such a diagram loses is made up for
+        removals.expect(_SKLEARN_LOSES)
     clean = _written_anew(html, removals)
     if _SKLEARN_MARK in clean:
         clean = _SKLEARN + clean

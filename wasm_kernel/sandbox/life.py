@@ -14,10 +14,12 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.engine.versions.bringing import Brought
 from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames, losses, told
+from wasm_kernel.sandbox.allowance import Allowance
 from wasm_kernel.sandbox.beginning import start_request
 from wasm_kernel.sandbox.branch import Branch
 from wasm_kernel.sandbox.claim import Resume
@@ -55,13 +57,12 @@ class Life:
         self.clock = Clock()
         self.changes = Changes(workspace)
         self.fuel = Fuel(policy.fuel_budget)
-        self._streams = Streams()
+        self._streams = Streams(Overflow(workspace, policy.text_file_bytes))
         self.timeline = Timeline(
             driver, workspace, policy, resume=resume, diary=diary, inherited=inherited
         )
         self.wishes = Wishes(self.timeline)
-        self.comms = Comms()
-        self.inbox = Inbox()
+        self.comms, self.inbox = Comms(), Inbox()
         self.host = Host(
             flush=self._streams.flush,
             lower=self._lower,
@@ -69,6 +70,7 @@ class Life:
             taken=self.clock.take_interrupt,
             travel=self.wishes.hear,
             begun=self.clock.begun,
+            allowance=Allowance(policy),
             comms=self.comms,
             inbox=self.inbox,
             errands=errands,
@@ -230,10 +232,9 @@ class Life:
 
     def _drive(self, instance: Instance, turn: Turn, fuel: int | None) -> None:
         """The turn itself; the clock is armed."""
-        caps = {"stdout": self._policy.stdout_bytes, "stderr": self._policy.stderr_bytes}
         self._turn = turn
         self.fuel.begin(instance, fuel)
-        self._streams.begin(turn.hear, caps)
+        self._streams.begin(turn.hear, self.host.allowance.caps(), self.next_count)
         try:
             status = instance.turn(self._driver.turn_source, fuel=fuel)
         finally:

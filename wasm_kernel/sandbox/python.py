@@ -18,7 +18,7 @@ from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_seco
 from wasm_kernel.engine.descriptors import SCRATCH_BYTES, OpenFile
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory import image
-from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.output import NAMES, Streams, cap_of
 from wasm_kernel.engine.preopens import Preopen, Preopens
 from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
@@ -224,7 +224,7 @@ class PythonDriver:
         """A guest without an image: memory as the artifact has it."""
         streams, policy = Streams(), ExecutionPolicy()
         if isinstance(handler, _Booting):
-            streams.begin(handler.hear, {"stdout": 1 << 20, "stderr": 1 << 20})
+            streams.begin(handler.hear, {name: cap_of(name, 1 << 20) for name in NAMES.values()})
         around = Surroundings(
             handler=handler,
             clock=Clock(),

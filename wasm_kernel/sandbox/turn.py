@@ -14,6 +14,7 @@ from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.record import record
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.allowance import Allowance
 from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.conversation import Conversation
 from wasm_kernel.sandbox.errands import Errands, Standing, as_answer
@@ -30,9 +31,9 @@ class Host:
 
     `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
     user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
-    `begun` that the agent has its request; `comms` knows the open ones, `inbox` what came in on
-    them; `errands` are done by the host for the cell's text, and `wait` and `over` tell one whether
-    the cell still waits for it.
+    `begun` that the agent has its request; `allowance` is what it may show; `comms` knows the open
+    ones, `inbox` what came in on them; `errands` are done by the host for the cell's text, and
+    `wait` and `over` tell one whether the cell still waits for it.
     """
 
     flush: Callable[[], None]
@@ -41,6 +42,7 @@ class Host:
     taken: Callable[[], None]
     travel: Callable[[frames.Travel], Mapping[str, Any]]
     begun: Callable[[], None]
+    allowance: Allowance
     comms: Comms
     inbox: Inbox
     errands: Errands
@@ -64,8 +66,7 @@ class Turn:
         self._policy = policy
         self._host = host
         self._frames = 0
-        self._display_bytes = 0
-        self._told_cap = False
+        self._allowed = host.allowance.of_cell()
         self.conversation = Conversation(
             listener, policy, host.comms, host.inbox, tell=lambda text: self.hear("stderr", text)
         )
@@ -101,6 +102,7 @@ class Turn:
     def hear(self, name: str, text: str) -> None:
         """Text on one of the two streams."""
         self.text[name].append(text)
+        self._host.allowance.spend(len(text))
         self._listener.emit(frames.Stream(name, text))
 
     def answer(self, data: bytes) -> bytes:
@@ -186,30 +188,23 @@ class Turn:
             raise FrameError("the turn is over")
         if isinstance(output, frames.Error):
             self.error = output
-        elif not self._within_caps(size):
-            raise FrameError("the cell's rich output is over its cap")
+        self._check(output, size)
         self.outputs.append(_as_output(output))
         self._listener.emit(output)
 
-    def _within_caps(self, size: int) -> bool:
-        self._display_bytes += size
-        policy = self._policy
-        if len(self.outputs) >= policy.display_count:
-            return self._cut(f"{policy.display_count:,} rich outputs", "display_count")
-        if self._display_bytes > policy.display_bytes:
-            return self._cut(f"{policy.display_bytes:,} bytes of rich output", "display_bytes")
-        return True
-
-    def _cut(self, cap: str, setting: str) -> bool:
-        self.limits.add(setting)
-        if not self._told_cap:
-            self._told_cap = True
+    def _check(self, output: frames.Output, size: int) -> None:
+        """Refuse what is over a limit; each limit is told once."""
+        objection, setting = self._allowed.objection(output, size)
+        if not objection:
+            return
+        if setting not in self.limits:
+            self.limits.add(setting)
             self.hear(
                 "stderr",
-                f"\n[wasm-kernel] The cell sent more than {cap}; the rest is dropped. "
+                f"\n[wasm-kernel] {objection}; what is over is dropped. "
                 f"Raise {setting} to see more.\n",
             )
-        return False
+        raise FrameError("the cell's rich output is over its limit")
 
     def _ask(self, question: frames.Input) -> Mapping[str, Any]:
         if not self._may_ask:

@@ -15,6 +15,11 @@ class Outbox:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._refused = ""
+
+    def begin(self) -> None:
+        """A cell begins; what is refused is noted again."""
+        self._refused = ""
 
     def bundle(self, op: str, data: Any, metadata: Any, **fields: Any) -> None:
         """A frame of kind `op` that carries a MIME bundle, and `fields` beside it."""
@@ -36,7 +41,8 @@ class Outbox:
         """A frame that is sent as it is, after what was printed before it."""
         flush()
         refused = self._door.send(frame).get("refused")
-        if refused:
+        if refused and refused != self._refused:
+            self._refused = refused
             note(f"the output was refused: {refused}")
 
     def error(self, ename: str, evalue: str, traceback: list[str]) -> None:

@@ -207,6 +207,7 @@ class GuestShell(_Base):  # type: ignore[misc]
 
     def run_cell(self, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, with no traceback or interrupt left over from an earlier one."""
+        self.outbox.begin()
         self.last_traceback = None
         self.ended = self.display_error = None
         return super().run_cell(*args, **kwargs)
