@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.overflow import Overflow
@@ -55,6 +56,11 @@ class Streams:
         self._held_chars = 0
         self._held_name = "stdout"
         self._due = 0.0
+
+    @classmethod
+    def keeping(cls, workspace: Path, most: int) -> Streams:
+        """Streams whose whole text, up to `most` bytes of each, goes to files where it is cut."""
+        return cls(Overflow(workspace, most))
 
     @staticmethod
     def _decoder() -> codecs.IncrementalDecoder:

@@ -14,7 +14,6 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.engine.versions.bringing import Brought
 from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.policy import ExecutionPolicy
@@ -57,7 +56,7 @@ class Life:
         self.clock = Clock()
         self.changes = Changes(workspace)
         self.fuel = Fuel(policy.fuel_budget)
-        self._streams = Streams(Overflow(workspace, policy.text_file_bytes))
+        self._streams = Streams.keeping(workspace, policy.text_file_bytes)
         self.timeline = Timeline(
             driver, workspace, policy, resume=resume, diary=diary, inherited=inherited
         )
