@@ -13,13 +13,13 @@ from html import unescape
 
 import nh3
 
-from wasm_kernel.outputs import elements, shape
+from wasm_kernel.outputs import elements, shape, terminal
 from wasm_kernel.outputs import removals as told
 from wasm_kernel.outputs.attributes import Attributes
+from wasm_kernel.outputs.hints import tell
 from wasm_kernel.outputs.math import clean_math_in
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.stylesheet import clean_stylesheet
-from wasm_kernel.outputs.words import words
 
 BOX = "contain: layout paint; position: relative; min-width: min-content; margin: 0"
 """Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
@@ -32,43 +32,6 @@ SCHEMES = {"http", "https", "mailto", "data"}
 _STYLE = re.compile(r"<style(?:\s[^>]*)?>(?P<css>.*?)</style>|</style>", re.DOTALL)
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
 _STYLED = re.compile(r"<style|\s(?:style|class)=")
-_COMMENT_END = re.compile(r"--!?>")
-_OPENED = re.compile(r"<([A-Za-z][A-Za-z0-9:_-]{0,40})")
-_SCRIPT_LINK = re.compile(r"=\s*+[\"']?+\s*+(?:javascript|vbscript)\s*:", re.IGNORECASE)
-_FETCHING = re.compile(
-    r"[\s/\"'](?:srcset|poster|background|ping|lowsrc|dynsrc)\s*+=\s*+[\"']?+\s*+[^\s\"'>]",
-    re.IGNORECASE,
-)
-_HANDLER = re.compile(
-    r"[\s/\"'](on(?:click|dblclick|auxclick|contextmenu|abort|error|load\w*+|unload|before\w++|mouse\w++"
-    r"|key\w++|pointer\w++|touch\w++|focus\w*+|blur|change|input|invalid|submit|reset|toggle|animation\w++"
-    r"|transition\w++|scroll\w*+|drag\w*+|drop|copy|cut|paste|select\w*+|begin|end|repeat|wheel|can\w++"
-    r"|play\w*+|pause|time\w++|volume\w++|message\w*+|hashchange|popstate|resize|show|finish|bounce"
-    r"|start|cancel|close|cue\w++|duration\w++|emptied|stalled|suspend|waiting|search|storage))\s*+=",
-    re.IGNORECASE,
-)
-
-_HINTS = (
-    (_HANDLER, told.HANDLERS),
-    (_SCRIPT_LINK, told.SCRIPT_LINKS),
-    (_FETCHING, told.SOURCES),
-)
-_QUIET = frozenset({"html", "head", "body", "meta", "title", "wbr", "desc", "metadata"})
-_NAMED = {
-    "script": told.SCRIPTS,
-    "link": told.STYLESHEETS,
-    "math": told.MATHML,
-    **dict.fromkeys(words("iframe frame frameset object embed applet portal"), told.EMBEDDED),
-    **dict.fromkeys(
-        words("form button select textarea option optgroup datalist fieldset legend keygen"),
-        told.CONTROLS,
-    ),
-    **dict.fromkeys(
-        words("animate animatemotion animatetransform animatecolor set marquee blink"),
-        told.ANIMATIONS,
-    ),
-}
-_ALLOWED = frozenset(name.lower() for name in elements.HTML | elements.SVG)
 
 # scikit-learn's diagrams get the colours of their lines from a script that looks at the page. The
 # same from JupyterLab's own variables, so that they follow its theme.
@@ -123,7 +86,8 @@ def checked(document: str) -> str:
         raise Refused(f"a document of more than {shape.LARGEST // 2**20} MiB")
     if len(document) > shape.SMALL and not shape.is_regular(document):
         raise Refused(f"a document of more than {shape.SMALL // 2**10} KiB with unclosed elements")
-    return document.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no place
+    # a lone surrogate can't be sent; control characters act where HTML is printed
+    return terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _written_anew(html: str, removals: Removals) -> str:
@@ -166,26 +130,3 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
         return f"<style>{clean_stylesheet(css, scope, removals)}</style>"
 
     return _STYLE.sub(cleaned, html)
-
-
-def tell(document: str, removals: Removals) -> None:
-    """Name what of a document will be missed. This decides nothing; nh3 does."""
-    text = _without_comments(document)
-    # an element with a namespace of its own (Inkscape's, RDF's) is nothing to a browser
-    names = {name.lower() for name in _OPENED.findall(text) if ":" not in name}
-    for name in sorted(names - _ALLOWED - _QUIET):
-        removals.add(_NAMED.get(name, f"<{name[:20]}>"))
-    for pattern, phrase in _HINTS:
-        if pattern.search(text):
-            removals.add(phrase)
-
-
-def _without_comments(document: str) -> str:
-    parts, at = [], 0
-    while (start := document.find("<!--", at)) >= 0:
-        parts.append(document[at:start])
-        end = _COMMENT_END.search(document, start + 2)  # `<!-->` is a whole one
-        if end is None:
-            return "".join(parts)
-        at = end.end()
-    return "".join(parts) + document[at:]

@@ -49,11 +49,11 @@ def _svg(content: Any, removals: Removals) -> Any:
 
 
 def _latex(content: Any, removals: Removals) -> Any:
-    return clean_latex(_as_text(content), removals)
+    return clean_latex(terminal.clean(_as_text(content)), removals)
 
 
 def _markdown(content: Any, _: Removals) -> Any:
-    text = _as_text(content)
+    text = terminal.clean(_as_text(content))
     if not markdown.is_plain(text):
         raise Refused("Markdown with HTML, links or formulas")
     return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from wasm_kernel.outputs.declarations import declared
@@ -13,7 +14,9 @@ from wasm_kernel.outputs.values import IDENTIFIER
 
 CHARACTERS_MOST = 1024 * 1024
 RULES_MOST = 20_000
+REMEMBERED = 64 * 1024  # characters of a style sheet that is kept for the next output
 DEPTH = 3
+_ANY = "\x00"  # stands for the class; no rule that is written here holds it otherwise
 _MISSED = {
     "import": FETCHED_STYLE,
     "font-face": FETCHED_STYLE,
@@ -29,13 +32,23 @@ def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
 
     What comes out holds neither `<` nor `&`: it ends no element, and is the same text in XML.
     """
-    import tinycss2
-
     if len(css) > CHARACTERS_MOST:
         removals.add(STYLES)
         return ""
+    cleaned = _cleaned if len(css) <= REMEMBERED else _cleaned.__wrapped__
+    rules, phrases = cleaned(css)
+    removals.update(phrases)
+    return rules.replace(_ANY, scope)
+
+
+@lru_cache(maxsize=32)
+def _cleaned(css: str) -> tuple[str, tuple[str, ...]]:
+    # every table and every diagram of a library comes with the same style sheet
+    import tinycss2
+
+    removals = Removals()
     rules = tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True)
-    return "\n".join(_rules(rules, scope, removals, 0))
+    return "\n".join(_rules(rules, _ANY, removals, 0)), removals.phrases
 
 
 def _rules(rules: Sequence[Any], scope: str, removals: Removals, depth: int) -> list[str]:

@@ -23,11 +23,14 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
     r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]*)\Z")
 
 
 def clean(text: str) -> str:
     """`text` with its colours, and without any other terminal control."""
+    if not _CONTROL.search(text):  # most texts; this looks at each character once
+        return text
     return _SEQUENCE.sub(lambda match: match["colour"] or "", text)
 
 

@@ -150,7 +150,7 @@ def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:
         "matches": matches,
         "cursor_start": start if _is_count(start) else cursor_pos,
         "cursor_end": end if _is_count(end) else cursor_pos,
-        "metadata": _object(reply.get("metadata")),
+        "metadata": _cleaned(_object(reply.get("metadata"))),
     }
 
 
@@ -172,7 +172,16 @@ def is_complete_reply(reply: Mapping[str, Any]) -> Content:
 def history_reply(reply: Mapping[str, Any]) -> Content:
     """The reply to a `history_request`; an empty `reply` makes an empty one."""
     history = reply.get("history")
-    return {"status": "ok", "history": history if isinstance(history, list) else []}
+    return {"status": "ok", "history": _cleaned(history) if isinstance(history, list) else []}
+
+
+def _cleaned(value: Any) -> Any:
+    """A value of JSON whose texts hold no terminal control but colours."""
+    if isinstance(value, str):
+        return terminal.clean(value)
+    if isinstance(value, dict):
+        return {terminal.clean(key): _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, list) else value
 
 
 def _object(value: Any) -> Content:
