@@ -145,7 +145,7 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Content, "clone", failing)
+        patch.setattr(store.Store, "_fill", failing)
         workspace.write("a", "new")
     workspace.write("b", "new")
     why = "unreadable" if number == errno.EIO else "room"

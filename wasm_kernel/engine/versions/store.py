@@ -8,6 +8,7 @@ A content may have a name in the workspace, too, as long as nobody writes to it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import zlib
@@ -19,8 +20,8 @@ from wasm_kernel.engine.identity import identity
 from wasm_kernel.engine.versions.was import File
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 1024 * 1024
+_WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK, _SMALL = 1024 * 1024, 64 * 1024
 _PERMISSIONS = 0o7777
 
 Key = tuple[int, int]
@@ -94,10 +95,10 @@ class Store:
         try:
             found = os.fstat(source)
             number = self._next()
-            self._copy(source, found, self.path(number))
+            checksum = self._copy(source, found, self.path(number))
         finally:
             os.close(source)
-        return _file(number, found, identity(str(path)), self._sum(number, found.st_size))
+        return _file(number, found, identity(str(path)), checksum)
 
     def part(self, number: int) -> None:
         """A shared content is about to be written to elsewhere: it gets a file of its own.
@@ -106,6 +107,7 @@ class Store:
             OSError, TooLarge: it can't; it must be lost.
         """
         path, aside = self.path(number), self._folder / f".{number}"
+        aside.unlink(missing_ok=True)
         source = os.open(path, _READ)
         try:
             self._copy(source, os.fstat(source), aside)
@@ -113,22 +115,32 @@ class Store:
             os.close(source)
         aside.replace(path)
 
-    def _copy(self, source: int, found: os.stat_result, path: Path) -> None:
+    def _copy(self, source: int, found: os.stat_result, path: Path) -> int | None:
+        """Copy a file to where none is; its checksum, if it does not take long to get."""
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(22, os.strerror(22))
-        path.unlink(missing_ok=True)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         target = os.open(path, _WRITE, 0o600)
         try:
-            if not self._content.clone(source, target):
-                if found.st_size > self._copy_bytes:
-                    raise TooLarge
-                self._content.copy(source, target, found.st_size)
+            checksum = self._fill(target, source, found.st_size)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+            return checksum
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         finally:
             os.close(target)
+
+    def _fill(self, target: int, source: int, size: int) -> int | None:
+        if size <= min(_SMALL, self._copy_bytes):
+            data = os.pread(source, size, 0)
+            if os.write(target, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return zlib.crc32(data)
+        if not self._content.clone(source, target):
+            if size > self._copy_bytes:
+                raise TooLarge
+            self._content.copy(source, target, size)
+        return _sum(target, size) if size <= self._copy_bytes else None
 
     def _next(self) -> int:
         self._last += 1
@@ -145,12 +157,9 @@ class Store:
         same = stat.S_ISREG(found.st_mode) and found.st_size == was.size
         if not same or found.st_mtime_ns != was.mtime:
             raise Changed
-        if was.checksum not in (None, self._sum(was.kept, was.size)):
+        known = was.checksum is not None and was.size <= self._copy_bytes
+        if known and checksum_of(self.path(was.kept), was.size) != was.checksum:
             raise Changed
-
-    def _sum(self, number: int, size: int) -> int | None:
-        """The checksum of a content; None for one that it would take too long to read."""
-        return checksum_of(self.path(number), size) if size <= self._copy_bytes else None
 
     def put(self, was: File, name: str, folder: int) -> None:
         """Give a content a name in a folder, in the place of whatever file has it now.
@@ -161,6 +170,7 @@ class Store:
             OSError: it can't be; what has the name now has it still.
         """
         aside = self._folder / ".put"
+        aside.unlink(missing_ok=True)
         source = os.open(self.path(was.kept), _READ)
         try:
             found = os.fstat(source)
@@ -211,11 +221,15 @@ def checksum_of(path: Path, size: int) -> int:
     Raises:
         OSError: it can't be read.
     """
-    checksum, descriptor = 0, os.open(path, _READ)
+    descriptor = os.open(path, _READ)
     try:
-        for at in range(0, size, _BLOCK):
-            block = os.pread(descriptor, min(_BLOCK, size - at), at)
-            checksum = zlib.crc32(block, checksum)
+        return _sum(descriptor, size)
     finally:
         os.close(descriptor)
+
+
+def _sum(descriptor: int, size: int) -> int:
+    checksum = 0
+    for at in range(0, size, _BLOCK):
+        checksum = zlib.crc32(os.pread(descriptor, min(_BLOCK, size - at), at), checksum)
     return checksum
