@@ -69,7 +69,7 @@ class Probed:
         return answer
 
     def close(self) -> None:
-        self.client.shutdown()
+        self.client.shutdown(reply=True, timeout=20)
         self.client.stop_channels()
         assert self.process.stderr is not None
         self.process.wait(20)
