@@ -23,6 +23,7 @@ def test_the_launcher_offers_the_kernel_and_its_cells_show_tables_and_figures(
                 "frame")  # fmt: skip
     lab.output(0).locator("table.dataframe").wait_for()
     assert lab.output(0).locator("tbody tr").count() == 4
+    lab.idle()  # the number comes with the reply, after the table
     assert lab.prompt(0) == "[1]:"
     lab.type(1, "frame.plot(figsize=(4, 2));")
     picture = lab.output(1).locator("img[src^='data:image/png']")
