@@ -13,7 +13,7 @@ from wasm_kernel.sandbox.comm_frames import CommMessage
 from wasm_kernel.sandbox.comms import COMMS
 from wasm_kernel.sandbox.listener import Silence
 
-RSS = 400 * 1024  # kilobytes that the host may grow by
+RSS = 768 * 1024  # kilobytes, as much as the guest alone may have, for guest and host together
 SECONDS = 30
 FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.dumps(f).encode()))\n"
 
@@ -66,7 +66,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, co
     assert len(page.said) <= 5000
     assert sum(len(b) for m in page.said for b in m.buffers) <= 64 << 20
     assert page.text.count("the rest is dropped") <= 1
-    assert len(result.stderr) < 1 << 20
+    assert len(result.stderr) < 1000
     assert peak() - before < RSS
     flooded.lives()
 
@@ -176,7 +176,7 @@ def sent(victim: Victim, value: str) -> tuple[list[str], str]:
     page, before = Page(), peak()
     code = f"c = create_comm('t', comm_id='odd')\nc.send({{'x': {value}}})\nc.close()"
     result = victim.run(f"from comm import create_comm\n{code}", listener=page)
-    assert peak() - before < 4 * RSS
+    assert peak() - before < 2 * RSS
     kinds = [message.kind for message in page.said]
     victim.run("c.close()")
     return kinds, result.stderr + (result.error.ename if result.error else "")

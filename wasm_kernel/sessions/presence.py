@@ -19,6 +19,7 @@ from wasm_kernel.sandbox.private import PRIVATE
 
 _NAME = "present"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
 
@@ -41,11 +42,7 @@ class Presence:
             OSError: the folder can't be made or opened.
         """
         while True:
-            path = private() / _NAME
-            try:
-                descriptor = os.open(path, _FLAGS, 0o600)
-            except FileNotFoundError:
-                continue  # the session was deleted since its folder was made
+            path, descriptor = _opened(private)
             try:
                 _share(descriptor)
                 if _same(descriptor, path):
@@ -62,6 +59,18 @@ class Presence:
             if os.getpid() == self._process:  # in a forked child, the lock is the parent's
                 unlock(descriptor)
             os.close(descriptor)
+
+
+def _opened(private: Callable[[], Path]) -> tuple[Path, int]:
+    """The lock's file, open; others may delete the session while its folder is made."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            path = private() / _NAME
+            return path, os.open(path, _FLAGS, 0o600)
+        except FileNotFoundError:
+            if not left:
+                raise
+    raise AssertionError("there are attempts")
 
 
 def _share(descriptor: int) -> None:

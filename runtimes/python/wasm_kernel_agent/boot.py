@@ -46,8 +46,9 @@ def make_shell(door: Door) -> GuestShell:
         os.environ.setdefault(name, value)
     loop.install()
     themes.load()
-    shell: GuestShell = GuestShell.instance(outbox=Outbox(door), config=configuration())
-    shell.kernel = KernelFace(shell, comms.install(door.send))
+    outbox = Outbox(door)
+    shell: GuestShell = GuestShell.instance(outbox=outbox, config=configuration())
+    shell.kernel = KernelFace(shell, comms.install(outbox.comm))
     return shell
 
 

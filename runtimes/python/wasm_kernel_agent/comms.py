@@ -18,17 +18,12 @@ from wasm_kernel_agent import bundles, resync
 from wasm_kernel_agent.cells import settle
 from wasm_kernel_agent.door import Door
 from wasm_kernel_agent.kernel import parent_of
-from wasm_kernel_agent.outbox import flush, note
+from wasm_kernel_agent.outbox import flush
 from wasm_kernel_agent.signals import Signals
 from wasm_kernel_agent.stdin import Stdin
 
 Reply = dict[str, Any]
 Say = Callable[[Reply], Any]
-
-_KNOWN_REFUSALS = frozenset(
-    {"over the cap of messages to widgets", "no such comm is open", "the turn is over"}
-)
-"""What the host tells itself, once, or what nobody has to know."""
 
 _KINDS = {"open": "comm_open", "msg": "comm_msg", "close": "comm_close"}
 
@@ -75,15 +70,8 @@ class GuestCommManager(CommManager):
         self._say({"op": "comm_target", "name": target_name})
 
 
-def install(send: Callable[[Reply], Any]) -> GuestCommManager:
-    """Make comms of this interpreter speak through `send`, the door's; their one manager."""
-
-    def say(frame: Reply) -> None:
-        flush()
-        refused = send(frame).get("refused")
-        if refused and refused not in _KNOWN_REFUSALS:
-            note(f"a message to the page was refused: {refused}")
-
+def install(say: Say) -> GuestCommManager:
+    """Make comms of this interpreter speak through `say`, the outbox's; their one manager."""
     manager = GuestCommManager(say)
 
     def create_comm(*args: Any, **kwargs: Any) -> BaseComm:

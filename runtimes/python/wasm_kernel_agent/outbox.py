@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from wasm_kernel_agent import bundles
 from wasm_kernel_agent.door import Door, FrameTooLarge
+
+_KNOWN = frozenset(
+    {"over the cap of messages to widgets", "no such comm is open", "the turn is over"}
+)
+"""Refusals of messages on comms that the host tells itself, once, or that nobody has to know."""
 
 
 class Outbox:
@@ -39,11 +44,18 @@ class Outbox:
 
     def plain(self, frame: Mapping[str, Any]) -> None:
         """A frame that is sent as it is, after what was printed before it."""
+        self._send(frame, "the output")
+
+    def comm(self, frame: Mapping[str, Any]) -> None:
+        """A message on a comm, after what was printed before it."""
+        self._send(frame, "a message to the page", _KNOWN)
+
+    def _send(self, frame: Mapping[str, Any], what: str, known: Collection[str] = ()) -> None:
         flush()
         refused = self._door.send(frame).get("refused")
-        if refused and refused != self._refused:
+        if refused and refused != self._refused and refused not in known:
             self._refused = refused
-            note(f"the output was refused: {refused}")
+            note(f"{what} was refused: {refused}")
 
     def error(self, ename: str, evalue: str, traceback: list[str]) -> None:
         """A Python error, as IPython renders it."""

@@ -148,30 +148,17 @@ def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branc
     assert branch.go(newest) == expected
 
 
-def test_branching_while_the_parent_folds(session: Session, branched: Branching) -> None:
-    for number in range(6):
-        session.cell(**{f"p{number}": f"cell {number}"})
-    session.flush()
-    expected, stop = session.state, threading.Event()
-
-    def fold() -> None:
-        while not stop.is_set():
-            thin(session.history, 1)
-
-    folding = threading.Thread(target=fold)
-    folding.start()
-    try:
-        for number in range(6, 16):
-            session.cell(**{f"p{number}": f"cell {number}"})
-            expected[number] = f"cell {number}"
-            branch = branched(session)
-            assert branch.state == expected
-            thin(branch.history, 1)
-            branch.flush()
-            assert branch.go(branch.history.head) == expected
-    finally:
-        stop.set()
-        folding.join()
+def test_branching_while_the_parent_folds(session_of: Making, branched: Branching) -> None:
+    session = session_of(keep=1)
+    expected: dict[int, str] = {}
+    for number in range(30):
+        session.cell(**{f"p{number % 7}": f"cell {number}"})
+        expected[number % 7] = f"cell {number}"
+        branch = branched(session)
+        assert branch.state == expected
+        thin(branch.history, 1)
+        branch.flush()
+        assert branch.go(branch.history.head) == expected
 
 
 def test_a_branch_is_found_by_a_later_process(
