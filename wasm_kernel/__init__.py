@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from wasm_kernel.packages.offer import offer_pip
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
     from wasm_kernel.result import CellError, PruneResult, SandboxResult
-    from wasm_kernel.sandbox.checkpoints import Checkpoint, Travelled
-    from wasm_kernel.sandbox.claim import Resume
     from wasm_kernel.sandbox.creation import create_sandbox
+    from wasm_kernel.sandbox.history.checkpoints import Checkpoint, Travelled
+    from wasm_kernel.sandbox.history.claim import Resume
     from wasm_kernel.sandbox.sandbox import BaseSandbox
     from wasm_kernel.sessions.archive import Exported, export_session
     from wasm_kernel.sessions.arrival import Imported, SessionExists, import_session
@@ -120,7 +120,7 @@ _HOMES = {
     "ArchiveError": "wasm_kernel.sessions.tarball",
     "BaseSandbox": "wasm_kernel.sandbox.sandbox",
     "CellError": "wasm_kernel.result",
-    "Checkpoint": "wasm_kernel.sandbox.checkpoints",
+    "Checkpoint": "wasm_kernel.sandbox.history.checkpoints",
     "ExecutionPolicy": "wasm_kernel.policy",
     "Exported": "wasm_kernel.sessions.archive",
     "Imported": "wasm_kernel.sessions.arrival",
@@ -128,7 +128,7 @@ _HOMES = {
     "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
     "PruneError": "wasm_kernel.sessions.pruning",
     "PruneResult": "wasm_kernel.result",
-    "Resume": "wasm_kernel.sandbox.claim",
+    "Resume": "wasm_kernel.sandbox.history.claim",
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
@@ -136,7 +136,7 @@ _HOMES = {
     "SessionIdError": "wasm_kernel.sessions.ids",
     "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
-    "Travelled": "wasm_kernel.sandbox.checkpoints",
+    "Travelled": "wasm_kernel.sandbox.history.checkpoints",
     "create_sandbox": "wasm_kernel.sandbox.creation",
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_path": "wasm_kernel.sessions.workspace",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from wasm_kernel.sandbox.comm_frames import CommMessage
-from wasm_kernel.sandbox.comms import COMMS
 from wasm_kernel.sandbox.listener import Silence
+from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
+from wasm_kernel.sandbox.widgets.comms import COMMS
 
 RSS = 768 * 1024  # kilobytes, as much as the guest alone may have, for guest and host together
 SECONDS = 30

@@ -18,8 +18,8 @@ from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import claim
-from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.history import claim
+from wasm_kernel.sandbox.history.claim import Resume
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60

@@ -24,7 +24,7 @@ from wasm_kernel import (
     get_session_sandbox,
     prune_sessions,
 )
-from wasm_kernel.engine import tree
+from wasm_kernel.engine.folders import tree
 from wasm_kernel.sessions import ids
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from wasm_kernel.frontends.jupyter import app
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:

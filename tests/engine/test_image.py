@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.tiny import APP, MIB, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory import image, mapping
 from wasm_kernel.errors import ImageError
 

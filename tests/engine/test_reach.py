@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.tiny import Guest
+from wasm_kernel.engine.files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 from wasm_kernel.engine.interrupt import Words, candidates
-from wasm_kernel.engine.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 from wasm_kernel.engine.reach import OutOfBounds
 
 PAGE = 4096

@@ -16,12 +16,12 @@ import wasmtime
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
+from wasm_kernel.engine.files.changes import Changes
+from wasm_kernel.engine.files.preopens import Preopen, Preopens
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
-from wasm_kernel.engine.preopens import Preopen, Preopens
 
 MIB = 1024 * 1024
 APP, READ_ONLY, OTHER, ROOT = 3, 4, 5, 6

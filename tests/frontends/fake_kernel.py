@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.fake import FakeSandbox
+from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from wasm_kernel import create_sandbox
 from wasm_kernel.engine.memory import aside
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.history.claim import Resume
 
 SETUP = """
 import numpy as np, os

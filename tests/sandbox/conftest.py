@@ -9,7 +9,7 @@ import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.history.claim import Resume
 
 Opening = Callable[..., BaseSandbox]
 

@@ -12,13 +12,13 @@ from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.allowance import Allowance
-from wasm_kernel.sandbox.comm_frames import CommMessage
-from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted, Errands, switched_off
-from wasm_kernel.sandbox.inbox import Inbox, Offer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused
 from wasm_kernel.sandbox.standing import Order
 from wasm_kernel.sandbox.turn import Host, Turn
+from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
+from wasm_kernel.sandbox.widgets.comms import Comms
+from wasm_kernel.sandbox.widgets.inbox import Inbox, Offer
 
 REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
 DISPLAY = {"op": "display", "data": {"text/plain": "x"}}

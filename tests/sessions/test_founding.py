@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.engine import content, tree
-from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.folders import content, tree
+from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError, WasmKernelError
-from wasm_kernel.sandbox.claim import Claim, Resume
-from wasm_kernel.sandbox.copying import OpenThere
-from wasm_kernel.sandbox.plan import Plan
+from wasm_kernel.sandbox.history.claim import Claim, Resume
+from wasm_kernel.sandbox.history.copying import OpenThere
+from wasm_kernel.sandbox.history.plan import Plan
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.founding import Founder
 from wasm_kernel.sessions.session import Session

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
 

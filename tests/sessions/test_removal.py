@@ -12,9 +12,9 @@ import pytest
 
 from tests.nobody import as_nobody
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
-from wasm_kernel.engine import tree, walk
-from wasm_kernel.engine.descent import Descent
-from wasm_kernel.sandbox.claim import Claim
+from wasm_kernel.engine.folders import tree, walk
+from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.sandbox.history.claim import Claim
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.presence import alone, is_used
 from wasm_kernel.sessions.session import Session

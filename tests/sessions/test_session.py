@@ -17,7 +17,7 @@ from wasm_kernel import (
     delete_session_workspace,
     get_session_sandbox,
 )
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
 

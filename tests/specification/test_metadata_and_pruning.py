@@ -13,7 +13,7 @@ import pytest
 from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import PruneResult, prune_sessions
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import ids
 
 FIELDS = {"session_id", "created_at", "updated_at", "version"}

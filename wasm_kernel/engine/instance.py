@@ -17,15 +17,15 @@ from typing import Any
 import wasmtime
 
 from wasm_kernel.engine import abi, dice, door, seams, shadow
-from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import TICKER, Clock
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.descriptors import Descriptors
-from wasm_kernel.engine.files import Files
+from wasm_kernel.engine.files.changes import Changes
+from wasm_kernel.engine.files.descriptors import Descriptors
+from wasm_kernel.engine.files.preopens import Preopens
+from wasm_kernel.engine.files.quota import Quota
+from wasm_kernel.engine.files.view import Files
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
-from wasm_kernel.engine.preopens import Preopens
-from wasm_kernel.engine.quota import Quota
 from wasm_kernel.engine.reach import OutOfBounds, Reach
 from wasm_kernel.engine.seams import Stop
 from wasm_kernel.engine.time import GuestTime

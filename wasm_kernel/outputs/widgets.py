@@ -23,7 +23,7 @@ from wasm_kernel.outputs.widget_states import (
     identified,
 )
 from wasm_kernel.outputs.widget_traits import ID
-from wasm_kernel.sandbox.comm_frames import CLOSE, OPEN, CommMessage
+from wasm_kernel.sandbox.widgets.comm_frames import CLOSE, OPEN, CommMessage
 
 WIDGETS = "jupyter.widget"
 CONTROL = "jupyter.widget.control"

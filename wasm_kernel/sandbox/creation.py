@@ -7,8 +7,8 @@ from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.keeper import Keeper
 from wasm_kernel.sandbox.private import SCRATCH, SITE
 from wasm_kernel.sandbox.sandbox import BaseSandbox

@@ -12,8 +12,8 @@ from wasm_kernel.errors import GuestStopped
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
-from wasm_kernel.sandbox import told
-from wasm_kernel.sandbox.travel import Journey
+from wasm_kernel.sandbox.history import told
+from wasm_kernel.sandbox.history.travel import Journey
 from wasm_kernel.sandbox.turn import Turn
 
 _TRAVELLED = {

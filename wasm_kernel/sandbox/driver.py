@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from wasm_kernel.engine.compiler import Progress
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.files.preopens import Preopens
 from wasm_kernel.engine.instance import Instance, Surroundings
-from wasm_kernel.engine.preopens import Preopens
 from wasm_kernel.policy import ExecutionPolicy
 
 

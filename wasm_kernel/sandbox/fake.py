@@ -24,11 +24,11 @@ from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.comm_frames import CLOSE, OPEN, CommMessage
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.facts import Facts
-from wasm_kernel.sandbox.inbox import Offer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener, Silence
+from wasm_kernel.sandbox.widgets.comm_frames import CLOSE, OPEN, CommMessage
+from wasm_kernel.sandbox.widgets.inbox import Offer
 
 Gate = Callable[[Callable[[str], None]], None]
 

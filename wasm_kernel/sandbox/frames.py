@@ -14,7 +14,8 @@ from dataclasses import field
 from wasm_kernel.errors import FrameError
 from wasm_kernel.record import record
 from wasm_kernel.sandbox import fields, wire
-from wasm_kernel.sandbox.comm_frames import (
+from wasm_kernel.sandbox.fields import Message, plain
+from wasm_kernel.sandbox.widgets.comm_frames import (
     CommDone,
     CommMessage,
     CommNext,
@@ -22,7 +23,6 @@ from wasm_kernel.sandbox.comm_frames import (
     read_comm,
     read_target,
 )
-from wasm_kernel.sandbox.fields import Message, plain
 from wasm_kernel.sandbox.wire import FRAME_BYTES, FRAME_DEPTH, Json, write
 
 __all__ = ["FRAME_BYTES", "FRAME_DEPTH", "plain", "read", "write"]

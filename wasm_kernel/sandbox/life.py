@@ -9,32 +9,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import DEAF, Clock
+from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.engine.versions.bringing import Brought
 from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import frames, losses, told
+from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.allowance import Allowance
 from wasm_kernel.sandbox.beginning import start_request
-from wasm_kernel.sandbox.branch import Branch
-from wasm_kernel.sandbox.claim import Resume
-from wasm_kernel.sandbox.comms import Comms
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.fuel import Fuel
-from wasm_kernel.sandbox.inbox import Inbox
+from wasm_kernel.sandbox.history import losses, told
+from wasm_kernel.sandbox.history.branch import Branch
+from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.sandbox.history.spoken import only_travels
+from wasm_kernel.sandbox.history.timeline import Timeline
+from wasm_kernel.sandbox.history.travel import Journey
+from wasm_kernel.sandbox.history.wishes import Wishes
 from wasm_kernel.sandbox.listener import Listener, Silence
 from wasm_kernel.sandbox.private import SCRATCH
-from wasm_kernel.sandbox.spoken import only_travels
-from wasm_kernel.sandbox.timeline import Timeline
-from wasm_kernel.sandbox.travel import Journey
 from wasm_kernel.sandbox.turn import Host, Turn
-from wasm_kernel.sandbox.wishes import Wishes
+from wasm_kernel.sandbox.widgets.comms import Comms
+from wasm_kernel.sandbox.widgets.inbox import Inbox
 
 _START_SECONDS = 30.0
 
@@ -172,16 +173,12 @@ class Life:
         if leaves or self.timeline.commit(
             self._living(), cell=cell, count=self.next_count, code=code, counted=numbered
         ):
-            self._name(wishes.here)
+            wishes.name_here()
         if wishes.journey is not None:
             told.tell_brought(self.go(wishes.journey), turn.hear)
-            self._name(wishes.there)
+            wishes.name_there()
         wishes.keep_promises(turn)
         wishes.forget()
-
-    def _name(self, names: list[str]) -> None:
-        for name in names:
-            self.timeline.name(name)
 
     def _tell(self, turn: Turn) -> None:
         """What happened to the variables is told in the cell, or the next one that anybody sees."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from wasm_kernel.sandbox.comm_frames import CommMessage
 from wasm_kernel.sandbox.frames import Output
+from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
 
 
 class InputInterrupted(Exception):

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from wasm_kernel.engine import dice, interrupt
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.changes import Changes
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second, wasmtime_version
-from wasm_kernel.engine.descriptors import SCRATCH_BYTES, OpenFile
+from wasm_kernel.engine.files.changes import Changes
+from wasm_kernel.engine.files.descriptors import SCRATCH_BYTES, OpenFile
+from wasm_kernel.engine.files.preopens import Preopen, Preopens
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.memory import image
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
-from wasm_kernel.engine.preopens import Preopen, Preopens
 from wasm_kernel.errors import GuestStopped, ImageError
 from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames

@@ -21,13 +21,13 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox import facts, outcome
-from wasm_kernel.sandbox.branch import Branch
-from wasm_kernel.sandbox.checkpoints import Travelling
-from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
-from wasm_kernel.sandbox.fork import Forking
+from wasm_kernel.sandbox.history.branch import Branch
+from wasm_kernel.sandbox.history.checkpoints import Travelling
+from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.sandbox.history.fork import Forking
 from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import outcome
-from wasm_kernel.sandbox.comm_frames import CLOSE, CommMessage
 from wasm_kernel.sandbox.frames import Stream
-from wasm_kernel.sandbox.inbox import Offer
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
+from wasm_kernel.sandbox.widgets.comm_frames import CLOSE, CommMessage
+from wasm_kernel.sandbox.widgets.inbox import Offer
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.record import record
 from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.allowance import Allowance
-from wasm_kernel.sandbox.comms import Comms
-from wasm_kernel.sandbox.conversation import Conversation
 from wasm_kernel.sandbox.errands import Errands, Standing, as_answer
-from wasm_kernel.sandbox.inbox import Inbox
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.sandbox.standing import Order
+from wasm_kernel.sandbox.widgets.comms import Comms
+from wasm_kernel.sandbox.widgets.conversation import Conversation
+from wasm_kernel.sandbox.widgets.inbox import Inbox
 
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
 

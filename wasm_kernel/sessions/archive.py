@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.found import name_of, usable
-from wasm_kernel.engine.names import is_hidden
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.sandbox.claim import is_forsaken
+from wasm_kernel.sandbox.history.claim import is_forsaken
 from wasm_kernel.sandbox.private import HISTORY, PACKAGES, SCRATCH
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.manifest import Manifest, Memory

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from wasm_kernel import events
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.locks import try_lock
-from wasm_kernel.engine.names import is_hidden
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.private import SCRATCH

@@ -12,7 +12,7 @@ import secrets
 import stat
 from contextlib import suppress
 
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.sandbox.private import PRIVATE
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.sandbox import told
-from wasm_kernel.sandbox.copying import discard
-from wasm_kernel.sandbox.plan import Plan, carry_out
+from wasm_kernel.sandbox.history import told
+from wasm_kernel.sandbox.history.copying import discard
+from wasm_kernel.sandbox.history.plan import Plan, carry_out
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.session import Session
 

@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.sandbox.claim import Resume
 from wasm_kernel.sandbox.creation import create_sandbox
+from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.live import LIVE

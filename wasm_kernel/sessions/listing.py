@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from wasm_kernel.engine import walk
-from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.paths import SessionPathError, entered, resolve
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from wasm_kernel.engine.memory.image import Facts
 from wasm_kernel.errors import ImageError, TravelError
-from wasm_kernel.sandbox.travel import checked_name
+from wasm_kernel.sandbox.history.travel import checked_name
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.tarball import ArchiveError
 

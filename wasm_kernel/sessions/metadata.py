@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine import walk
-from wasm_kernel.engine.exchange import exchange
+from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.exchange import exchange
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.record import record

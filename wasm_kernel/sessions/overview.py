@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import SUFFIX
-from wasm_kernel.engine.names import is_hidden
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted

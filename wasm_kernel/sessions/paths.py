@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from wasm_kernel.engine.descent import Descent
-from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.errors import WasmKernelError
 
 LINKS_MOST = 40  # as many as Linux follows

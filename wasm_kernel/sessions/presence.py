@@ -1,7 +1,8 @@
 """That a session is open somewhere: a lock that its users share, and that its remover has alone.
 
-The history's own lock (`sandbox/claim.py`) says which one process keeps the variables. This one
-says that anybody uses the session at all: a second kernel on it, a sandbox that has not begun yet.
+The history's own lock (`sandbox/history/claim.py`) says which one process keeps the variables. This
+one says that anybody uses the session at all: a second kernel on it, a sandbox that has not begun
+yet.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.locks import try_lock, unlock, wait_lock
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.sandbox.claim import LOCK
+from wasm_kernel.sandbox.history.claim import LOCK
 from wasm_kernel.sandbox.private import PRIVATE
 
 _NAME = "present"

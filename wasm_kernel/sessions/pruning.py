@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine import walk
-from wasm_kernel.engine.descent import open_folder
+from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.descent import open_folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.result import PruneResult

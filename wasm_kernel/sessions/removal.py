@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.sessions.presence import alone
 

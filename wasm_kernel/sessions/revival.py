@@ -18,7 +18,7 @@ from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.engine.memory.transplant import Soil, transplant
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.sandbox.bundles import DATA_GUEST, LIB_GUEST
-from wasm_kernel.sandbox.claim import leave_fork
+from wasm_kernel.sandbox.history.claim import leave_fork
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 from wasm_kernel.sessions.manifest import Memory
 from wasm_kernel.sessions.tarball import ArchiveError, unpack

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
-from wasm_kernel.engine import walk
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.result import SandboxResult

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from wasm_kernel.engine.content import stretches
+from wasm_kernel.engine.folders.content import stretches
 from wasm_kernel.errors import WasmKernelError
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it

@@ -7,7 +7,7 @@ reached without a link, and a link that is swapped in between check and use ends
 path is then looked at anew, a few times, and given up.
 
 Errors name the path as it was given, never one of the host. The session's own names
-(`.metadata.json`, `.wasm_kernel`, in every spelling of `engine/names.py`) are no files here.
+(`.metadata.json`, `.wasm_kernel`, in every spelling of `engine/files/names.py`) are no files here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from wasm_kernel import events
-from wasm_kernel.engine import walk
-from wasm_kernel.engine.names import is_hidden
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sessions import entry, ids, session
 from wasm_kernel.sessions.globbing import Pattern

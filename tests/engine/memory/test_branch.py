@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.memory.session import IMAGE, Session
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile
 from wasm_kernel.engine.memory.pages import PAGE

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
-from wasm_kernel.engine import abi, identity
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.folders import identity
 
 FIRST = 7  # the first number after the tiny guest's folders
 Making = Callable[[], Guest]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.versions.workspace import Workspace
-from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.versions.was import Unkept
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.versions.workspace import Workspace
-from wasm_kernel.engine.content import Content
+from wasm_kernel.engine.folders.content import Content
 from wasm_kernel.engine.versions import journal, store
 from wasm_kernel.engine.versions.journal import Journal
 from wasm_kernel.engine.versions.versions import Change

@@ -28,7 +28,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory import mapping
 from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.engine.memory.pages import PAGE

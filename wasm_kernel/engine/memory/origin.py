@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.record import record

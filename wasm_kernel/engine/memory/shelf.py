@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wasm_kernel.engine.content import share
-from wasm_kernel.engine.descent import open_folder
+from wasm_kernel.engine.folders.content import share
+from wasm_kernel.engine.folders.descent import open_folder
 from wasm_kernel.engine.memory import aside, found
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content

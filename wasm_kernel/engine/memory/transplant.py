@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wasm_kernel.engine.descriptors import OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Run
 from wasm_kernel.engine.memory.cover import Cover

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wasm_kernel.engine.descent import Descent
-from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.versions.store import Changed, checksum_of
 from wasm_kernel.engine.versions.versions import Change, Versions
 from wasm_kernel.engine.versions.was import File, Folder, Link, Nothing, Unkept, Was

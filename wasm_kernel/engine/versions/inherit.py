@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from wasm_kernel.engine.content import Content, share
+from wasm_kernel.engine.folders.content import Content, share
 from wasm_kernel.engine.versions import journal
 from wasm_kernel.engine.versions.record import Record
 from wasm_kernel.errors import HistoryError

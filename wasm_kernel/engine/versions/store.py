@@ -14,9 +14,9 @@ import stat
 import zlib
 from pathlib import Path
 
-from wasm_kernel.engine import tree
-from wasm_kernel.engine.content import Content
-from wasm_kernel.engine.identity import identity
+from wasm_kernel.engine.folders import tree
+from wasm_kernel.engine.folders.content import Content
+from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.versions.was import File
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -36,7 +36,7 @@ from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.packages.outside import DUTY, fetching
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.private import FETCHED
 from wasm_kernel.sessions.session import Session
 

@@ -10,9 +10,9 @@ from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.terminal import StreamCleaner
-from wasm_kernel.sandbox.comm_frames import OPEN, CommMessage
 from wasm_kernel.sandbox.frames import Output, Stream
 from wasm_kernel.sandbox.listener import InputRefused
+from wasm_kernel.sandbox.widgets.comm_frames import OPEN, CommMessage
 
 TOLD_MOST = 20  # things left out that one cell is told of
 

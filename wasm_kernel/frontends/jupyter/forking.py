@@ -17,8 +17,8 @@ from wasm_kernel.sessions import ids
 
 if TYPE_CHECKING:
     from wasm_kernel.confinement.porter import Duty, Porter, Stopped, Tell
+    from wasm_kernel.sandbox.history.wishes import Say
     from wasm_kernel.sandbox.sandbox import BaseSandbox
-    from wasm_kernel.sandbox.wishes import Say
     from wasm_kernel.sessions.founding import Founding
 
 FORK = "fork"

@@ -20,7 +20,7 @@ from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, described
 from wasm_kernel.policy_file import policy_of, read
-from wasm_kernel.sandbox.claim import Resume
+from wasm_kernel.sandbox.history.claim import Resume
 
 NOTEBOOK_ENVIRONMENT = "JPY_SESSION_NAME"
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"

@@ -1,0 +1,471 @@
+"""What the guest sees of the disk: hidden names, read-only folders, mounts, descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import APP, FOLLOW, OTHER, READ_ONLY, RIGHTS, ROOT, Guest
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.files.preopens import Preopen
+from wasm_kernel.engine.folders import tree
+
+SPELLINGS = [
+    ".metadata.json",
+    ".METADATA.JSON",
+    ".Metadata.Json",
+    "./.metadata.json",
+    "sub/../.metadata.json",
+    ".//.metadata.json",
+    ".metadata.json/",
+    ".metadata.json.",
+    ".metadata.json ",
+    ".metadata.json::$DATA",
+    ".meta\u200bdata.json",
+    ".ｍetadata.json",
+    ".wasm_kernel",
+    ".wasm_kernel/tmp",
+    ".WASM_KERNEL/tmp",
+    ".wasm_\u212aernel",
+    "sub/../.wasm_kernel/tmp/x",
+]
+
+
+@pytest.fixture
+def secret(guest: Guest) -> Guest:
+    """A guest whose workspace holds the host's own names."""
+    (guest.app / ".metadata.json").write_text("secret")
+    (guest.app / ".wasm_kernel" / "tmp").mkdir(parents=True)
+    (guest.app / ".wasm_kernel" / "tmp" / "x").write_text("secret")
+    (guest.app / "sub").mkdir()
+    (guest.app / "plain").write_text("plain")
+    return guest
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_hidden_name_is_not_there_to_open(secret: Guest, name: str) -> None:
+    assert secret.open(name)[0] == abi.ENOENT
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_hidden_name_cannot_be_created(secret: Guest, name: str) -> None:
+    assert secret.open(name, abi.O_CREAT)[0] == abi.ENOENT
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_hidden_name_has_no_status(secret: Guest, name: str) -> None:
+    assert secret.stat(name) == abi.ENOENT
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_nothing_can_be_renamed_over_a_hidden_name(secret: Guest, name: str) -> None:
+    assert secret.rename("plain", name) == abi.ENOENT
+    assert (secret.app / ".metadata.json").read_text() == "secret"
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_hidden_name_cannot_be_renamed_away(secret: Guest, name: str) -> None:
+    assert secret.rename(name, "mine") == abi.ENOENT
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_no_second_name_for_a_hidden_file(secret: Guest, name: str) -> None:
+    assert secret.link(name, "mine") == abi.ENOENT
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_no_link_may_point_at_a_hidden_name(secret: Guest, name: str) -> None:
+    assert secret.symlink(name, "mine") == abi.ENOENT
+    assert not (secret.app / "mine").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "call", ["path_unlink_file", "path_remove_directory", "path_create_directory"]
+)
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_hidden_name_cannot_be_removed_or_made(secret: Guest, call: str, name: str) -> None:
+    assert secret.one_path(call, name) == abi.ENOENT
+
+
+def test_a_hidden_name_cannot_be_read_as_a_link(secret: Guest) -> None:
+    assert secret.readlink(".metadata.json") == abi.ENOENT
+
+
+def test_the_times_of_a_hidden_name_cannot_be_set(secret: Guest) -> None:
+    at = secret.text(".metadata.json")
+    assert secret.call("path_filestat_set_times", APP, 1, *at, 0, 0, 2) == abi.ENOENT
+
+
+def test_a_link_made_by_the_host_does_not_lead_to_a_hidden_name(secret: Guest) -> None:
+    (secret.app / "way").symlink_to(".metadata.json")
+    assert secret.open("way")[0] == abi.ENOENT
+
+
+def test_a_chain_of_links_does_not_lead_to_a_hidden_name(secret: Guest) -> None:
+    (secret.app / "sub" / "up").symlink_to("..")
+    (secret.app / "one").symlink_to("sub/up/.wasm_kernel")
+    assert secret.open("one/tmp/x")[0] == abi.ENOENT
+
+
+def test_a_folder_linked_to_the_workspace_hides_the_same_names(secret: Guest) -> None:
+    assert secret.symlink(".", "here") == abi.SUCCESS
+    assert secret.open("here/.metadata.json")[0] == abi.ENOENT
+
+
+def test_an_opened_link_to_the_workspace_hides_the_same_names(secret: Guest) -> None:
+    assert secret.symlink("..", "sub/up") == abi.SUCCESS
+    errno, fd = secret.open("sub/up", abi.O_DIRECTORY)
+    assert errno == abi.SUCCESS
+    assert secret.open(".metadata.json", fd=fd)[0] == abi.ENOENT
+    assert ".metadata.json" not in secret.names(fd)
+
+
+def test_an_opened_folder_leads_to_no_hidden_name_above_it(secret: Guest) -> None:
+    _, fd = secret.open("sub", abi.O_DIRECTORY)
+    assert secret.open("../.metadata.json", fd=fd)[0] != abi.SUCCESS
+
+
+def test_an_opened_folder_that_is_moved_up_still_hides(secret: Guest) -> None:
+    (secret.app / "sub" / "deep").mkdir()
+    _, fd = secret.open("sub/deep", abi.O_DIRECTORY)
+    assert secret.rename("sub/deep", "deep") == abi.SUCCESS
+    assert secret.open("../.metadata.json", fd=fd)[0] != abi.SUCCESS
+
+
+def test_the_same_name_below_a_folder_is_nothing_special(secret: Guest) -> None:
+    assert secret.make("sub/.metadata.json", b"mine") == abi.SUCCESS
+    assert (secret.app / "sub" / ".metadata.json").read_text() == "mine"
+
+
+def test_a_file_with_a_longer_name_is_not_hidden(secret: Guest) -> None:
+    assert secret.make(".metadata.jsonl") == abi.SUCCESS
+
+
+def test_a_hidden_name_is_missing_from_the_listing(secret: Guest) -> None:
+    _, fd = secret.open(".", abi.O_DIRECTORY)
+    assert sorted(secret.names(fd)) == ["plain", "sub"]
+
+
+def test_the_preopened_folder_itself_lists_no_hidden_name(secret: Guest) -> None:
+    assert sorted(secret.names(APP)) == ["plain", "sub"]
+
+
+def test_a_path_out_of_the_folder_is_refused(guest: Guest, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("secret")
+    assert guest.open("../outside")[0] == abi.ENOENT
+    assert guest.stat("../outside") == abi.ENOENT
+
+
+def test_a_link_out_of_the_folder_is_refused(guest: Guest, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("secret")
+    (guest.app / "way").symlink_to("../outside")
+    assert guest.open("way")[0] != abi.SUCCESS
+
+
+def test_an_absolute_link_is_refused(guest: Guest, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("secret")
+    (guest.app / "way").symlink_to(tmp_path / "outside")
+    assert guest.open("way")[0] != abi.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("path", "errno"),
+    [
+        (b"a\0b", abi.EINVAL),
+        (b"\xff\xfe", abi.EILSEQ),
+        (b"x" * (abi.PATH_MAX + 1), abi.ENAMETOOLONG),
+    ],
+)
+def test_a_path_that_is_no_path_is_refused(guest: Guest, path: bytes, errno: int) -> None:
+    assert guest.stat(path) == errno
+
+
+def test_a_path_outside_the_guests_memory_is_a_bad_address(guest: Guest) -> None:
+    assert guest.call("path_unlink_file", APP, 0xFFFFFF00, 16) == abi.EFAULT
+
+
+def test_a_name_of_300_bytes_is_refused(guest: Guest) -> None:
+    assert guest.make("n" * 300) != abi.SUCCESS
+
+
+def test_an_unknown_descriptor_is_refused(guest: Guest) -> None:
+    assert guest.open("x", fd=77)[0] == abi.EBADF
+
+
+def test_nothing_is_written_to_a_read_only_folder(guest: Guest, tmp_path: Path) -> None:
+    assert guest.open("new", abi.O_CREAT, fd=READ_ONLY)[0] != abi.SUCCESS
+    assert not (tmp_path / "ro" / "new").exists()
+
+
+def test_a_read_only_file_gets_no_second_name_in_a_writable_folder(
+    guest: Guest, tmp_path: Path
+) -> None:
+    (tmp_path / "ro" / "given").write_text("given")
+    assert guest.link("given", "mine", fd=READ_ONLY) != abi.SUCCESS
+
+
+def test_a_read_only_file_cannot_be_renamed_into_a_writable_folder(
+    guest: Guest, tmp_path: Path
+) -> None:
+    (tmp_path / "ro" / "given").write_text("given")
+    at = guest.text("given")
+    assert guest.call("path_rename", READ_ONLY, *at, APP, *guest.text("mine")) != abi.SUCCESS
+
+
+def test_files_open_at_once_are_capped(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, open_files=3)
+    try:
+        assert [guest.open(name, abi.O_CREAT)[0] for name in "abcd"] == [0, 0, 0, abi.EMFILE]
+    finally:
+        guest.close()
+
+
+def test_a_closed_file_gives_its_place_back(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, open_files=1)
+    try:
+        assert [guest.make(name) for name in "abc"] == [0, 0, 0]
+    finally:
+        guest.close()
+
+
+@pytest.mark.parametrize("fd", [0, 1, 2])
+def test_the_streams_survive_a_close(guest: Guest, fd: int) -> None:
+    assert guest.call("fd_close", fd) == abi.SUCCESS
+    guest.write(1, b"still here")
+    guest.streams.flush()
+    assert guest.said == [("stdout", "still here")]
+
+
+def test_a_path_below_a_mount_leads_to_it(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1")
+    guest = Guest(tmp_path, mounts=(Preopen(tmp_path / "data", "/data"),))
+    try:
+        assert guest.stat("data/a.csv", fd=ROOT) == abi.SUCCESS
+    finally:
+        guest.close()
+
+
+def test_a_mount_itself_can_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1")
+    guest = Guest(tmp_path, mounts=(Preopen(tmp_path / "data", "/data"),))
+    try:
+        errno, fd = guest.open("data", abi.O_DIRECTORY, fd=ROOT)
+        assert (errno, guest.names(fd)) == (abi.SUCCESS, ["a.csv"])
+    finally:
+        guest.close()
+
+
+def test_a_read_only_mount_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    guest = Guest(tmp_path, mounts=(Preopen(tmp_path / "data", "/data"),))
+    try:
+        assert guest.open("data/x", abi.O_CREAT, fd=ROOT)[0] != abi.SUCCESS
+    finally:
+        guest.close()
+
+
+def test_no_way_leads_up_from_a_mount(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "outside").write_text("secret")
+    guest = Guest(tmp_path, mounts=(Preopen(tmp_path / "data", "/data"),))
+    try:
+        assert guest.stat("data/../../outside", fd=ROOT) != abi.SUCCESS
+    finally:
+        guest.close()
+
+
+def test_a_file_that_moved_out_of_the_workspace_is_no_change_there(guest: Guest) -> None:
+    _, fd = guest.open("a", abi.O_CREAT)
+    guest.changes.clear()
+    assert guest.rename("a", "b", to=OTHER) == abi.SUCCESS
+    guest.write(fd, b"x")
+    assert guest.told == (set(), set(), {"a"})
+
+
+def test_truncating_by_descriptor_is_a_write(guest: Guest) -> None:
+    guest.make("a", b"xyz")
+    _, fd = guest.open("a")
+    guest.changes.clear()
+    assert guest.call("fd_filestat_set_size", fd, 1) == abi.SUCCESS
+    assert guest.told[1] == {"a"}
+
+
+def test_rights_do_not_widen_below_a_read_only_folder(guest: Guest, tmp_path: Path) -> None:
+    (tmp_path / "ro" / "given").write_text("given")
+    at = guest.text("given")
+    guest.call("path_open", READ_ONLY, 1, *at, abi.O_TRUNC, RIGHTS, RIGHTS, 0, 64)
+    assert (tmp_path / "ro" / "given").read_text() == "given"
+
+
+@pytest.mark.parametrize("end", ["/", "/.", "//", "/./", "/./."])
+def test_a_link_with_a_slash_behind_it_is_followed_for_the_hidden_names(
+    secret: Guest, end: str
+) -> None:
+    secret.symlink(".", "here")
+    errno, fd = secret.open("here" + end, abi.O_DIRECTORY, follow=0)
+    assert errno == abi.SUCCESS
+    assert secret.open(".metadata.json", fd=fd)[0] == abi.ENOENT
+    assert sorted(secret.names(fd)) == ["here", "plain", "sub"]
+
+
+def deep(guest: Guest, name: str, levels: int, fd: int = APP) -> int:
+    """Folders of one name inside each other; the descriptor of the innermost."""
+    for _ in range(levels):
+        assert guest.one_path("path_create_directory", name, fd=fd) == abi.SUCCESS
+        outer = fd
+        errno, fd = guest.open(name, abi.O_DIRECTORY, fd=outer)
+        assert errno == abi.SUCCESS
+        guest.call("fd_close", outer)
+    return fd
+
+
+def test_no_link_too_deep_for_the_host_leads_to_a_hidden_name(secret: Guest) -> None:
+    """The host can't read a link whose path is longer than PATH_MAX; the guest gets there by parts
+    that are shorter.
+    """
+    name = "L" * 250
+    deep(secret, name, 15)
+    (secret.app / "s").symlink_to("/".join([name] * 15))
+    inner = os.open(secret.app / "s", os.O_RDONLY)
+    for _ in range(3):
+        os.mkdir(name, dir_fd=inner)
+        inner, outer = os.open(name, os.O_RDONLY, dir_fd=inner), inner
+        os.close(outer)
+    os.symlink("../" * 18, "way", dir_fd=inner)
+    os.close(inner)
+    (secret.app / "s" / "t").symlink_to("/".join([name] * 3))
+    for path in ("s/t/way/.metadata.json", "s/t/way/.wasm_kernel/tmp/x", "s/t/way/plain"):
+        assert secret.open(path)[0] == abi.ENAMETOOLONG
+        assert secret.stat(path) == abi.ENAMETOOLONG
+
+
+def test_folders_do_not_nest_deeper_than_the_host_can_look(guest: Guest) -> None:
+    fd = deep(guest, "L" * 200, (abi.PATH_MAX - 1 - len(str(guest.app))) // 201)
+    assert guest.one_path("path_create_directory", "L" * 200, fd=fd) == abi.ENAMETOOLONG
+    assert guest.open("L" * 200, abi.O_CREAT, fd=fd)[0] == abi.ENAMETOOLONG
+    at = guest.text("x")
+    assert guest.call("path_symlink", *at, fd, *guest.text("L" * 200)) == abi.ENAMETOOLONG
+
+
+def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) -> None:
+    one, two = deep(guest, "a" * 200, 11), deep(guest, "b" * 200, 11)
+    assert guest.open("file", abi.O_CREAT, fd=two)[0] == abi.SUCCESS
+    at = guest.text("b" * 200)
+    assert guest.call("path_rename", APP, *at, one, *guest.text("in")) == abi.ENAMETOOLONG
+    assert guest.stat("/".join(["b" * 200] * 11)) == abi.SUCCESS
+    guest.call("path_rename", APP, *guest.text("b" * 200), APP, *guest.text("c"))
+    assert guest.stat("c") == abi.SUCCESS
+
+
+@pytest.mark.parametrize("levels", [600, 1500])
+def test_many_levels_are_fine(guest: Guest, levels: int) -> None:
+    fd = deep(guest, "d", levels)
+    assert guest.open("end", abi.O_CREAT, fd=fd)[0] == abi.SUCCESS
+    path = "/".join(["d"] * levels) + "/end"
+    assert guest.stat(path) == abi.SUCCESS
+    assert guest.rename("d", "e") == abi.SUCCESS
+    assert guest.told[0] == {"e" + path[1:]}
+    tree.remove(guest.app / "e")  # what pytest removes folders with gives up at 1,000 levels
+
+
+SPECIAL = ["pipe", "socket", "device"]
+
+
+@pytest.fixture(params=SPECIAL)
+def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Makes something that is neither file nor folder nor link."""
+    found: list[socket.socket] = []
+
+    def make(path: Path) -> None:
+        if request.param == "pipe":
+            os.mkfifo(path)
+        elif request.param == "socket":
+            found.append(socket.socket(socket.AF_UNIX))
+            with contextlib.chdir(path.parent):  # an address is short
+                found[-1].bind(path.name)
+        else:
+            try:
+                os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+            except PermissionError:
+                pytest.skip("only root makes devices")
+
+    yield make
+    for one in found:
+        one.close()
+
+
+@pytest.mark.parametrize("rights", [2, 64, 66])
+@pytest.mark.parametrize("name", ["it", "sub/../it", "way"])
+@pytest.mark.parametrize("folder", [APP, OTHER, READ_ONLY])
+def test_what_is_no_file_is_refused_at_once(
+    guest: Guest, special: Callable[[Path], None], rights: int, name: str, folder: int
+) -> None:
+    """Opening a pipe would hold the host until somebody else opens its other end."""
+    host = guest.app.parent / {APP: "app", OTHER: "other", READ_ONLY: "ro"}[folder]
+    (host / "sub").mkdir()
+    special(host / "it")
+    (host / "way").symlink_to("it")
+    for how in (0, abi.O_CREAT, abi.O_TRUNC):
+        at = guest.text(name)
+        errno = guest.call("path_open", folder, FOLLOW, *at, how, rights, rights, 0, 64)
+        assert errno == abi.ENOTSUP
+    assert guest.stat(name, fd=folder) == abi.SUCCESS
+    assert "it" in guest.names(folder)
+    assert guest.rename("it", "that") in ((abi.SUCCESS,) if folder == APP else (abi.ENOENT,))
+
+
+def test_a_pipe_below_a_mount_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    os.mkfifo(tmp_path / "data" / "pipe")
+    guest = Guest(tmp_path, mounts=(Preopen(tmp_path / "data", "/data"),))
+    try:
+        at = guest.text("data/pipe")
+        assert guest.call("path_open", ROOT, 1, *at, 0, 2, 2, 0, 64) == abi.ENOTSUP
+    finally:
+        guest.close()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002, 0])
+def test_what_the_guest_makes_has_the_hosts_umask_and_never_runs(guest: Guest, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        guest.make("a", b"#!/bin/sh")
+        guest.one_path("path_create_directory", "d")
+    finally:
+        os.umask(before)
+    assert mode(guest.app / "a") == 0o666 & ~mask
+    assert mode(guest.app / "d") == 0o777 & ~mask
+
+
+@pytest.mark.parametrize("how", [0, abi.O_TRUNC, abi.O_CREAT])
+@pytest.mark.parametrize(
+    ("folder", "left"), [(APP, 0o644), (OTHER, 0o755)], ids=["session", "mount"]
+)
+def test_what_the_guest_can_write_to_runs_with_nobodys_rights(
+    guest: Guest, how: int, folder: int, left: int
+) -> None:
+    path = guest.app.parent / {APP: "app", OTHER: "other"}[folder] / "tool"
+    path.write_text("host's")
+    path.chmod(0o6755)
+    assert guest.open("tool", how, fd=folder)[0] == abi.SUCCESS
+    assert mode(path) == left
+
+
+def test_reading_leaves_a_files_mode_alone(guest: Guest) -> None:
+    (guest.app / "tool").touch()
+    (guest.app / "tool").chmod(0o4755)
+    at = guest.text("tool")
+    assert guest.call("path_open", APP, FOLLOW, *at, 0, 2, 2, 0, 64) == abi.SUCCESS
+    assert mode(guest.app / "tool") == 0o4755

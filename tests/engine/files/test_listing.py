@@ -1,0 +1,184 @@
+"""`fd_readdir` without the hidden names, whatever room the guest gives it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.tiny import APP, OTHER, READ_ONLY, ROOT, Guest, entries_of
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.files.listing import cleared
+
+
+def entry(name: str, following: int) -> bytes:
+    data = name.encode()
+    return struct.pack("<QQIB3x", following, 1, len(data), 4) + data
+
+
+@pytest.mark.parametrize("room", [48, 64, 80, 100, 128, 200, 400, 4096])
+@pytest.mark.parametrize("files", [0, 1, 7, 40])
+def test_every_room_shows_every_file_once(guest: Guest, room: int, files: int) -> None:
+    names = [f"file{i:03}" for i in range(files)]
+    for name in [*names, ".metadata.json"]:
+        (guest.app / name).touch()
+    (guest.app / ".wasm_kernel").mkdir()
+    assert sorted(guest.names(APP, room)) == names
+
+
+@pytest.mark.parametrize("around", range(12))
+def test_a_hidden_name_at_any_position_is_left_out(guest: Guest, around: int) -> None:
+    """The order is the file system's: files made before and after move the hidden name about."""
+    for i in range(around):
+        (guest.app / f"a{i}").touch()
+    (guest.app / ".metadata.json").touch()
+    for i in range(12 - around):
+        (guest.app / f"b{i}").touch()
+    (guest.app / ".wasm_kernel").mkdir()
+    for room in (50, 60, 70, 90, 150):
+        assert len(guest.names(APP, room)) == 12
+
+
+def test_a_folder_of_nothing_but_hidden_names_is_empty(guest: Guest) -> None:
+    (guest.app / ".metadata.json").touch()
+    (guest.app / ".wasm_kernel").mkdir()
+    assert guest.names(APP, 48) == []
+
+
+@pytest.mark.parametrize("room", range(0, 120, 7))
+def test_no_buffer_of_any_size_holds_a_hidden_name(guest: Guest, room: int) -> None:
+    for name in (".metadata.json", "a", "b"):
+        (guest.app / name).touch()
+    for cookie in range(6):
+        errno, data = guest.read_folder(APP, room, cookie)
+        assert errno == abi.SUCCESS
+        assert b".meta" not in data
+
+
+def test_every_hidden_spelling_is_left_out(guest: Guest) -> None:
+    for name in (".METADATA.json", ".metadata.json.", ".Wasm_Kernel", "seen"):
+        (guest.app / name).touch()
+    assert guest.names(APP) == ["seen"]
+
+
+def test_a_large_folder_is_listed_whole(guest: Guest) -> None:
+    for i in range(1500):
+        (guest.app / f"f{i}").touch()
+    (guest.app / ".metadata.json").touch()
+    assert len(guest.names(APP, 1000)) == 1500
+
+
+def test_a_buffer_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
+    assert guest.call("fd_readdir", APP, 0xFFFFFF00, 4096, 0, 64) != abi.SUCCESS
+
+
+def test_listing_begins_anew_at_the_beginning(guest: Guest) -> None:
+    (guest.app / "a").touch()
+    _, fd = guest.open(".", abi.O_DIRECTORY)
+    assert guest.names(fd) == ["a"]
+    (guest.app / "b").touch()
+    assert sorted(guest.names(fd)) == ["a", "b"]
+
+
+def test_a_listing_that_is_under_way_is_of_one_moment(guest: Guest) -> None:
+    """Files that come and go meanwhile neither hide others nor show them twice."""
+    names = [f"f{i}" for i in range(20)]
+    for name in names:
+        (guest.app / name).touch()
+    _, fd = guest.open(".", abi.O_DIRECTORY)
+    _, data = guest.read_folder(fd, 200)
+    seen = entries_of(data)
+    for name in names[:10]:
+        (guest.app / name).unlink()
+    _, rest = guest.read_folder(fd, 4096, seen[-1].next)
+    found = [entry.name for entry in [*seen, *entries_of(rest)]]
+    assert sorted(found) == sorted([".", "..", *names])
+
+
+@pytest.mark.parametrize("fd", [APP, READ_ONLY, OTHER, ROOT])
+def test_no_byte_of_the_hosts_memory_stands_between_the_entries(guest: Guest, fd: int) -> None:
+    """wasmtime leaves three bytes of each entry as they were."""
+    folder = {APP: "app", READ_ONLY: "ro", OTHER: "other", ROOT: "root"}[fd]
+    for i in range(50):
+        (guest.app.parent / folder / f"file{i}").touch()
+    for room in (30, 46, 100, 4096):
+        reach = guest.instance.reach
+        reach.write(65_536, b"\xaa" * 8192)
+        _, data = guest.read_folder(fd, room)
+        assert data == cleared(data)
+        assert reach.read(65_536 + len(data), 100) == b"\xaa" * 100
+
+
+def test_an_entry_tells_the_number_and_kind_that_stat_tells(guest: Guest) -> None:
+    (guest.app / "file").touch()
+    (guest.app / "folder").mkdir()
+    (guest.app / "link").symlink_to("file")
+    _, data = guest.read_folder(APP, 4096)
+    for entry in entries_of(data):
+        assert guest.stat(entry.name if entry.name != ".." else ".", follow=0) == abi.SUCCESS
+        _, inode, kind = struct.unpack("<QQB", guest.instance.reach.read(64, 17))
+        assert (entry.name, entry.inode, entry.kind) == (entry.name, inode, kind)
+
+
+def test_a_name_of_the_hosts_that_is_no_utf8_is_listed_as_it_is(guest: Guest) -> None:
+    Path(f"{guest.app}/a\udcffb").touch()
+    (guest.app / "b").touch()
+    _, data = guest.read_folder(APP, 4096)
+    assert b"a\xffb" in data
+    assert guest.stat(b"a\xffb") == abi.EILSEQ
+
+
+def test_a_folder_that_is_gone_is_empty_whoever_has_its_name(guest: Guest) -> None:
+    (guest.app / "d").mkdir()
+    _, fd = guest.open("d", abi.O_DIRECTORY)
+    guest.one_path("path_remove_directory", "d")
+    (guest.app / "d").mkdir()
+    (guest.app / "d" / "another").touch()
+    assert guest.names(fd) == []
+
+
+def test_a_folder_that_the_host_replaced_is_not_listed_for_the_old_one(guest: Guest) -> None:
+    (guest.app / "d").mkdir()
+    _, fd = guest.open("d", abi.O_DIRECTORY)
+    (guest.app / "d").rename(guest.app / "e")
+    (guest.app / "d").mkdir()
+    (guest.app / "d" / "another").touch()
+    assert guest.names(fd) == []
+
+
+def test_a_workspace_that_the_host_replaced_shows_nothing_of_the_old_one(guest: Guest) -> None:
+    (guest.app / ".metadata.json").touch()
+    _, fd = guest.open(".", abi.O_DIRECTORY)
+    guest.app.rename(guest.app.parent / "old")
+    guest.app.mkdir()
+    assert guest.read_folder(fd, 4096)[0] == abi.EIO
+
+
+@pytest.mark.parametrize("cookie", [2, 3, 1000, 2**63, 2**64 - 1])
+def test_beyond_the_last_entry_is_nothing(guest: Guest, cookie: int) -> None:
+    _, before = guest.read_folder(APP, 4096)
+    errno, data = guest.read_folder(APP, 4096, cookie)
+    assert (errno, data) == (abi.SUCCESS, b"")
+    assert guest.read_folder(APP, 4096) == (abi.SUCCESS, before)
+
+
+def test_a_file_is_no_folder(guest: Guest) -> None:
+    guest.make("a")
+    _, fd = guest.open("a")
+    assert guest.read_folder(fd, 4096)[0] not in (abi.SUCCESS, abi.EIO)
+
+
+@given(
+    names=st.lists(st.sampled_from(["a", "bb", "c" * 30]), max_size=8),
+    cut=st.integers(0, 400),
+)
+def test_clearing_leaves_the_rest_as_it_is(names: list[str], cut: int) -> None:
+    clean = b"".join(entry(name, i + 1) for i, name in enumerate(names))
+    dirty, at = bytearray(clean), 0
+    for name in names:
+        dirty[at + 21 : at + 24] = b"\x7f\xff\x80"
+        at += 24 + len(name)
+    assert cleared(bytes(dirty[:cut])) == clean[:cut]

@@ -1,0 +1,216 @@
+"""Which names are hidden, and where a path leads: against the file system's own answer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.files.names import HIDDEN, HiddenName, TooDeep, is_hidden, lexical, resolve
+from wasm_kernel.engine.files.refused import Refused
+
+NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", ".wasm_kernel", "x"]
+PARTS = st.sampled_from([*NAMES, ".", "..", "", ".METADATA.json"])
+PATHS = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    """Folders with links every which way, some of which end at the hidden names."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve() / "app"
+        (root / "a" / "deep").mkdir(parents=True)
+        (root / ".wasm_kernel" / "a").mkdir(parents=True)
+        for file in (".metadata.json", "plain", "a/x", ".wasm_kernel/x", "a/.metadata.json"):
+            (root / file).write_text(file)
+        (root / "outside").symlink_to("../..")
+        links = {
+            "here": ".",
+            "b": "a",
+            "a/up": "..",
+            "a/deep/up": "../..",
+            "a/here": "up/./a/",
+            "way": "a/up/here/plain",
+            "a/way": "../.wasm_kernel/a",
+            "a/deep/way": "../up/.metadata.json",
+            "a/b": "b",
+        }
+        for name, target in links.items():
+            (root / name).symlink_to(target)
+        yield root
+
+
+def true_place(root: Path, path: str, *, follow: bool) -> str | None:
+    """Where the file system itself leads a path that exists; None where it does not."""
+    whole = f"{root}/{path}"
+    name = path.rpartition("/")[2]
+    ends_at_link = not follow and name not in ("", ".", "..")
+    try:
+        os.stat(whole, follow_symlinks=not ends_at_link)  # noqa: PTH116 - a Path loses the end
+        if ends_at_link:
+            parent = os.path.realpath(os.path.dirname(whole), strict=True)  # noqa: PTH120
+            return f"{parent}/{name}"
+        return os.path.realpath(whole, strict=True)
+    except OSError:
+        return None
+
+
+def found_place(root: Path, path: str, *, follow: bool) -> tuple[str, ...] | str | None:
+    try:
+        return resolve(root, (), path, follow=follow, guarded=True)
+    except HiddenName:
+        return "hidden"
+    except Refused as refused:
+        assert refused.errno == abi.ELOOP
+        return None
+
+
+@settings(max_examples=1500)
+@given(path=PATHS, follow=st.booleans())
+def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: bool) -> None:
+    true = true_place(tree, path, follow=follow)
+    found = found_place(tree, path, follow=follow)
+    if true is None or path.startswith("/") or found is None:
+        return  # wasmtime refuses what is absolute and what leaves the folder on its way
+    parts = tuple(part for part in os.path.relpath(true, tree).split("/") if part != ".")
+    if parts and parts[0] in HIDDEN:
+        assert found == "hidden"
+    elif found != "hidden":  # a way through a hidden folder and out again is closed, too
+        assert found == parts
+
+
+@given(path=PATHS, follow=st.booleans())
+def test_without_a_guard_no_name_is_hidden(tree: Path, path: str, follow: bool) -> None:
+    try:
+        resolve(tree, (), path, follow=follow, guarded=False)
+    except Refused as refused:
+        assert refused.errno == abi.ELOOP
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".metadata.json",
+        ".METADATA.JSON",
+        ".metadata.json...",
+        ".metadata.json . .",
+        ".metadata.json::$DATA",
+        ".metadata.json:stream",
+        ".meta\u200cdata.json",
+        ".\ufeffmetadata.json",
+        ".ＭＥＴＡＤＡＴＡ.ＪＳＯＮ",
+        "．metadata.json",
+        ".wasm_\u212aernel",
+        ".wa\u017fm_kernel",
+        ".WASM_KERNEL ",
+    ],
+)
+def test_a_spelling_that_some_file_system_takes_for_a_hidden_name(name: str) -> None:
+    assert is_hidden(name)
+
+
+@pytest.mark.parametrize("name", ["metadata.json", ".metadata.jso", ".wasm-kernel", "a", "", "é"])
+def test_other_names_are_not_hidden(name: str) -> None:
+    assert not is_hidden(name)
+
+
+@given(name=st.sampled_from(sorted(HIDDEN)), data=st.data())
+def test_no_letter_case_shows_a_hidden_name(name: str, data: st.DataObject) -> None:
+    cased = "".join(data.draw(st.sampled_from([c.lower(), c.upper()])) for c in name)
+    assert is_hidden(cased)
+
+
+@given(name=st.text(max_size=40))
+def test_any_text_has_one_spelling(name: str) -> None:
+    is_hidden(name)
+
+
+def test_a_path_that_leaves_the_root_is_nowhere(tree: Path) -> None:
+    assert resolve(tree, (), "../x", follow=True, guarded=True) is None
+
+
+def test_an_absolute_link_is_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "way").symlink_to("/etc")
+    assert resolve(tmp_path, (), "way/passwd", follow=True, guarded=True) is None
+
+
+def test_a_ring_of_links_is_a_loop(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(Refused) as caught:
+        resolve(tmp_path, (), "one", follow=True, guarded=True)
+    assert caught.value.errno == abi.ELOOP
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_what_lies_too_deep_for_the_host_to_look_at_is_refused(
+    tmp_path: Path, follow: bool
+) -> None:
+    path = "/".join(["n" * 250] * 17)
+    with pytest.raises(TooDeep):
+        resolve(tmp_path, (), path, follow=follow, guarded=True)
+
+
+def test_a_path_as_long_as_the_host_can_look_at_is_found(tmp_path: Path) -> None:
+    room = abi.PATH_MAX - 1 - len(str(tmp_path))
+    parts = ["n" * 200] * (room // 201)
+    parts.append("n" * (room - 201 * len(parts) - 1))
+    assert resolve(tmp_path, (), "/".join(parts), follow=True, guarded=True) == tuple(parts)
+    parts[-1] += "n"
+    with pytest.raises(TooDeep):
+        resolve(tmp_path, (), "/".join(parts), follow=True, guarded=True)
+
+
+def test_a_link_at_the_end_is_left_alone_where_the_call_says_so(tree: Path) -> None:
+    assert resolve(tree, (), "a/way", follow=False, guarded=True) == ("a", "way")
+
+
+def test_a_start_below_the_root_counts(tree: Path) -> None:
+    with pytest.raises(HiddenName):
+        resolve(tree, ("a",), "up/.metadata.json", follow=True, guarded=True)
+
+
+def test_the_same_name_deeper_is_not_hidden(tree: Path) -> None:
+    found = resolve(tree, (), "a/.metadata.json", follow=True, guarded=True)
+    assert found == ("a", ".metadata.json")
+
+
+def test_letters_alone_lead_down() -> None:
+    assert lexical(("a",), "./b//c/") == ("a", "b", "c")
+
+
+def test_letters_alone_do_not_tell_where_up_leads() -> None:
+    assert lexical(("a",), "b/../c") is None
+
+
+LONG = "p/q/r/s/t/u/v"
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_a_link_anywhere_in_a_long_path_is_seen(tmp_path: Path, at: int) -> None:
+    parts = LONG.split("/")
+    (tmp_path / LONG).mkdir(parents=True)
+    place = tmp_path.joinpath(*parts[: at + 1])
+    place.rename(place.with_name("away"))
+    place.symlink_to("away")
+    for follow in (False, True):
+        found = resolve(tmp_path, (), f"{LONG}/x", follow=follow, guarded=True)
+        assert found == (*parts[:at], "away", *parts[at + 1 :], "x")
+
+
+def test_a_long_path_through_a_hidden_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".wasm_kernel" / LONG).mkdir(parents=True)
+    for name in (".wasm_kernel", ".WASM_kernel"):
+        with pytest.raises(HiddenName):
+            resolve(tmp_path, (), f"{name}/{LONG}/x", follow=True, guarded=True)
+
+
+def test_a_long_path_that_is_not_there_leads_to_where_it_would_be(tmp_path: Path) -> None:
+    found = resolve(tmp_path, ("start",), f"{LONG}/x", follow=True, guarded=True)
+    assert found == ("start", *LONG.split("/"), "x")

@@ -1,0 +1,412 @@
+"""The quota inside the guest's own calls: what counts, what is refused, what gives space back."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import APP, FOLLOW, OTHER, RIGHTS, Guest
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.files.preopens import Preopen
+from wasm_kernel.engine.files.quota import Quota
+
+KB = 1000
+Making = Callable[..., Guest]
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[Making]:
+    """Makes guests of a quota of the test's own."""
+    made: list[Guest] = []
+
+    def one(size: int = 10 * KB, files: int = 10) -> Guest:
+        made.append(Guest(tmp_path, workspace_bytes=size, workspace_files=files))
+        return made[-1]
+
+    yield one
+    for guest in made:
+        guest.close()
+
+
+def opened(guest: Guest, name: str, how: int = abi.O_CREAT, *, fd: int = APP) -> int:
+    errno, found = guest.open(name, how, fd=fd)
+    assert errno == abi.SUCCESS
+    return found
+
+
+def written(guest: Guest, fd: int, size: int) -> int:
+    """How many of so many bytes a write takes; a negative error number where it takes none."""
+    errno = guest.write(fd, b"x" * size)
+    return -errno if errno else guest.instance.reach.read_word(96)
+
+
+def seek(guest: Guest, fd: int, offset: int) -> None:
+    assert guest.call("fd_seek", fd, offset, 0, 200) == abi.SUCCESS
+
+
+def total(guest: Guest) -> int:
+    return sum(path.stat().st_size for path in guest.app.rglob("*") if path.is_file())
+
+
+def test_a_write_takes_what_there_is_room_for_and_then_nothing(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert [written(guest, fd, 4 * KB) for _ in range(4)] == [4000, 4000, 2000, -abi.ENOSPC]
+    assert total(guest) == 10 * KB
+
+
+def test_a_part_of_several_buffers_is_written(limited: Making) -> None:
+    guest = limited(size=100)
+    fd = opened(guest, "a")
+    buffers = [guest.text(b""), guest.text(b"a" * 60), guest.text(b"b" * 60)]
+    reach = guest.instance.reach
+    sizes = []
+    while True:
+        reach.write(64, b"".join(struct.pack("<II", *buffer) for buffer in buffers))
+        errno = guest.call("fd_write", fd, 64, 3, 96)
+        if errno:
+            break
+        sizes.append(reach.read_word(96))
+    assert (errno, sum(sizes)) == (abi.ENOSPC, 100)
+    assert reach.read(64, 24) == b"".join(struct.pack("<II", *buffer) for buffer in buffers)
+
+
+def test_writing_over_what_is_there_needs_no_room(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert written(guest, fd, 10 * KB) == 10 * KB
+    for _ in range(3):
+        seek(guest, fd, 0)
+        assert written(guest, fd, 10 * KB) == 10 * KB
+    assert total(guest) == 10 * KB
+
+
+def test_a_file_that_the_host_filled_over_the_limit_can_be_written_over(limited: Making) -> None:
+    guest = limited()
+    (guest.app / "a").write_bytes(bytes(20 * KB))
+    fd = opened(guest, "a", 0)
+    assert written(guest, fd, 5 * KB) == 5 * KB
+    assert guest.make("b") == abi.SUCCESS
+    assert written(guest, opened(guest, "b"), 1) == -abi.ENOSPC
+
+
+@pytest.mark.parametrize("end", [10 * KB + 1, 1 << 40, 1 << 62, (1 << 63) - 2])
+def test_a_hole_counts_with_its_length(limited: Making, end: int) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    seek(guest, fd, end - 1)
+    assert written(guest, fd, 1) == -abi.ENOSPC
+    assert guest.call("fd_filestat_set_size", fd, end) == abi.ENOSPC
+    at, length = guest.text(b"x")
+    guest.instance.reach.write(64, struct.pack("<II", at, length))
+    assert guest.call("fd_pwrite", fd, 64, 1, end - 1, 96) == abi.ENOSPC
+    assert total(guest) == 0
+
+
+def test_a_hole_within_the_limit_is_allowed_once(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert guest.call("fd_filestat_set_size", fd, 9 * KB) == abi.SUCCESS
+    assert guest.call("fd_filestat_set_size", opened(guest, "b"), 2 * KB) == abi.ENOSPC
+    assert guest.call("fd_filestat_set_size", fd, KB) == abi.SUCCESS
+    assert guest.call("fd_filestat_set_size", opened(guest, "b"), 2 * KB) == abi.SUCCESS
+
+
+def test_allocating_counts(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert guest.call("fd_allocate", fd, 0, 1 << 40) == abi.ENOSPC
+    assert guest.call("fd_allocate", fd, 5 * KB, (1 << 64) - 1) == abi.ENOSPC
+
+
+@pytest.mark.parametrize("how", ["opened so", "made so later"])
+def test_appending_counts_wherever_the_position_is(limited: Making, how: str) -> None:
+    guest = limited()
+    path, flag = guest.text("a"), abi.FD_APPEND if how == "opened so" else 0
+    guest.call("path_open", APP, FOLLOW, *path, abi.O_CREAT, RIGHTS, RIGHTS, flag, 64)
+    fd = guest.instance.reach.read_word(64)
+    if not flag:
+        assert guest.call("fd_fdstat_set_flags", fd, abi.FD_APPEND) == abi.SUCCESS
+    taken = []
+    for _ in range(4):
+        seek(guest, fd, 0)
+        taken.append(written(guest, fd, 4 * KB))
+    assert taken == [4000, 4000, 2000, -abi.ENOSPC]
+    at, length = guest.text(b"x")
+    guest.instance.reach.write(64, struct.pack("<II", at, length))
+    assert guest.call("fd_pwrite", fd, 64, 1, 0, 96) == abi.ENOSPC
+
+
+def test_emptying_and_removing_give_back(limited: Making) -> None:
+    guest = limited()
+    for _ in range(3):
+        assert guest.make("a", b"x" * 10 * KB) == abi.SUCCESS
+        assert guest.open("a", abi.O_TRUNC)[0] == abi.SUCCESS
+        assert guest.make("b", b"x" * 10 * KB) == abi.SUCCESS
+        assert guest.one_path("path_unlink_file", "b") == abi.SUCCESS
+    assert total(guest) == 0
+
+
+def test_emptying_without_the_right_to_write_gives_back_as_well(limited: Making) -> None:
+    """wasmtime opens such a file for writing, whatever the rights say."""
+    guest = limited()
+    guest.make("a", b"x" * 10 * KB)
+    guest.changes.clear()
+    path = guest.text("a")
+    assert guest.call("path_open", APP, FOLLOW, *path, abi.O_TRUNC, 2, 2, 0, 64) == abi.SUCCESS
+    assert (total(guest), guest.told[1]) == (0, {"a"})
+    assert written(guest, opened(guest, "b"), 10 * KB) == 10 * KB
+
+
+def test_an_open_file_takes_its_space_until_it_is_closed(limited: Making) -> None:
+    guest = limited()
+    one = opened(guest, "a")
+    two = opened(guest, "a", 0)
+    assert written(guest, one, 6 * KB) == 6 * KB
+    guest.one_path("path_unlink_file", "a")
+    assert written(guest, opened(guest, "b"), 6 * KB) == 4 * KB
+    assert written(guest, two, 7 * KB) == 6 * KB  # over what is there, and no further
+    guest.call("fd_close", one)
+    assert written(guest, opened(guest, "c"), 1) == -abi.ENOSPC
+    guest.call("fd_close", two)
+    assert written(guest, opened(guest, "c"), 7 * KB) == 6 * KB
+
+
+def test_a_file_that_is_replaced_while_open_takes_its_space(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    written(guest, fd, 6 * KB)
+    guest.make("new")
+    assert guest.rename("new", "a") == abi.SUCCESS
+    assert written(guest, opened(guest, "b"), 6 * KB) == 4 * KB
+    guest.call("fd_close", fd)
+    assert written(guest, opened(guest, "c"), 7 * KB) == 6 * KB
+
+
+def test_a_file_with_two_names_counts_once_and_until_both_are_gone(limited: Making) -> None:
+    guest = limited()
+    guest.make("a", b"x" * 8 * KB)
+    assert guest.link("a", "b") == abi.SUCCESS
+    guest.one_path("path_unlink_file", "a")
+    fd = opened(guest, "c")
+    assert written(guest, fd, 8 * KB) == 2 * KB
+    guest.one_path("path_unlink_file", "b")
+    assert written(guest, fd, 9 * KB) == 8 * KB
+
+
+def test_renaming_one_name_of_a_file_over_another_changes_nothing(limited: Making) -> None:
+    guest = limited()
+    guest.make("a", b"x" * 8 * KB)
+    guest.link("a", "b")
+    guest.changes.clear()
+    assert guest.rename("a", "b") == abi.SUCCESS
+    assert guest.told == (set(), set(), set())
+    assert written(guest, opened(guest, "c"), 8 * KB) == 2 * KB
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "link", "second name"])
+def test_names_are_counted(limited: Making, what: str) -> None:
+    guest = limited(files=5)
+    guest.make("first")
+    makings: dict[str, Callable[[str], int]] = {
+        "file": guest.make,
+        "folder": lambda name: guest.one_path("path_create_directory", name),
+        "link": lambda name: guest.symlink("first", name),
+        "second name": lambda name: guest.link("first", name),
+    }
+    making = makings[what]
+    assert [making(f"n{i}") for i in range(6)] == [0] * 4 + [abi.ENOSPC] * 2
+    assert len(list(guest.app.iterdir())) == 5
+    gone = "path_remove_directory" if what == "folder" else "path_unlink_file"
+    guest.one_path(gone, "n0")
+    assert [making(f"m{i}") for i in range(2)] == [0, abi.ENOSPC]
+
+
+def test_what_is_there_can_be_opened_when_no_more_files_may_come(limited: Making) -> None:
+    guest = limited(files=1)
+    guest.make("a")
+    assert guest.open("a", abi.O_CREAT)[0] == abi.SUCCESS
+    assert guest.rename("a", "b") == abi.SUCCESS
+    assert guest.open("a", abi.O_CREAT)[0] == abi.ENOSPC
+
+
+def test_replacing_by_a_rename_gives_a_name_back(limited: Making) -> None:
+    guest = limited(files=2)
+    for _ in range(5):
+        assert guest.make("a.new", b"x" * 2 * KB) == abi.SUCCESS
+        assert guest.rename("a.new", "a") == abi.SUCCESS
+    assert written(guest, opened(guest, "b"), 9 * KB) == 8 * KB
+
+
+def test_a_call_that_fails_costs_nothing(limited: Making) -> None:
+    guest = limited(files=2)
+    (guest.app / "d").mkdir()
+    for _ in range(10):
+        assert guest.one_path("path_create_directory", "d") != abi.SUCCESS
+        assert guest.open("no/such", abi.O_CREAT)[0] != abi.SUCCESS
+        assert guest.symlink("x", "d") != abi.SUCCESS
+        assert guest.link("nothing", "y") != abi.SUCCESS
+        assert guest.one_path("path_unlink_file", "nothing") != abi.SUCCESS
+    assert guest.make("a") == abi.SUCCESS
+
+
+def test_what_moves_in_from_a_mount_must_fit(limited: Making, tmp_path: Path) -> None:
+    guest = limited()
+    folder = tmp_path / "other" / "d"
+    folder.mkdir()
+    (folder / "big").write_bytes(bytes(11 * KB))
+
+    def move() -> int:
+        return guest.call("path_rename", OTHER, *guest.text("d"), APP, *guest.text("d"))
+
+    assert move() == abi.ENOSPC
+    (folder / "big").write_bytes(bytes(9 * KB))
+    assert move() == abi.SUCCESS
+    assert written(guest, opened(guest, "a"), 2 * KB) == KB
+    assert guest.rename("d", "d", to=OTHER) == abi.SUCCESS
+    assert written(guest, opened(guest, "b"), 10 * KB) == 9 * KB
+
+
+def test_too_many_files_do_not_move_in(limited: Making, tmp_path: Path) -> None:
+    guest = limited(files=5)
+    folder = tmp_path / "other" / "d"
+    folder.mkdir()
+    for i in range(5):
+        (folder / f"f{i}").touch()
+    at = guest.text("d")
+    assert guest.call("path_rename", OTHER, *at, APP, *guest.text("d")) == abi.ENOSPC
+    (folder / "f0").unlink()
+    at = guest.text("d")
+    assert guest.call("path_rename", OTHER, *at, APP, *guest.text("d")) == abi.SUCCESS
+
+
+def test_a_second_name_for_a_mounts_file_must_fit(limited: Making, tmp_path: Path) -> None:
+    guest = limited()
+    (tmp_path / "other" / "big").write_bytes(bytes(11 * KB))
+    assert guest.link("big", "mine", fd=OTHER) == abi.ENOSPC
+
+
+def test_a_mount_has_no_quota(limited: Making) -> None:
+    guest = limited(size=0, files=0)
+    assert written(guest, opened(guest, "a", fd=OTHER), 20 * KB) == 20 * KB
+
+
+def test_the_hosts_own_names_do_not_count(limited: Making) -> None:
+    guest = limited(files=1)
+    (guest.app / ".wasm_kernel").mkdir()
+    (guest.app / ".wasm_kernel" / "history").write_bytes(bytes(50 * KB))
+    (guest.app / ".metadata.json").write_bytes(bytes(50 * KB))
+    assert guest.make("a") == abi.SUCCESS
+    assert written(guest, opened(guest, "a"), 11 * KB) == 10 * KB
+
+
+def test_what_the_host_puts_there_between_turns_counts(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert written(guest, fd, KB) == KB
+    (guest.app / "b").write_bytes(bytes(9 * KB))
+    time.sleep(0.2)  # where the machine was so busy that the first look took long
+    assert written(guest, fd, KB) == -abi.ENOSPC
+    (guest.app / "b").unlink()
+    assert written(guest, fd, KB) == KB
+
+
+def test_a_file_that_the_host_cut_is_counted_from_there(limited: Making) -> None:
+    guest = limited()
+    fd = opened(guest, "a")
+    assert written(guest, fd, 8 * KB) == 8 * KB
+    os.truncate(guest.app / "a", 0)
+    assert written(guest, opened(guest, "b"), 10 * KB) == 2 * KB + 8 * KB
+
+
+def test_closing_what_is_not_counted_is_no_trouble(limited: Making) -> None:
+    guest = limited()
+    (guest.app / "d").mkdir()
+    fd = opened(guest, "d", abi.O_DIRECTORY)
+    assert guest.call("fd_close", fd) == abi.SUCCESS
+    assert guest.call("fd_close", fd) == abi.EBADF
+
+
+def test_a_renumbered_file_is_still_counted(limited: Making) -> None:
+    guest = limited()
+    one, two = opened(guest, "a"), opened(guest, "b")
+    assert guest.call("fd_renumber", one, two) == abi.SUCCESS
+    assert written(guest, two, 11 * KB) == 10 * KB
+    assert (guest.app / "a").stat().st_size == 10 * KB
+    assert guest.told[1] == {"a"}
+    assert written(guest, one, 1) == -abi.EBADF
+
+
+@pytest.mark.parametrize("fixed", [0, 1, 2, APP, OTHER])
+def test_the_guests_folders_and_streams_are_not_renumbered(guest: Guest, fixed: int) -> None:
+    """Otherwise what the host knows of a descriptor would not be true of it any more."""
+    fd = opened(guest, "a")
+    assert guest.call("fd_renumber", fixed, fd) == abi.EBADF
+    assert guest.call("fd_renumber", fd, fixed) == abi.EBADF
+
+
+class Folder:
+    """A workspace with a quota over it, and a clock that a test turns."""
+
+    def __init__(self, path: Path, most_bytes: int = 10 * KB, most_files: int = 10) -> None:
+        self.path, self.time, self.looks = path, 0.0, 0
+        preopen = Preopen(path, "/app", writable=True, tracked=True, counted=True)
+        self.quota = Quota([preopen], most_bytes, most_files, self.now)
+
+    def now(self) -> float:
+        """Looking takes a second: two readings of the clock."""
+        self.looks += 1
+        self.time += 1
+        return self.time
+
+
+def test_nothing_is_looked_at_before_something_grows(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.quota.begin()
+    assert folder.looks == 0
+    folder.quota.admit(1)
+    assert folder.looks == 2
+
+
+def test_looking_again_takes_a_small_part_of_the_time(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    looks = []
+    for _ in range(120):
+        before = folder.looks
+        folder.quota.begin()
+        folder.quota.admit(1)
+        looks.append(folder.looks - before > 1)
+    assert looks[0]
+    assert 1 <= sum(looks[1:]) <= 3
+
+
+def test_a_folder_with_far_too_many_files_is_full_and_not_counted_to_its_end(
+    tmp_path: Path,
+) -> None:
+    for i in range(1100):
+        (tmp_path / str(i)).touch()
+    folder = Folder(tmp_path, most_files=10)
+    assert folder.quota.room(1) == 0
+    assert folder.quota.used_files == 1021
+
+
+def test_the_same_file_by_two_names_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(KB))
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    folder = Folder(tmp_path)
+    folder.quota.room(1)
+    assert (folder.quota.used_bytes, folder.quota.used_files) == (KB, 2)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(bytes(KB))
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "up").symlink_to("..")
+    folder = Folder(tmp_path / "app")
+    folder.quota.room(1)
+    assert (folder.quota.used_bytes, folder.quota.used_files) == (0, 1)

@@ -1,0 +1,251 @@
+"""Copying and removing whole folders: links, pipes, holes, depth, and what can't be read."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.engine.folders import content, tree
+from wasm_kernel.engine.folders.descent import Descent
+
+DEEP = 600
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """A folder to copy; it is removed the safe way, as pytest's own can't go so deep."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    yield tmp_path / "here"
+    tree.remove(tmp_path / "here")
+    tree.remove(tmp_path / "there")
+
+
+@pytest.fixture
+def there(here: Path) -> Path:
+    return here.with_name("there")
+
+
+def copied(here: Path, there: Path) -> list[tree.LeftOut]:
+    return tree.copy(here, there, lambda name: False)
+
+
+def down(folder: Path, levels: int) -> Descent:
+    """Stand so many folders deep, making them where they are missing."""
+    way = Descent(folder)
+    for _ in range(levels):
+        try:
+            way.enter("d")
+        except FileNotFoundError:
+            os.mkdir("d", dir_fd=way.fd)
+            way.enter("d")
+    return way
+
+
+def test_files_and_folders_are_copied(here: Path, there: Path) -> None:
+    (here / "a").mkdir()
+    (here / "a" / "b.txt").write_text("hello")
+    (here / "empty").touch()
+    assert copied(here, there) == []
+    assert (there / "a" / "b.txt").read_text() == "hello"
+    assert (there / "empty").read_bytes() == b""
+
+
+def test_hidden_names_are_not_copied_at_the_top_only(here: Path, there: Path) -> None:
+    (here / "secret").touch()
+    (here / "a").mkdir()
+    (here / "a" / "secret").touch()
+    tree.copy(here, there, lambda name: name == "secret")
+    assert not (there / "secret").exists()
+    assert (there / "a" / "secret").exists()
+
+
+def test_permissions_and_times_are_kept(here: Path, there: Path) -> None:
+    (here / "tool").write_text("x")
+    (here / "tool").chmod(0o4751)
+    (here / "closed").mkdir()
+    (here / "closed" / "inside").touch()
+    (here / "closed").chmod(0o500)
+    os.utime(here / "tool", ns=(1, 2_000_000_003))
+    copied(here, there)
+    assert stat.S_IMODE((there / "tool").stat().st_mode) == 0o751  # nobody becomes another user
+    assert (there / "tool").stat().st_mtime_ns == 2_000_000_003
+    assert stat.S_IMODE((there / "closed").stat().st_mode) == 0o500
+    assert (there / "closed" / "inside").exists()
+
+
+def test_a_link_is_copied_as_a_link(here: Path, there: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    (here / "out").symlink_to("../outside")
+    (here / "absolute").symlink_to(tmp_path / "outside" / "secret")
+    (here / "nowhere").symlink_to("nothing")
+    assert copied(here, there) == []
+    assert (there / "out").readlink() == Path("../outside")
+    assert (there / "absolute").is_symlink()
+    assert (there / "nowhere").is_symlink()
+    assert sorted(path.name for path in there.iterdir()) == ["absolute", "nowhere", "out"]
+
+
+def test_files_that_share_their_content_go_on_sharing_it(here: Path, there: Path) -> None:
+    (here / "z").mkdir()
+    (here / "a").write_text("one")
+    (here / "z" / "b").hardlink_to(here / "a")
+    (here / "c").hardlink_to(here / "a")
+    copied(here, there)
+    (there / "a").write_text("two")
+    assert (there / "z" / "b").read_text() == (there / "c").read_text() == "two"
+    assert (here / "a").read_text() == "one"
+
+
+def test_a_pipe_is_made_and_not_opened(here: Path, there: Path) -> None:
+    os.mkfifo(here / "pipe")
+    assert copied(here, there) == []
+    assert stat.S_ISFIFO((there / "pipe").stat().st_mode)
+
+
+def test_a_socket_is_left_out_and_named(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "a").mkdir()
+    monkeypatch.chdir(here / "a")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("s")
+        left = copied(here, there)
+    assert left == [tree.LeftOut("a/s", "it is neither a file nor a folder")]
+
+
+def test_holes_stay_holes(here: Path, there: Path) -> None:
+    with (here / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(1 << 39)
+        file.write(b"middle")
+    copied(here, there)
+    found = (there / "sparse").stat()
+    assert found.st_size == 1 << 40
+    assert found.st_blocks * 512 < 1 << 20
+    with (there / "sparse").open("rb") as file:
+        file.seek(1 << 39)
+        assert file.read(8) == b"middle\0\0"
+
+
+@pytest.mark.parametrize("without", ["_clones", "_ranges"])
+def test_content_is_the_same_however_it_is_copied(
+    here: Path, there: Path, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = content.Content.__init__
+
+    def init(self: content.Content) -> None:
+        made(self)
+        self._clones = False
+        setattr(self, without, False)
+
+    monkeypatch.setattr(content.Content, "__init__", init)
+    data = os.urandom(9 << 20)
+    (here / "data").write_bytes(data)
+    copied(here, there)
+    assert (there / "data").read_bytes() == data
+
+
+def test_a_very_deep_folder_is_copied_with_few_files_open(here: Path, there: Path) -> None:
+    with down(here, DEEP) as way:
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=way.fd))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limits[0]), limits[1]))
+    try:
+        assert copied(here, there) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with down(there, DEEP) as way:
+        assert way.names() == ["f"]
+
+
+def test_a_wide_and_deep_tree_comes_back_to_where_it_was(here: Path, there: Path) -> None:
+    with Descent(here) as way:
+        for level in range(40):
+            for name in ("a", "z"):
+                os.mkdir(f"{name}{level}", dir_fd=way.fd)
+            way.enter(f"z{level}")
+    copied(here, there)
+    names = sorted(name for _, found, _ in os.walk(there) for name in found)
+    assert names == sorted(f"{name}{level}" for name in ("a", "z") for level in range(40))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_what_can_not_be_read_is_left_out_and_named(here: Path, there: Path) -> None:
+    (here / "closed").write_text("x")
+    (here / "closed").chmod(0)
+    (here / "folder").mkdir(0o000)
+    (here / "open").write_text("y")
+    left = copied(here, there)
+    assert sorted(one.path for one in left) == ["closed", "folder"]
+    assert {one.why for one in left} == {"Permission denied"}
+    assert [path.name for path in there.iterdir()] == ["open"]
+
+
+def test_an_unreadable_file_is_left_out_also_for_root(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "closed").write_text("x")
+    (here / "open").write_text("y")
+    opened = os.open
+
+    def refused(path: object, *args: object, **options: object) -> int:
+        if path == "closed":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refused)
+    assert copied(here, there) == [tree.LeftOut("closed", "Permission denied")]
+    assert [path.name for path in there.iterdir()] == ["open"]
+
+
+def test_a_full_disk_ends_the_copy(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "a").write_text("x")
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(content.Content, "copy", full)
+    with pytest.raises(OSError, match="No space"):
+        copied(here, there)
+
+
+def test_a_folder_that_is_moved_meanwhile_ends_the_walk(here: Path) -> None:
+    with down(here, 40) as way:
+        deep = here.joinpath(*["d"] * 24)
+        deep.rename(here.with_name("there") / "elsewhere")
+        with pytest.raises(OSError, match="moved"):
+            for _ in range(40):
+                way.leave()
+
+
+def test_a_folder_that_became_a_link_is_not_entered(here: Path, tmp_path: Path) -> None:
+    (here / "a").symlink_to(tmp_path)
+    with Descent(here) as way, pytest.raises(OSError, match=r"directory|levels"):
+        way.enter("a")
+
+
+def test_everything_is_removed(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("x")
+    (here / "out").symlink_to(tmp_path)
+    (here / "closed").mkdir()
+    (here / "closed" / "file").touch()
+    (here / "closed").chmod(0o000)
+    os.mkfifo(here / "pipe")
+    down(here, DEEP).close()
+    tree.remove(here)
+    assert not here.exists()
+    assert (tmp_path / "kept").exists()
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    tree.remove(tmp_path / "nothing")

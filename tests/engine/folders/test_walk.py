@@ -1,0 +1,159 @@
+"""Walking a folder from the host: any depth, never through a link, closed folders, sizes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.nobody import as_nobody
+from wasm_kernel.engine.folders import tree, walk
+from wasm_kernel.engine.folders.descent import Descent
+
+DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may have files open
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "here").mkdir()
+    yield tmp_path / "here"
+    tree.remove(tmp_path / "here")
+
+
+def dig(folder: Path, levels: int) -> None:
+    with Descent(folder) as way:
+        for _ in range(levels):
+            os.mkdir("deep", dir_fd=way.fd)
+            way.enter("deep")
+        descriptor = os.open("treasure", os.O_CREAT | os.O_WRONLY, dir_fd=way.fd)
+        os.write(descriptor, b"12345")
+        os.close(descriptor)
+
+
+def names_in(folder: Path, *, force: bool = False) -> list[str]:
+    with walk.opened(folder) as opened:
+        return ["/".join([*e.way, e.name]) for e in walk.entries(opened, force=force)]
+
+
+def size_of(folder: Path) -> int:
+    with walk.opened(folder) as opened:
+        return walk.size_of(opened)
+
+
+def test_what_is_in_a_folder_comes_before_it(here: Path) -> None:
+    (here / "a" / "b").mkdir(parents=True)
+    (here / "a" / "b" / "file").touch()
+    (here / "top").touch()
+    found = names_in(here)
+    assert sorted(found) == ["a", "a/b", "a/b/file", "top"]
+    assert found.index("a/b/file") < found.index("a/b") < found.index("a")
+
+
+def test_a_link_is_named_and_not_followed(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("x" * 100)
+    (here / "out").symlink_to(tmp_path / "outside")
+    (here / "file").symlink_to(tmp_path / "outside" / "secret")
+    (here / "round").symlink_to(here)
+    assert sorted(names_in(here)) == ["file", "out", "round"]
+    assert size_of(here) == 0
+    with walk.opened(here) as folder:
+        walk.empty(folder)
+    assert list(here.iterdir()) == []
+    assert (tmp_path / "outside" / "secret").exists()
+    (here / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match=r"directory|links"), walk.opened(here / "link"):
+        pass
+
+
+def test_a_tree_deeper_than_descriptors_and_paths_go(here: Path) -> None:
+    dig(here, DEEP)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        assert size_of(here) == 5
+        with walk.opened(here) as folder:
+            walk.empty(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert list(here.iterdir()) == []
+
+
+def test_a_file_with_two_names_counts_once_and_a_sparse_one_its_length(here: Path) -> None:
+    (here / "one").write_bytes(b"x" * 1000)
+    (here / "folder").mkdir()
+    (here / "folder" / "two").hardlink_to(here / "one")
+    with (here / "sparse").open("wb") as sparse:
+        sparse.truncate(10**12)
+    os.mkfifo(here / "pipe")
+    assert size_of(here) == 1000 + 10**12
+
+
+def test_closed_folders_are_left_out_and_opened_only_by_force(here: Path) -> None:
+    for mode in (0o000, 0o400, 0o100, 0o500):
+        closed = here / f"{mode:o}"
+        closed.mkdir()
+        (closed / "file").write_bytes(b"x" * 10)
+        closed.chmod(mode)
+    with as_nobody(here):
+        shown = names_in(here)
+        assert [name for name in shown if "/" in name] == ["500/file"]
+        assert len(shown) == 5
+        assert size_of(here) == 10
+        with walk.opened(here) as folder:
+            walk.empty(folder)
+        assert list(here.iterdir()) == []
+
+
+def test_what_is_not_ours_to_open_is_an_error(here: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs somebody else's folder")
+    (here / "ours").mkdir()
+    with as_nobody(here):
+        os.seteuid(0)
+        (here / "theirs").mkdir(mode=0o700)
+        (here / "theirs" / "file").touch()
+        os.seteuid(65534)
+        with walk.opened(here) as folder, pytest.raises(PermissionError):
+            walk.empty(folder)
+
+
+def test_two_may_empty_a_folder_at_once(here: Path) -> None:
+    for name in "abcdef":
+        (here / name / "x" / "y").mkdir(parents=True)
+        (here / name / "file").touch()
+    with walk.opened(here) as first, walk.opened(here) as second:
+        left = walk.entries(first, force=True)
+        next(left)
+        walk.empty(second)
+        for entry in left:  # what it has listed already is gone
+            assert not entry.is_folder or entry.name
+
+
+names = st.sampled_from(["a", "b", "c", "\udcff", "new\nline", ".hidden", "-", "ä"])
+paths = st.lists(names, min_size=1, max_size=4).map(tuple)
+
+
+@given(files=st.dictionaries(paths, st.binary(max_size=20), max_size=12))
+def test_every_tree_is_walked_measured_and_emptied(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[tuple[str, ...], bytes]
+) -> None:
+    root = tmp_path_factory.mktemp("tree")
+    made = 0
+    for way, content in files.items():
+        path = root.joinpath(*way)
+        if any(parent.is_file() for parent in path.parents) or path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        made += len(content)
+    assert sorted(names_in(root)) == sorted(str(p.relative_to(root)) for p in root.rglob("*"))
+    assert size_of(root) == made
+    with walk.opened(root) as folder:
+        walk.empty(folder)
+    assert list(root.iterdir()) == []

@@ -1,0 +1,313 @@
+"""Files that go along when memory goes back, in the real guest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.errors import TravelError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.history.claim import Resume
+
+Opening = Callable[..., BaseSandbox]
+TRAP = "import os; os._exit(3)"
+
+
+@pytest.fixture
+def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
+    """Opens sandboxes on one workspace, one after the other."""
+    made: list[BaseSandbox] = []
+
+    def one(**policy: int) -> BaseSandbox:
+        for sandbox in made:
+            sandbox.close()
+        limits = ExecutionPolicy(**policy)  # type: ignore[arg-type]
+        made.append(create_sandbox(workspace=tmp_path, policy=limits, resume=Resume.ALWAYS))
+        made[-1].execute("import os, sqlite3, tempfile", silent=True)
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
+def sandbox(opened: Opening) -> BaseSandbox:
+    return opened()
+
+
+def says(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def state(sandbox: BaseSandbox) -> dict[str, str]:
+    """The files as somebody outside sees them."""
+    files = [path for path in sandbox.workspace.rglob("*") if ".wasm_kernel" not in str(path)]
+    return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
+
+
+def test_an_undo_takes_back_what_a_cell_did_to_files(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('old'); _ = open('b', 'w').write('b')")
+    says(
+        sandbox, "_ = open('a', 'a').write(' new'); os.remove('b'); os.mkdir('d'); open('d/c','x')"
+    )
+    result = sandbox.execute("%undo --files")
+    assert "Undone: In[2]" in result.stdout
+    assert "Files in /app: 2 brought back (a, b), 1 removed (d/c).\n" in result.stdout
+    assert state(sandbox) == {"a": "old", "b": "b"}
+    assert result.files_created == ("b",)
+    assert result.files_modified == ("a", "b")
+    assert result.files_deleted == ("d/c",)
+
+
+def test_without_files_an_undo_leaves_them(sandbox: BaseSandbox) -> None:
+    says(sandbox, "x = 1")
+    says(sandbox, "_ = open('a', 'w').write('new')")
+    assert "Files" not in says(sandbox, "%undo")
+    assert state(sandbox) == {"a": "new"}
+
+
+def test_a_redo_brings_them_again(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('old')")
+    says(sandbox, "_ = open('a', 'w').write('new'); x = 1")
+    says(sandbox, "%undo --files")
+    says(sandbox, "%redo --files")
+    assert state(sandbox) == {"a": "new"}
+    assert says(sandbox, "print(x)") == "1"
+
+
+def test_a_named_state_has_its_files(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('1')\n%checkpoint before the merge")
+    for number in range(3):
+        says(sandbox, f"_ = open('a', 'w').write('merged {number}')")
+    says(sandbox, "%restore before the merge --files")
+    assert state(sandbox) == {"a": "1"}
+
+
+def test_after_a_failed_cell_the_files_can_be_had_back(sandbox: BaseSandbox) -> None:
+    says(sandbox, "x = 1; _ = open('a', 'w').write('good')")
+    error = sandbox.execute(f"x = 2; _ = open('a', 'w').write('half'); {TRAP}").error
+    assert error is not None
+    assert "%restore --files takes that back" in error.evalue
+    error = sandbox.execute(TRAP).error
+    assert error is not None
+    assert "--files" not in error.evalue
+    assert state(sandbox) == {"a": "half"}
+    told = says(sandbox, "%restore --files")
+    assert "Files in /app: 1 brought back (a)." in told
+    assert state(sandbox) == {"a": "good"}
+    assert says(sandbox, "print(x)") == "1"
+
+
+def test_the_same_from_outside(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('1')")
+    sandbox.checkpoint("one")
+    says(sandbox, "_ = open('a', 'w').write('2'); open('b', 'x').close()")
+    back = sandbox.undo(files=True)
+    assert (back.files_back, back.files_removed, back.files_missed) == (("a",), ("b",), {})
+    assert sandbox.redo(files=True).files_back == ("a", "b")
+    assert sandbox.restore("one", files=True).files_removed == ("b",)
+    (sandbox.workspace / "a").write_text("somebody")
+    sandbox.execute("_ = open('a', 'a').write('!'); 1/0")
+    sandbox.rollback(files=True)
+    assert state(sandbox)["a"] == "somebody!"
+
+
+def test_files_that_were_open_then_are_open_again(sandbox: BaseSandbox) -> None:
+    says(sandbox, "f = open('a', 'w+'); _ = f.write('0123456789'); f.flush(); _ = f.seek(3)")
+    says(sandbox, "_ = f.write('changed'); f.flush()")
+    says(sandbox, "os.replace('a', 'b')")
+    sandbox.undo(2, files=True)
+    assert says(sandbox, "print(f.read(), os.listdir())") == "3456789 ['a']"
+    says(sandbox, "_ = f.write('!'); f.close()")
+    assert state(sandbox) == {"a": "0123456789!"}
+
+
+def test_a_database_and_its_connection_go_back_together(sandbox: BaseSandbox) -> None:
+    says(sandbox, "db = sqlite3.connect('db'); _ = db.execute('create table t(a)')")
+    says(sandbox, "_ = db.execute('insert into t values(1)'); db.commit()")
+    says(sandbox, "_ = db.execute('delete from t'); db.commit(); _ = db.execute('vacuum')")
+    sandbox.undo(files=True)
+    assert says(sandbox, "print(db.execute('select * from t').fetchall())") == "[(1,)]"
+    says(sandbox, "_ = db.execute('insert into t values(2)'); db.commit()")
+    assert says(sandbox, "print(sqlite3.connect('db').execute('select * from t').fetchall())") == (
+        "[(1,), (2,)]"
+    )
+
+
+def test_a_file_that_was_too_large_is_told(opened: Opening) -> None:
+    sandbox = opened(file_copy_bytes=1000)
+    says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
+    told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")
+    assert "big (too large, 5.0 KB) could not be kept" in told.stderr
+    assert sandbox.execute("_ = open('big', 'a').write('z')").stderr == ""
+    back = sandbox.execute("%undo 2 --files")
+    assert "1 brought back (small)" in back.stdout
+    assert "Not brought back: big (too large" in back.stderr
+    assert state(sandbox) == {"big": "x" * 5000 + "yz", "small": "s"}
+
+
+def test_a_file_of_any_size_is_kept_when_it_is_removed_or_moved(opened: Opening) -> None:
+    sandbox = opened(file_copy_bytes=0)
+    says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('other', 'w').write('o')")
+    says(sandbox, "os.remove('big'); os.rename('other', 'moved')")
+    assert sandbox.undo(files=True).files_missed == {}
+    assert state(sandbox) == {"big": "x" * 5000, "other": "o"}
+
+
+def test_what_is_kept_stays_below_its_cap(opened: Opening) -> None:
+    sandbox = opened(files_history_bytes=100_000)
+    for number in range(30):
+        says(sandbox, f"_ = open('a', 'w').write('{number % 10}' * 20_000)")
+    kept = sandbox.workspace / ".wasm_kernel" / "files"
+    assert sum(path.stat().st_size for path in kept.iterdir() if path.name.isdecimal()) <= 100_000
+    assert sandbox.undo(files=True).files_back == ("a",)
+    assert "no room" in sandbox.undo(15, files=True).files_missed["a"]
+
+
+def test_where_nothing_is_to_be_kept_it_is_refused_in_words(opened: Opening) -> None:
+    sandbox = opened(files_history_bytes=0)
+    says(sandbox, "x = 1")
+    says(sandbox, "open('a', 'x').close()")
+    error = sandbox.execute("%undo --files").error
+    assert error is not None
+    assert "files_history_bytes is 0" in error.evalue
+    with pytest.raises(TravelError, match="Nothing was changed"):
+        sandbox.undo(files=True)
+    assert state(sandbox) == {"a": ""}
+
+
+def test_another_process_brings_them_back_too(opened: Opening) -> None:
+    first = opened()
+    says(first, "_ = open('a', 'w').write('1'); f = open('a')")
+    says(first, "_ = open('a', 'w').write('2')")
+    again = opened()
+    assert again.undo(files=True).files_back == ("a",)
+    assert says(again, "print(f.read())") == "1"
+
+
+def test_a_cell_that_asks_and_changes_files_takes_that_back_too(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('1')")
+    says(sandbox, "_ = open('a', 'w').write('2')")
+    says(sandbox, "_ = open('a', 'w').write('3'); open('b', 'x').close()\n%undo --files")
+    assert state(sandbox) == {"a": "1"}
+
+
+def test_links_and_the_hosts_own_names_are_safe(sandbox: BaseSandbox, tmp_path: Path) -> None:
+    (sandbox.workspace / ".metadata.json").write_text("mine")
+    says(sandbox, "os.symlink('there', 'link'); _ = open('there', 'w').write('t')")
+    says(sandbox, "os.remove('link'); os.symlink('elsewhere', 'link'); os.remove('there')")
+    sandbox.undo(files=True)
+    assert (sandbox.workspace / "link").readlink() == Path("there")
+    assert (sandbox.workspace / "link").read_text() == "t"
+    assert (sandbox.workspace / ".metadata.json").read_text() == "mine"
+
+
+def test_a_cell_that_changes_no_file_writes_nothing(sandbox: BaseSandbox) -> None:
+    says(sandbox, "x = 1")
+    kept = sandbox.workspace / ".wasm_kernel" / "files"
+    before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
+    says(sandbox, "x = 2; print(os.listdir())")
+    assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == before
+
+
+def test_undo_beyond_what_is_known_is_refused(opened: Opening) -> None:
+    first = opened(files_history_bytes=0)
+    says(first, "x = 1")
+    says(first, "x = 2")
+    again = opened()
+    says(again, "x = 3")
+    with pytest.raises(TravelError, match="not known"):
+        again.undo(2, files=True)
+    assert says(again, "print(x)") == "3"
+    says(again, "_ = open('a', 'w').write('a')")
+    assert again.undo(files=True).files_removed == ("a",)
+
+
+LOOSE = """
+import tempfile, os
+t = tempfile.TemporaryFile('w+'); _ = t.write('kept'); t.flush()
+u = open('gone', 'w+'); _ = u.write('mine'); u.flush(); os.remove('gone')
+"""
+
+
+def test_a_file_without_a_name_comes_back_after_an_undo(sandbox: BaseSandbox) -> None:
+    says(sandbox, LOOSE)
+    says(sandbox, "_ = t.write(' and more'); t.flush(); _ = u.truncate(0); u.flush()")
+    sandbox.undo()
+    assert says(sandbox, "t.seek(0); u.seek(0); print(t.read(), u.read())") == "kept mine"
+
+
+def test_a_file_without_a_name_comes_back_after_a_trap(sandbox: BaseSandbox) -> None:
+    says(sandbox, LOOSE)
+    sandbox.execute(f"_ = t.write(' and more'); t.flush(); t.close(); {TRAP}")
+    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept"
+    sandbox.execute(f"_ = t.write('again'); t.flush(); {TRAP}")
+    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept"
+
+
+def test_a_file_without_a_name_comes_back_in_another_process(opened: Opening) -> None:
+    first = opened()
+    says(first, LOOSE)
+    says(first, "_ = t.write(' and more'); t.flush()")
+    again = opened()
+    assert says(again, "t.seek(0); print(t.read(), u.tell())") == "kept and more 4"
+    again.undo(2)
+    assert says(again, "_ = t.seek(0); print(t.read())") == "kept"
+
+
+def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> None:
+    sandbox = opened(history_cells=1)
+    loose = sandbox.workspace / ".wasm_kernel" / "loose"
+    says(sandbox, "import tempfile\nfor _ in range(50): tempfile.TemporaryFile().write(b'x')")
+    assert list(loose.iterdir()) == []
+    says(sandbox, "t = tempfile.TemporaryFile(); os.listdir()")
+    assert len(list(loose.iterdir())) == 1
+    says(sandbox, "t.close()")
+    for number in range(30):
+        says(sandbox, f"_ = open('a', 'w').write('{number}')")
+    sandbox.rollback()
+    assert list(loose.iterdir()) == []
+    assert says(sandbox, "print(os.listdir('/tmp'))") == "[]"
+
+
+def test_a_fork_has_its_parents_earlier_files(sandbox: BaseSandbox) -> None:
+    says(sandbox, "_ = open('a', 'w').write('1'); f = open('a')")
+    says(sandbox, "_ = open('a', 'w').write('2'); os.rename('a', 'b'); x = 1")
+    (fork,) = sandbox.fork()
+    with fork:
+        says(fork, "_ = open('b', 'w').write('fork')")
+        assert fork.undo(2, files=True).files_missed == {}
+        assert state(fork) == {"a": "1"}
+        assert says(fork, "print(f.read())") == "1"
+    assert state(sandbox) == {"b": "2"}
+    sandbox.undo(files=True)
+    assert state(sandbox) == {"a": "1"}
+
+
+def test_a_fork_has_its_parents_files_without_names(sandbox: BaseSandbox) -> None:
+    says(sandbox, LOOSE)
+    says(sandbox, "_ = t.write(' and more'); t.flush()")
+    (fork,) = sandbox.fork()
+    with fork:
+        assert says(fork, "_ = t.seek(0); print(t.read())") == "kept and more"
+        says(fork, "_ = t.write('!'); t.flush()")
+        fork.undo(3)
+        assert says(fork, "_ = t.seek(0); print(t.read())") == "kept"
+    assert says(sandbox, "_ = t.seek(0); print(t.read())") == "kept and more"
+
+
+def test_what_a_silent_cell_leaves_is_no_reason_to_keep_a_failed_cells_files(
+    sandbox: BaseSandbox,
+) -> None:
+    says(sandbox, "_ = open('a', 'w').write('good')")
+    sandbox.execute(f"_ = open('a', 'w').write('half'); {TRAP}")
+    sandbox.execute("len(globals())", silent=True)
+    sandbox.execute("%checkpoints")
+    says(sandbox, "%restore --files")
+    assert state(sandbox) == {"a": "good"}

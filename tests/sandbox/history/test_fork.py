@@ -1,0 +1,259 @@
+"""Forks of the real guest: the same variables and past, lives of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.forks import TRAP, Forking, Opening, says
+from tests.sandbox.keeping import Keeping
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.engine.folders import content, tree
+from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
+from wasm_kernel.sandbox.history.claim import Resume
+
+STATE = """
+import io, sqlite3, threading, numpy as np, pandas as pd
+squares = (i * i for i in range(100)); next(squares); next(squares)
+db = sqlite3.connect(':memory:'); _ = db.execute('create table t (x)')
+_ = db.execute('insert into t values (7)')
+double = lambda x: 2 * x
+lock = threading.Lock(); _ = lock.acquire()
+df = pd.DataFrame({'x': range(1000)}); a = np.arange(10.0); same = [a, a]
+"""
+TELL = """
+print(next(squares), db.execute('select * from t').fetchall(), db.in_transaction, double(21),
+      lock.locked(), int(df.x.sum()), a.sum(), same[0] is same[1], len(In), sorted(Out))
+"""
+TOLD = "4 [(7,)] True 42 True 499500 45.0 True"
+
+
+def test_a_fork_has_the_same_variables(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute(STATE)
+    fork = forked(parent)
+    assert says(fork, TELL) == says(parent, TELL) == f"{TOLD} 3 []"
+
+
+def test_both_go_their_own_ways(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = [1]")
+    fork = forked(parent)
+    fork.execute("x.append('fork'); open('fork', 'w').close()")
+    parent.execute("x.append('parent'); open('parent', 'w').close()")
+    tell = "import os; print(x, os.listdir())"
+    assert says(fork, tell) == "[1, 'fork'] ['fork']"
+    assert says(parent, tell) == "[1, 'parent'] ['parent']"
+
+
+def test_execution_counts_go_on(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = 1")
+    parent.execute("x")
+    assert forked(parent).execute("Out[2]").reply["execution_count"] == 3
+
+
+def test_many_forks_at_once(parent: BaseSandbox) -> None:
+    parent.execute("x = 1")
+    forks = parent.fork(5)
+    try:
+        for number, fork in enumerate(forks):
+            fork.execute(f"x += {number}")
+        assert [says(fork, "print(x)") for fork in forks] == ["1", "2", "3", "4", "5"]
+        assert len({fork.workspace for fork in forks}) == 5
+    finally:
+        for fork in forks:
+            fork.close()
+    assert says(parent, "print(x)") == "1"
+
+
+def test_a_fork_before_the_first_cell(parent: BaseSandbox, forked: Forking) -> None:
+    fork = forked(parent)
+    assert says(fork, "x = 1; print(x)") == "1"
+    assert fork.execute("x").reply["execution_count"] == 2
+
+
+def test_a_fork_of_a_fork(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = [1]")
+    child = forked(parent)
+    child.execute("x.append(2); f = open('f', 'w+'); _ = f.write('child'); f.flush()")
+    grandchild = forked(child)
+    grandchild.execute("x.append(3); _ = f.write(' and grandchild'); f.flush()")
+    assert says(grandchild, "print(x, open('f').read())") == "[1, 2, 3] child and grandchild"
+    assert says(child, "print(x, open('f').read())") == "[1, 2] child"
+    assert grandchild.undo(3).cells[:2] == (
+        "x.append(2); f = open('f', 'w+'); _ = f.write('child'); f.flush()",
+        "x.append(3); _ = f.write(' and grandchild'); f.flush()",
+    )
+    assert says(grandchild, "print(x)") == "[1]"
+
+
+def test_the_parent_may_end_and_vanish(opened: Opening, forked: Forking) -> None:
+    parent = opened()
+    parent.execute("x = list(range(100_000))")
+    fork = forked(parent)
+    parent.close()
+    tree.remove(parent.workspace)
+    assert fork.execute(TRAP).error is not None
+    assert says(fork, "print(sum(x))") == "4999950000"
+
+
+def test_a_fork_after_an_undo_stands_where_the_undo_led(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    for value in range(3):
+        parent.execute(f"x = {value}")
+    parent.undo(1)
+    fork = forked(parent)
+    fork.redo()
+    assert says(fork, "print(x)") == "2"
+    assert says(parent, "print(x)") == "1"
+
+
+def test_a_fork_goes_back_to_its_parents_states(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = 1")
+    parent.checkpoint("one")
+    parent.execute("x = 2")
+    fork = forked(parent)
+    fork.execute("x = 3")
+    fork.restore("one")
+    assert says(fork, "print(x)") == "1"
+    assert says(parent, "print(x)") == "2"
+
+
+def test_a_trap_in_a_fork_leads_back_to_the_fork(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = 1")
+    fork = forked(parent)
+    first = says(fork, "import random; print(random.random()); x = 2")
+    assert fork.execute(TRAP).error is not None
+    assert says(fork, "print(x)") == "2"
+    assert says(parent, "print(x)") == "1"
+    assert first
+
+
+def test_a_trap_in_a_fork_s_first_cell_keeps_its_seeds(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("import random")
+    fork = forked(parent)
+    lost = fork.execute("print(random.random()); import os; os._exit(3)").stdout.strip()
+    assert says(fork, "print(random.random())") == lost
+
+
+def test_a_fork_is_found_by_a_later_process(
+    parent: BaseSandbox, opened: Opening, forked: Forking
+) -> None:
+    parent.execute("x = 1; f = open('f', 'w+'); _ = f.write('hello'); f.flush()")
+    fork = forked(parent)
+    fork.execute("x += 1")
+    fork.close()
+    later = opened(fork.workspace.name, Resume.ALWAYS)
+    assert says(later, "f.seek(0); print(x, f.read())") == "2 hello"
+    later.undo(2)
+    assert says(later, "f.seek(0); print(x, f.read())") == "1 hello"
+
+
+def test_a_fork_that_never_ran_a_cell_is_found_as_well(
+    parent: BaseSandbox, opened: Opening, forked: Forking
+) -> None:
+    parent.execute("x = 1")
+    fork = forked(parent)
+    fork.close()
+    assert says(opened(fork.workspace.name, Resume.ALWAYS), "print(x)") == "1"
+
+
+def test_a_fork_of_a_session_is_a_session(warm: None, tmp_path: Path) -> None:
+    keeper = Keeping(tmp_path, "first")
+    with create_sandbox(workspace=keeper.workspace, session_id="first", keeper=keeper) as parent:
+        parent.execute("x = 1")
+        (fork,) = parent.fork()
+        assert fork.session_id == "first-1"
+        assert fork.workspace == tmp_path / "first-1"
+        assert says(fork, "print(x)") == "1"
+        (child,) = fork.fork()
+        assert child.session_id == "first-1-1"
+        child.close()
+        fork.close()
+    assert keeper.ended == ["first-1-1", "first-1", "first"]
+
+
+def test_a_fork_without_a_session_lives_beside_its_parent(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    (parent.workspace.parent / "app-fork-1").mkdir()
+    fork = forked(parent)
+    assert fork.workspace == parent.workspace.with_name("app-fork-2")
+    assert fork.session_id is None
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_a_fork_is_at_least_one(parent: BaseSandbox, n: int) -> None:
+    with pytest.raises(ValueError, match="one sandbox or more"):
+        parent.fork(n)
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    parent: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent.execute("x = 1; open('a', 'w').write('a'); open('b', 'w').write('b')")
+    copied, copy = [], content.Content.copy
+
+    def full(self: content.Content, *args: int) -> None:
+        copied.append(args)
+        if len(copied) == 4:  # in the second fork
+            raise OSError(28, "No space left on device")
+        copy(self, *args)
+
+    monkeypatch.setattr(content.Content, "copy", full)
+    with pytest.raises(ForkError, match=r"No space left on device\). Nothing of it is left"):
+        parent.fork(3)
+    assert [path.name for path in parent.workspace.parent.iterdir()] == ["app"]
+    assert says(parent, "print(x)") == "1"
+
+
+def test_a_fork_that_does_not_start_leaves_nothing_behind(
+    parent: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent.execute("x = 1")
+
+    def fail(self: BaseSandbox, progress: object = None) -> None:
+        raise ForkError("no thread")
+
+    monkeypatch.setattr(BaseSandbox, "start", fail)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseSandbox, "_between_cells", lambda self, job: job())
+        with pytest.raises(WasmKernelError):
+            parent.fork()
+    monkeypatch.undo()
+    assert [path.name for path in parent.workspace.parent.iterdir()] == ["app"]
+    assert says(parent, "print(x)") == "1"
+
+
+def test_a_fork_while_a_cell_runs_comes_after_it(parent: BaseSandbox, forked: Forking) -> None:
+    cell = parent.submit("import time; time.sleep(0.5); x = 'done'")
+    assert says(forked(parent), "print(x)") == "done"
+    assert cell.result().success
+
+
+def test_a_fork_of_what_can_not_be_saved_has_it_saved(
+    opened: Opening, forked: Forking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(resume=Resume.ALWAYS)
+    first.execute("y = 1")
+    second = opened(resume=Resume.ALWAYS)  # the first one has the history
+    second.execute("x = 2")
+    fork = forked(second)
+    assert says(fork, "print(x)") == "2"
+    fork.close()
+    assert says(opened(fork.workspace.name, Resume.ALWAYS), "print(x)") == "2"
+
+
+def test_a_closed_sandbox_can_not_be_forked(opened: Opening) -> None:
+    sandbox = opened()
+    sandbox.close()
+    with pytest.raises(WasmKernelError):
+        sandbox.fork()
+
+
+def test_undo_in_a_fork_ends_where_the_parent_s_would(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = 1")
+    with pytest.raises(TravelError, match="Only 1 cell"):
+        forked(parent).undo(2)

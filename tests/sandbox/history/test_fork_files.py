@@ -1,0 +1,165 @@
+"""A fork's files: copies of all that can lie in a workspace, open ones among them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.forks import Forking, Opening, says
+from wasm_kernel import BaseSandbox
+from wasm_kernel.engine.folders import tree
+from wasm_kernel.policy import Mount
+
+
+def test_open_files_of_a_fork_are_its_own(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("f = open('f', 'w+'); _ = f.write('both '); f.flush()")
+    fork = forked(parent)
+    for sandbox, name in ((fork, "fork"), (parent, "parent")):
+        sandbox.execute(f"_ = f.write('{name}'); f.flush()")
+    assert (fork.workspace / "f").read_text() == "both fork"
+    assert (parent.workspace / "f").read_text() == "both parent"
+
+
+def test_open_files_in_tmp_are_there_too(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute(
+        "import tempfile; t = tempfile.NamedTemporaryFile('w+'); _ = t.write('scratch'); t.flush()"
+    )
+    fork = forked(parent)
+    assert says(fork, "t.seek(0); print(t.read())") == "scratch"
+    fork.execute("t.close()")
+    assert says(parent, "t.seek(0); print(t.read())") == "scratch"
+
+
+def test_a_database_on_disk_is_the_fork_s_own(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute(
+        "import sqlite3; db = sqlite3.connect('x.db', isolation_level=None)\n"
+        "_ = db.execute('create table t (x)'); _ = db.execute('insert into t values (1)')"
+    )
+    fork = forked(parent)
+    fork.execute("_ = db.execute('insert into t values (2)')")
+    assert says(fork, "print(db.execute('select * from t').fetchall())") == "[(1,), (2,)]"
+    assert says(parent, "print(db.execute('select * from t').fetchall())") == "[(1,)]"
+
+
+def test_a_file_that_was_replaced_under_its_name_is_not_taken_for_the_open_one(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
+    (parent.workspace / "f").unlink()
+    (parent.workspace / "f").write_text("new")
+    error = forked(parent).execute("f.seek(0); f.read()").error
+    assert error is not None
+    assert error.ename == "OSError"
+
+
+def test_a_file_that_was_made_again_before_the_fork_is_not_the_one_of_older_states(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
+    parent.execute("f.close(); import os; os.unlink('f'); g = open('f', 'w+'); g.write('new')")
+    fork = forked(parent)
+    fork.undo(1)
+    error = fork.execute("f.seek(0); f.read()").error
+    assert error is not None
+    assert error.ename == "OSError"
+
+
+def test_a_file_without_a_name_is_the_fork_s_own(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute(
+        "import os; f = open('f', 'w+'); _ = f.write('unnamed'); f.flush(); os.unlink('f')"
+    )
+    fork = forked(parent)
+    fork.execute("_ = f.write(' fork'); f.flush()")
+    parent.execute("_ = f.write(' parent'); f.flush()")
+    assert says(fork, "f.seek(0); print(f.read())") == "unnamed fork"
+    assert says(parent, "f.seek(0); print(f.read())") == "unnamed parent"
+    (grandchild,) = fork.fork()
+    assert says(grandchild, "f.seek(0); print(f.read())") == "unnamed fork"
+    grandchild.close()
+
+
+def test_an_open_file_that_an_undo_brought_back_is_open_in_a_fork(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("f = open('f', 'w+'); _ = f.write('old'); f.flush()")
+    parent.execute("import os; open('g', 'w').write('new'); os.replace('g', 'f')")
+    assert parent.execute("%undo --files").success
+    assert says(parent, "f.seek(0); print(f.read())") == "old"
+    assert says(forked(parent), "f.seek(0); print(f.read())") == "old"
+
+
+def test_a_fork_brings_back_files_from_before_it_was_forked(
+    parent: BaseSandbox, forked: Forking
+) -> None:
+    parent.execute("open('f', 'w').write('one')")
+    parent.execute("open('f', 'w').write('two')")
+    fork = forked(parent)
+    fork.execute("open('f', 'w').write('three')")
+    assert fork.execute("%undo --files").success
+    assert (fork.workspace / "f").read_text() == "two"
+    assert fork.execute("%undo --files").success
+    assert (fork.workspace / "f").read_text() == "one"
+    assert (parent.workspace / "f").read_text() == "two"
+
+
+def test_mounted_folders_are_the_same_for_both(
+    opened: Opening, forked: Forking, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    parent = opened(mounts=(Mount(tmp_path / "shared", "/shared", True),))
+    parent.execute("f = open('/shared/f', 'w+'); _ = f.write('hello'); f.flush()")
+    fork = forked(parent)
+    assert says(fork, "f.seek(0); print(f.read())") == "hello"
+    fork.execute("open('/shared/g', 'w').close()")
+    assert says(parent, "import os; print(sorted(os.listdir('/shared')))") == "['f', 'g']"
+
+
+def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
+    parent: BaseSandbox, forked: Forking, tmp_path: Path
+) -> None:
+    app = parent.workspace
+    (tmp_path / "secret").write_text("secret")
+    (app / "out").symlink_to(tmp_path / "secret")
+    (app / "up").symlink_to("..")
+    os.mkfifo(app / "pipe")
+    with (app / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    parent.execute(
+        "import os\nfor _ in range(600):\n    os.mkdir('d'); os.chdir('d')\n"
+        "open('end', 'w').close(); os.chdir('/app')"
+    )
+    fork = forked(parent)
+    names = sorted(path.name for path in fork.workspace.iterdir())
+    assert names == [".wasm_kernel", "d", "out", "pipe", "sparse", "up"]
+    assert (fork.workspace / "out").readlink() == tmp_path / "secret"
+    assert (fork.workspace / "sparse").stat().st_blocks == 0
+    assert fork.execute("open('out')").error is not None
+    assert says(fork, "print(sum(1 for _ in os.walk('d')))") == "600"
+    tree.remove(fork.workspace / "d")
+    tree.remove(app / "d")
+
+
+def test_what_can_not_be_copied_is_named_in_the_first_cell(
+    parent: BaseSandbox, forked: Forking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(parent.workspace)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("so\x1bcket")
+        fork = forked(parent)
+    said = fork.execute("x = 1").stderr
+    assert "1 of the parent's files are not in this fork: 'so\\x1bcket' (it is neither" in said
+    assert fork.execute("x = 1").stderr == ""
+    assert parent.execute("x = 1").stderr == ""
+
+
+def test_hidden_names_are_not_copied(parent: BaseSandbox, forked: Forking) -> None:
+    parent.execute("x = 1")
+    (parent.workspace / ".metadata.json").write_text("{}")
+    (parent.workspace / ".METADATA.json").write_text("{}")
+    (parent.workspace / ".wasm_kernel" / "notes").write_text("x")
+    fork = forked(parent)
+    assert [path.name for path in fork.workspace.iterdir()] == [".wasm_kernel"]
+    assert not (fork.workspace / ".wasm_kernel" / "notes").exists()

@@ -1,0 +1,408 @@
+"""A session's variables over traps, journeys, ends and beginnings, in the real guest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.story import Story
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory import recorder
+from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
+from wasm_kernel.errors import TravelError
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import sandbox as sandbox_file
+from wasm_kernel.sandbox.history.claim import Claim, Resume
+
+Opening = Callable[..., BaseSandbox]
+TRAP = "import os; os._exit(3)"
+
+
+@pytest.fixture
+def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
+    """Opens sandboxes on one workspace."""
+    made: list[BaseSandbox] = []
+
+    def one(resume: Resume = Resume.ALWAYS, **policy: int) -> BaseSandbox:
+        made.append(
+            create_sandbox(
+                workspace=tmp_path / "app",
+                resume=resume,
+                policy=ExecutionPolicy(**policy),  # type: ignore[arg-type]
+            )
+        )
+        return made[-1]
+
+    yield one
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
+def sandbox(opened: Opening) -> BaseSandbox:
+    return opened()
+
+
+def says(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def stories(folder: Path, seed: int, steps: int) -> None:
+    (folder / "app").mkdir()
+    story = Story(folder / "app", seed)
+    try:
+        for _ in range(steps):
+            story.step()
+        story.check_all()
+    finally:
+        story.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_and_journeys_agree_with_a_model(
+    warm: None, tmp_path: Path, seed: int
+) -> None:
+    stories(tmp_path, seed, 100)
+
+
+@pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
+def test_every_way_of_tracking_agrees_with_the_model(
+    warm: None, tmp_path: Path, kind: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "best", kind)
+    stories(tmp_path, 99, 40)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_thousands_of_steps_agree_with_the_model(
+    warm: None, tmp_path: Path, seed: int, kind: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "best", kind)
+    stories(tmp_path, seed, 600)
+
+
+def test_after_a_trap_everything_is_as_before_the_cell(sandbox: BaseSandbox) -> None:
+    says(sandbox, "x = [1]; y = x")
+    before = says(sandbox, "print(id(x), x is y, len(In))").split()
+    result = sandbox.execute(f"x.append(2); del y; {TRAP}")
+    assert result.error is not None
+    assert "variables are as they were before this cell" in result.error.evalue
+    after = says(sandbox, "print(id(x), x is y, len(In))").split()
+    assert (after[0], after[1], int(after[2])) == (before[0], "True", int(before[2]) + 1)
+
+
+def test_a_connection_made_before_a_trap_works(sandbox: BaseSandbox) -> None:
+    says(sandbox, "import sqlite3; c = sqlite3.connect('/app/db'); c.execute('create table t(a)')")
+    sandbox.execute(TRAP)
+    says(sandbox, "c.execute('insert into t values(5)'); c.commit()")
+    assert says(sandbox, "print(c.execute('select * from t').fetchall())") == "[(5,)]"
+
+
+def test_a_file_that_was_replaced_fails_in_words(sandbox: BaseSandbox) -> None:
+    says(sandbox, "f = open('/app/f', 'w+'); f.write('mine'); f.flush(); import os")
+    sandbox.execute(f"os.remove('/app/f'); open('/app/f', 'w').write('other'); {TRAP}")
+    error = sandbox.execute("f.seek(0); f.read()").error
+    assert error is not None
+    assert error.ename == "OSError"
+
+
+def test_the_clock_does_not_go_back(opened: Opening) -> None:
+    """Over a trap and over another process."""
+    sandbox = opened()
+    says(sandbox, "import time; time.sleep(0.2); t = time.monotonic(); p = time.perf_counter()")
+    sandbox.execute(TRAP)
+    assert says(sandbox, "print(time.monotonic() >= t, time.perf_counter() >= p)") == "True True"
+    sandbox.close()
+    again = opened()
+    assert says(again, "print(time.monotonic() >= t, time.perf_counter() >= p)") == "True True"
+
+
+def test_counts_go_on_upwards_after_an_undo(sandbox: BaseSandbox) -> None:
+    for value in range(4):
+        sandbox.execute(f"x = {value}")
+    sandbox.undo(3)
+    assert sandbox.execute("x").reply["execution_count"] == 5
+
+
+def test_counts_go_on_upwards_after_an_undo_and_a_trap(sandbox: BaseSandbox) -> None:
+    for value in range(4):
+        sandbox.execute(f"x = {value}")
+    sandbox.undo(3)
+    sandbox.execute(TRAP)
+    assert sandbox.execute("x").reply["execution_count"] == 5
+
+
+def test_undo_right_after_a_trap_is_of_the_cell_before(sandbox: BaseSandbox) -> None:
+    sandbox.execute("x = 1")
+    sandbox.execute("x = 2")
+    sandbox.execute(f"x = 3; {TRAP}")
+    assert sandbox.execute("%undo").stdout == "Undone: In[2] x = 2\n"
+    assert says(sandbox, "print(x)") == "1"
+
+
+def test_undo_beyond_what_is_kept_changes_nothing(opened: Opening) -> None:
+    sandbox = opened(history_cells=2)
+    for value in range(12):
+        sandbox.execute(f"x = {value}")
+        time.sleep(0.02)
+    while True:
+        try:
+            sandbox.undo(1)
+        except TravelError:
+            break
+    assert int(says(sandbox, "print(x)")) >= 0
+
+
+def test_a_folded_cell_is_not_there_any_more(opened: Opening) -> None:
+    sandbox = opened(history_cells=1)
+    for value in range(12):
+        sandbox.execute(f"x = {value}")
+        time.sleep(0.03)
+    error = sandbox.execute("%restore 2").error
+    assert error is not None
+    assert "no kept cell '2'" in error.evalue
+    assert says(sandbox, "print(x)") == "11"
+
+
+def test_a_state_that_a_cell_asked_for_is_not_folded_away_meanwhile(opened: Opening) -> None:
+    sandbox = opened(history_cells=1)
+    for value in range(3):
+        sandbox.execute(f"x = {value}")
+    result = sandbox.execute("%restore 1\nimport time; time.sleep(0.5)")
+    assert result.success
+    assert says(sandbox, "print(x)") == "0"
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "a/b", "x" * 65, "..", "a\\b"])
+def test_a_name_that_is_a_path_is_refused(sandbox: BaseSandbox, name: str) -> None:
+    error = sandbox.execute(f"%checkpoint {name}").error
+    assert error is not None
+    assert "was not used" in error.evalue
+    with pytest.raises(TravelError):
+        sandbox.checkpoint(name)
+
+
+def test_two_names_of_one_state_are_both_listed(sandbox: BaseSandbox) -> None:
+    sandbox.execute("x = 1")
+    sandbox.checkpoint("one")
+    sandbox.checkpoint("two")
+    assert [c.name for c in sandbox.checkpoints() if c.cell == 1] == ["one", "two"]
+
+
+def test_names_survive_the_end(opened: Opening) -> None:
+    first = opened()
+    first.execute("x = 1")
+    first.checkpoint("one")
+    first.execute("x = 2")
+    first.close()
+    again = opened()
+    again.restore("one")
+    assert says(again, "print(x)") == "1"
+
+
+def test_an_undo_survives_the_end(opened: Opening) -> None:
+    first = opened()
+    first.execute("x = 1")
+    first.execute("x = 2")
+    first.undo()
+    first.close()
+    assert says(opened(), "print(x)") == "1"
+
+
+def test_a_resumed_session_says_after_which_cell(opened: Opening) -> None:
+    first = opened()
+    first.execute("x = 1")
+    first.close()
+    again = opened()
+    assert "as they were after In[1] (x = 1)" in again.execute("1").stderr
+    assert again.execute("1").stderr == ""
+
+
+def test_a_restart_begins_clean(opened: Opening) -> None:
+    first = opened()
+    first.execute("x = 1")
+    first.close()
+    error = opened(Resume.CRASH).execute("x").error
+    assert error is not None
+    assert error.ename == "NameError"
+
+
+def test_two_sandboxes_of_one_process_do_not_share_a_history(opened: Opening) -> None:
+    first, second = opened(), opened()
+    first.execute("x = 'first'")
+    assert "Another process has this session open" in second.execute("x = 'second'").stderr
+    second.execute(TRAP)
+    assert says(second, "print(x)") == "second"
+    second.close()
+    first.close()
+    assert says(opened(), "print(x)") == "first"
+
+
+def test_closing_writes_what_the_writer_is_behind_with(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = commits.write
+
+    def slow(*args: object) -> None:
+        time.sleep(0.05)
+        write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commits, "write", slow)
+    first = opened()
+    for value in range(20):
+        first.execute(f"x = {value}")
+    first.close()
+    assert says(opened(), "print(x)") == "19"
+
+
+def test_closing_waits_as_long_as_the_disk_takes(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = commits.write
+
+    def slow(*args: object) -> None:
+        time.sleep(0.3)
+        write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(commits, "write", slow)
+    monkeypatch.setattr(sandbox_file, "_JOIN_SECONDS", 0.05)
+    first = opened()
+    for value in range(4):
+        first.execute(f"x = {value}")
+    first.close()
+    assert says(opened(), "print(x)") == "3"
+
+
+def test_quick_cells_do_not_pile_up(opened: Opening) -> None:
+    sandbox = opened(history_cells=5)
+    for value in range(100):
+        sandbox.execute(f"x = {value}")
+    deadline = time.monotonic() + 30
+    while len(sandbox.checkpoints()) > 12 and time.monotonic() < deadline:
+        sandbox.execute("x = 100")
+        time.sleep(0.2)
+    assert len(sandbox.checkpoints()) <= 12
+
+
+def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
+    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.execute("x = 1; y = 1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "gather", _no_memory)
+        result = sandbox.execute("x = 2")
+    assert result.success
+    assert "In[2] (x = 2) could not be kept" in result.stderr
+    assert sandbox.execute("y = 2").stderr == ""
+    sandbox.execute(TRAP)
+    assert says(sandbox, "print(x, y)") == "2 2"
+
+
+def _no_memory(*args: object) -> bytes:
+    raise MemoryError
+
+
+def test_a_claim_is_one_holders(tmp_path: Path) -> None:
+    first, second = Claim(tmp_path), Claim(tmp_path)
+    assert first.take()
+    assert not second.take()
+    first.give_back()
+    assert second.take()
+    second.give_back()
+
+
+def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
+    first = Claim(tmp_path)
+    first.take()
+    first.give_back()
+    ended = Claim(tmp_path)
+    ended.take()
+    assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
+        False,
+        False,
+        True,
+    )
+    ended._lock.release()  # as the system does when the process is killed
+    later = Claim(tmp_path)
+    later.take()
+    assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
+        True,
+        True,
+        False,
+    )
+    later.give_back()
+
+
+def test_a_claim_that_is_not_held_wants_nothing(tmp_path: Path) -> None:
+    first, second = Claim(tmp_path), Claim(tmp_path)
+    first.take()
+    second.take()
+    second.give_back()
+    assert not any(second.wants(resume) for resume in Resume)
+    assert (tmp_path / "alive").exists()
+    first.give_back()
+
+
+def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:
+    for value in range(6):
+        sandbox.execute(f"x = {value}")
+    failed: list[Exception] = []
+
+    def travel() -> None:
+        for _ in range(5):
+            try:
+                sandbox.undo(1)
+                sandbox.redo()
+            except TravelError:
+                pass
+            except Exception as problem:
+                failed.append(problem)
+
+    threads = [threading.Thread(target=travel) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert says(sandbox, "print(x in range(6))") == "True"
+
+
+def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
+    sandbox: BaseSandbox,
+) -> None:
+    for value in range(1, 6):
+        sandbox.execute(f"x = {value}")
+    time.sleep(0.3)
+    file = sandbox.workspace / ".wasm_kernel" / "history" / "0000000004.commit"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert sandbox.execute(TRAP).error is not None
+    told = sandbox.execute("print(x)")
+    assert told.stdout == "2\n"
+    assert told.stderr.count("can't be read any more") == 1
+    assert "In[3] (x = 3)" in told.stderr
+    sandbox.execute("x = 'on'")
+    assert sandbox.undo().cells == ("x = 'on'",)
+
+
+def test_a_cap_that_leaves_few_cells_to_undo_is_told_once(opened: Opening) -> None:
+    sandbox = opened(history_bytes=64 << 20)
+    told = ""
+    for number in range(6):
+        result = sandbox.execute(f"b = bytes([{number}]) * (12 << 20)")
+        time.sleep(0.3)
+        told += result.stderr
+    told += sandbox.execute("%checkpoints").stderr
+    assert told.count("take more room on disk than history_bytes allows") == 1
+    assert "can be undone" in told
+    assert says(sandbox, "print(len(b), b[0])") == f"{12 << 20} 5"

@@ -1,0 +1,151 @@
+"""What cells ask of the history, several wishes in one cell, and cells that nobody counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.errors import TravelError
+from wasm_kernel.sandbox.history.claim import Resume
+
+
+@pytest.fixture
+def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
+    """A session whose cells set x to 1, 2 and 3."""
+    with create_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as made:
+        for value in (1, 2, 3):
+            assert made.execute(f"x = {value}").success
+        yield made
+
+
+def x(sandbox: BaseSandbox) -> str:
+    result = sandbox.execute("print(x)", silent=True)
+    return result.stdout.strip()
+
+
+def test_two_undos_in_one_cell_take_back_two_cells(sandbox: BaseSandbox) -> None:
+    told = sandbox.execute("%undo\n%undo").stdout
+    assert told == "Undone: In[3] x = 3\nUndone: In[2] x = 2\n"
+    assert x(sandbox) == "1"
+
+
+def test_an_undo_and_a_redo_in_one_cell_leave_all_as_it_was(sandbox: BaseSandbox) -> None:
+    assert sandbox.execute("%undo 2\n%redo").success
+    assert x(sandbox) == "3"
+
+
+def test_a_checkpoint_before_an_undo_names_what_is_left(sandbox: BaseSandbox) -> None:
+    sandbox.execute("y = 'here'\n%checkpoint far\n%undo 2")
+    assert x(sandbox) == "1"
+    sandbox.restore("far")
+    assert sandbox.execute("print(x, y)").stdout == "3 here\n"
+
+
+def test_a_checkpoint_after_an_undo_names_where_it_leads(sandbox: BaseSandbox) -> None:
+    sandbox.execute("%undo 2\n%checkpoint back")
+    sandbox.execute("x = 99")
+    sandbox.restore("back")
+    assert x(sandbox) == "1"
+
+
+def test_each_name_of_one_cell_is_given(sandbox: BaseSandbox) -> None:
+    sandbox.execute("%checkpoint one\n%checkpoint two")
+    assert {c.name for c in sandbox.checkpoints() if c.here} == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    "code", ["%undo 99", "%checkpoints", "%history_tree", "%checkpoint a", "%restore nowhere"]
+)
+def test_a_cell_that_only_asks_is_not_one_to_undo(sandbox: BaseSandbox, code: str) -> None:
+    sandbox.execute(code)
+    assert sandbox.execute("%undo").stdout == "Undone: In[3] x = 3\n"
+    assert x(sandbox) == "2"
+
+
+def test_a_silent_cell_goes_with_the_cell_before(sandbox: BaseSandbox) -> None:
+    sandbox.execute("z = 1", silent=True)
+    sandbox.execute("z = 2", store_history=False)
+    assert sandbox.undo().cells == ("x = 3",)
+    assert sandbox.execute("print('z' in globals())").stdout == "False\n"
+
+
+def test_a_silent_cell_between_two_stays_with_the_first(sandbox: BaseSandbox) -> None:
+    sandbox.execute("z = 1", silent=True)
+    sandbox.execute("x = 4")
+    assert sandbox.undo().cells == ("x = 4",)
+    assert sandbox.execute("print(z)").stdout == "1\n"
+
+
+def test_a_redo_waits_while_cells_only_ask(sandbox: BaseSandbox) -> None:
+    sandbox.undo(2)
+    sandbox.execute("%checkpoints")
+    sandbox.execute("%undo 99")
+    assert sandbox.redo().cells == ("x = 2", "x = 3")
+    assert x(sandbox) == "3"
+
+
+def test_a_redo_is_possible_in_another_process(sandbox: BaseSandbox) -> None:
+    sandbox.undo()
+    sandbox.undo()
+    sandbox.close()
+    with create_sandbox(workspace=sandbox.workspace, resume=Resume.ALWAYS) as again:
+        assert again.redo().cells == ("x = 2",)
+        assert again.redo().cells == ("x = 3",)
+        assert x(again) == "3"
+
+
+def test_a_redo_after_a_cell_is_refused_in_another_process(sandbox: BaseSandbox) -> None:
+    sandbox.undo()
+    sandbox.execute("x = 5")
+    sandbox.close()
+    with (
+        create_sandbox(workspace=sandbox.workspace, resume=Resume.ALWAYS) as again,
+        pytest.raises(TravelError, match="nothing to redo"),
+    ):
+        again.redo()
+
+
+BREAKING = {
+    "run_code": "type(get_ipython()).run_code = lambda *a, **k: 1 / 0",
+    "run_cell": "type(get_ipython()).run_cell = None",
+    "transformers": "get_ipython().input_transformers_cleanup[:] = [lambda lines: 1 / 0]",
+    "traitlets": "import traitlets; traitlets.HasTraits.__getattribute__ = None",
+}
+
+
+@pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
+def test_an_undo_works_where_ipython_does_not(sandbox: BaseSandbox, code: str) -> None:
+    sandbox.execute(code)
+    asked = sandbox.execute("%undo")
+    assert asked.success, asked.error
+    assert "Undone: In[4]" in asked.stdout
+    assert sandbox.execute("print(x)").stdout == "3\n"
+
+
+def test_a_crash_of_the_asking_cell_is_no_reason_to_do_more(sandbox: BaseSandbox) -> None:
+    sandbox.execute(
+        "get_ipython().events.register('pre_run_cell', lambda *a: __import__('os')._exit(4))"
+    )
+    result = sandbox.execute("x = 9\n%undo")
+    assert result.error is not None
+    assert result.error.ename == "GuestExited"
+    assert "Undone" in sandbox.execute("%undo").stdout
+    assert x(sandbox) == "3"
+
+
+def test_the_tree_shows_branches(sandbox: BaseSandbox) -> None:
+    sandbox.undo(2)
+    sandbox.execute("x = 'branch'")
+    [shown] = sandbox.execute("%history_tree").outputs
+    text = shown.data["text/plain"]
+    assert "├─● In[2]" in text
+    assert "│ ● In[3]" in text
+    assert "<ul><li>In[2]" in shown.data["text/html"]
+
+
+def test_states_know_what_they_stand_on(sandbox: BaseSandbox) -> None:
+    by_cell = {state.cell: state for state in sandbox.checkpoints()}
+    assert by_cell[2].parent == by_cell[1].id

@@ -1,0 +1,337 @@
+"""Comms with a real guest: widgets' callbacks as turns, and what journeys in memory do to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.sandbox.listener import Silence
+from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
+from wasm_kernel.sandbox.widgets.inbox import Offer
+
+SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0\n"
+OBSERVED = SLIDER + "def f(c):\n    global x\n    x = c.new\n    print('now', x)\n"
+OBSERVED += "s.observe(f, 'value')"
+PARENT = {"msg_id": "m7", "msg_type": "comm_msg"}
+SECONDS = 30
+
+
+class Page(Silence):
+    """A front end's page that remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.said: list[CommMessage] = []
+        self.heard: list[frames.Output] = []
+
+    def emit(self, output: frames.Output) -> None:
+        self.heard.append(output)
+
+    def comm(self, message: CommMessage) -> None:
+        self.said.append(message)
+
+    def kinds(self, comm_id: str) -> list[str]:
+        return [message.kind for message in self.said if message.comm_id == comm_id]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.heard if isinstance(part, frames.Stream))
+
+    @property
+    def errors(self) -> list[str]:
+        return [part.ename for part in self.heard if isinstance(part, frames.Error)]
+
+
+class Notebook:
+    """A sandbox, and a page that talks to it."""
+
+    def __init__(self, sandbox: BaseSandbox) -> None:
+        self.sandbox = sandbox
+        self.page = Page()
+
+    def run(self, code: str) -> str:
+        result = self.sandbox.execute(code, listener=self.page, parent=PARENT)
+        assert result.success, result.error
+        return result.stdout.strip()
+
+    def say(self, kind: str, comm_id: str, data: Any = None, **fields: Any) -> Page:
+        page = Page()
+        message = CommMessage(kind, comm_id, data or {}, **fields)
+        self.sandbox.comm(message, parent=PARENT, listener=page).result(SECONDS)
+        return page
+
+    def move(self, value: int, comm_id: str = "s1") -> Page:
+        state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+        return self.say("msg", comm_id, state)
+
+
+@pytest.fixture
+def notebook(sandbox: BaseSandbox) -> Notebook:
+    return Notebook(sandbox)
+
+
+@pytest.fixture
+def brief(warm: None, tmp_path: Path) -> Iterator[Notebook]:
+    """Callbacks have a second, and half of one to end by themselves."""
+    policy = ExecutionPolicy(comm_seconds=1.0, grace_seconds=0.5, comm_count=500)
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
+        yield Notebook(made)
+
+
+def test_a_slider_that_is_moved_calls_back(notebook: Notebook) -> None:
+    notebook.run(OBSERVED)
+    page = notebook.move(7)
+    assert page.text == "now 7\n"
+    assert [message.data["method"] for message in page.said] == ["echo_update"]
+    assert notebook.run("print(x, s.value)") == "7 7"
+
+
+def test_ipywidgets_is_at_hand_and_not_imported(notebook: Notebook) -> None:
+    asked = "import sys; print('ipywidgets' in sys.modules, len(get_ipython().kernel.comm_manager"
+    assert notebook.run(f"{asked}.targets))") == "False 0"
+    begun = time.monotonic()
+    notebook.run("from ipywidgets.widgets import widget_int; import ipywidgets")
+    assert time.monotonic() - begun < 2
+    assert notebook.run(f"{asked}.targets))") == "True 2"
+
+
+def test_a_callback_fails_like_a_cell(notebook: Notebook) -> None:
+    notebook.run(SLIDER + "s.observe(lambda c: 1 / 0, 'value')")
+    assert notebook.move(7).errors == ["ZeroDivisionError"]
+    assert notebook.run("print(s.value)") == "7"
+
+
+def test_a_message_to_nobody_is_dropped_and_an_opening_is_answered(notebook: Notebook) -> None:
+    assert not notebook.move(7, "nobody").said
+    opened = notebook.say("open", "c1", target_name="jupyter.widget.control")
+    assert opened.said == [CommMessage("close", "c1")]
+
+
+def test_all_states_can_be_asked_for(notebook: Notebook) -> None:
+    notebook.run(SLIDER)
+    control = {"target_name": "jupyter.widget.control", "metadata": {"version": "1.0.0"}}
+    assert not notebook.say("open", "c1", **control).said
+    page = notebook.say("msg", "c1", {"method": "request_states"})
+    assert page.said[0].data["states"]["s1"]["state"]["value"] == 3
+    notebook.say("close", "c1")
+    assert "c1" not in notebook.sandbox.comms().result(SECONDS)
+
+
+def test_a_figure_of_a_callback_is_shown(notebook: Notebook) -> None:
+    notebook.run(
+        "import ipywidgets as w, matplotlib.pyplot as plt\n"
+        "@w.interact(n=w.IntSlider(value=1, model_id='n1'))\ndef draw(n): plt.plot(range(n))"
+    )
+    shown = [part for part in notebook.move(4, "n1").heard if isinstance(part, frames.Display)]
+    assert [list(part.data) for part in shown] == [["text/plain", "image/png"]]
+
+
+@pytest.mark.parametrize("name", ["tqdm.auto", "tqdm.notebook", "tqdm.autonotebook"])
+def test_progress_bars_are_widgets(notebook: Notebook, name: str) -> None:
+    notebook.run(f"from {name} import tqdm\nfor _ in tqdm(range(3)): pass")
+    models = [m.data["state"]["_model_name"] for m in notebook.page.said if m.kind == "open"]
+    assert "FloatProgressModel" in models
+
+
+def test_a_file_is_uploaded_and_an_image_shown(notebook: Notebook) -> None:
+    notebook.run("import ipywidgets as w; u = w.FileUpload(model_id='u1')")
+    facts = {"name": "a.bin", "type": "", "size": 3_000_000, "last_modified": 0}
+    data = bytes(range(256)) * 12_000
+    state = {"value": [facts]}
+    paths = [["value", 0, "content"]]
+    upload = {"method": "update", "state": state, "buffer_paths": paths}
+    notebook.say("msg", "u1", upload, buffers=(data,))
+    assert notebook.run("print(len(u.value[0].content), sum(u.value[0].content))") == (
+        f"{len(data)} {sum(data)}"
+    )
+    notebook.run("i = w.Image(value=bytes(u.value[0].content))")
+    assert notebook.page.said[-1].buffers == (data,)
+
+
+def test_a_file_that_is_too_large_is_refused_in_words(notebook: Notebook) -> None:
+    notebook.run(SLIDER)
+    page = notebook.say("msg", "s1", {"method": "update"}, buffers=(bytes(60 << 20),))
+    assert "50 MB" in page.text
+    assert notebook.run("print(s.value)") == "3"
+
+
+def test_what_json_lacks_is_refused_in_words(notebook: Notebook) -> None:
+    notebook.run(SLIDER)
+    assert "can't be delivered" in notebook.say("msg", "s1", {"x": float("nan")}).text
+
+
+class Counting:
+    """The sender of an offer."""
+
+    def __init__(self) -> None:
+        self.served = 0
+
+    def began(self) -> None:
+        """Not counted."""
+
+    def ended(self) -> None:
+        self.served += 1
+
+
+def test_a_cell_that_awaits_takes_what_comes_meanwhile(notebook: Notebook) -> None:
+    notebook.run(OBSERVED + "\nimport asyncio")
+    cell = notebook.sandbox.submit(
+        "while x < 7: await asyncio.sleep(0.01)\nprint('ends')",
+        listener=notebook.page,
+        parent=PARENT,
+    )
+    state = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
+    page, sender = Page(), Counting()
+    offer = Offer(CommMessage("msg", "s1", state), PARENT, page, sender)
+    notebook.sandbox.offer(offer)
+    result = cell.result(SECONDS)
+    assert (result.stdout, page.text) == ("now 7\nends\n", "now 7\n")
+    assert (sender.served, offer.withdraw()) == (1, False)
+    assert notebook.page.text == "ends\n"
+
+
+def test_an_await_for_a_widget_can_be_interrupted(notebook: Notebook) -> None:
+    notebook.run(SLIDER + "import asyncio")
+    cell = notebook.sandbox.submit("await asyncio.Future()", listener=notebook.page, parent=PARENT)
+    time.sleep(0.5)
+    assert not cell.done()
+    notebook.sandbox.interrupt()
+    error = cell.result(SECONDS).error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+
+
+# -- limits
+
+
+def test_a_callback_without_an_end_is_interrupted(brief: Notebook) -> None:
+    brief.run(SLIDER + "def spin(c):\n    while True: pass\ns.observe(spin, 'value')")
+    begun = time.monotonic()
+    page = brief.move(7)
+    assert time.monotonic() - begun < 5
+    assert page.errors == ["KeyboardInterrupt"]
+    assert "comm_seconds" in page.text
+    assert brief.run("print(s.value)") == "7"
+
+
+def test_a_callback_that_does_not_let_itself_be_interrupted_is_stopped(brief: Notebook) -> None:
+    body = "    while True:\n        try:\n            while True: pass\n"
+    body += "        except BaseException: pass\n"
+    brief.run(SLIDER + f"def spin(c):\n{body}s.observe(spin, 'value')")
+    page = brief.move(7)
+    assert page.errors == ["Interrupted"]
+    assert "callback" in page.text
+    assert brief.run("print(s.value)") == "3"
+    assert page.said[-1].data["state"]["value"] == 3
+
+
+def test_an_interrupt_reaches_a_callback(notebook: Notebook) -> None:
+    notebook.run(SLIDER + "def spin(c):\n    while True: pass\ns.observe(spin, 'value')")
+    page = Page()
+    state = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
+    future = notebook.sandbox.comm(CommMessage("msg", "s1", state), listener=page)
+    while not page.said:
+        time.sleep(0.01)
+    assert notebook.sandbox.interrupt()
+    future.result(SECONDS)
+    assert page.errors == ["KeyboardInterrupt"]
+    assert "comm_seconds" not in page.text
+
+
+def test_a_flood_of_messages_is_cut_with_one_notice(brief: Notebook) -> None:
+    brief.run(SLIDER)
+    before = len(brief.page.said)
+    brief.run("for i in range(2000): s.value = i % 100")
+    assert len(brief.page.said) - before == 500
+    assert brief.page.text.count("comm_count") == 1
+
+
+# -- journeys in memory
+
+
+def test_what_a_callback_changed_survives_a_crash_of_the_next_cell(notebook: Notebook) -> None:
+    notebook.run(OBSERVED)
+    notebook.move(7)
+    assert not notebook.sandbox.execute("import os; os._exit(1)").success
+    assert notebook.run("print(x, s.value)") == "7 7"
+
+
+def test_what_a_callback_changed_is_taken_back_with_the_cell_before(notebook: Notebook) -> None:
+    notebook.run(OBSERVED)
+    notebook.run("y = 1")
+    for value in range(5):
+        notebook.move(value)
+    notebook.run("%undo")
+    assert notebook.page.said[-1].data["state"]["value"] == 3
+    assert notebook.move(9).text == "now 9\n"
+    assert notebook.run("%redo") == "Done again: In[2] y = 1"
+    assert notebook.run("print(x, s.value)") == "4 4"
+    notebook.run("%undo 2")
+    assert notebook.run("print(x, 'y' in dir(), s.value)") == "0 False 3"
+
+
+def test_many_callbacks_take_no_cell_out_of_the_history(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(history_cells=3)
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
+        notebook = Notebook(made)
+        notebook.run(OBSERVED)
+        notebook.run("y = 1")
+        for value in range(40):
+            notebook.move(value)
+        notebook.run("z = 1")
+        time.sleep(0.5)  # for what is folded in a pause
+        notebook.run("%undo 2")
+        assert notebook.run("print(x, 'y' in dir(), 'z' in dir())") == "0 False False"
+
+
+def test_after_an_undo_the_page_shows_what_the_guest_believes(notebook: Notebook) -> None:
+    notebook.run(SLIDER)
+    notebook.run("s.value = 8; t = w.IntText(model_id='t1')")
+    notebook.page.said.clear()
+    notebook.run("%undo")
+    assert notebook.page.kinds("t1") == ["close"]
+    [update] = [m for m in notebook.page.said if m.comm_id == "s1"]
+    assert update.data["state"]["value"] == 3
+    assert "t1" not in notebook.sandbox.comms().result(SECONDS)
+    assert not notebook.move(1, "t1").said
+
+
+def test_a_widget_whose_closing_is_undone_is_opened_again(notebook: Notebook) -> None:
+    notebook.run(OBSERVED)
+    notebook.run("s.close()")
+    assert notebook.page.kinds("s1") == ["open", "close"]
+    notebook.run("%undo")
+    assert notebook.page.kinds("s1") == ["open", "close", "open"]
+    assert notebook.move(6).text == "now 6\n"
+
+
+def test_after_a_crash_widgets_that_were_never_kept_are_closed(notebook: Notebook) -> None:
+    notebook.run("import ipywidgets as w")
+    made = "t = w.IntText(model_id='t1'); import os; os._exit(1)"
+    assert not notebook.sandbox.execute(made, listener=notebook.page).success
+    assert notebook.page.kinds("t1") == ["open", "close"]
+
+
+def test_a_resumed_session_goes_on_with_its_widgets(warm: None, tmp_path: Path) -> None:
+    with create_sandbox(workspace=tmp_path / "app") as first:
+        Notebook(first).run(OBSERVED)
+    with create_sandbox(workspace=tmp_path / "app", resume=Resume.ALWAYS) as second:
+        notebook = Notebook(second)
+        assert second.comms().result(SECONDS)["s1"] == "jupyter.widget"
+        assert notebook.move(5).text == "now 5\n"
+        assert not notebook.page.said
+
+
+def test_the_travels_of_an_owner_are_told_with_the_next_message(notebook: Notebook) -> None:
+    notebook.run(SLIDER)
+    notebook.run("t = w.IntText(model_id='t1')")
+    notebook.sandbox.undo()
+    notebook.run("pass")
+    assert notebook.page.kinds("t1") == ["open", "close"]

@@ -1,0 +1,129 @@
+"""What a cell did to the files of the workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.files.quota import Key, key_of
+from wasm_kernel.engine.folders import walk
+from wasm_kernel.record import record
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+@record
+class Comparison:
+    """The workspace before a cell and after it, by paths relative to it.
+
+    Files and links count, folders don't. With "there" meaning that a file has this path, not that
+    it is the same file:
+
+    Attributes:
+        created: Those that are there and were not.
+        modified: Those that are there and hold something else than before: they were written to or
+            cut, also through another name and also to the same content, or another file has their
+            path. Of `created`, those that are not empty; links are not.
+        deleted: Those that were there and are not.
+    """
+
+    created: frozenset[str] = _NOTHING
+    modified: frozenset[str] = _NOTHING
+    deleted: frozenset[str] = _NOTHING
+
+
+class Changes:
+    """The paths that the guest's calls touch, and what stood there before the cell.
+
+    Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
+    guest's thread uses it.
+
+    Args:
+        root: The workspace.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._before: dict[str, Key | None] = {}
+        self._written: set[Key] = set()
+        self._new: set[Key] = set()
+        self._linked: set[Key] = set()
+
+    def clear(self) -> None:
+        """A new cell begins; files with several names are remembered, as they may be open still."""
+        self._before, self._written, self._new = {}, set(), set()
+
+    def touch(self, path: str | None, before: Key | None) -> None:
+        """A path is about to get another file or none; `before` is the one it has, if any.
+
+        A path of None lies outside of the workspace.
+        """
+        if path is not None:
+            self._before.setdefault(path, before)
+
+    def made(self, path: str | None, key: Key) -> None:
+        """A path that had no file has a new one."""
+        self.touch(path, None)
+        self._new.add(key)
+
+    def wrote(self, path: str | None, key: Key) -> None:
+        """A file's content changed; its path is None where it has none in the workspace."""
+        self._written.add(key)
+        self.touch(path, key)
+
+    def linked(self, key: Key) -> None:
+        """A file has more than one name."""
+        self._linked.add(key)
+
+    @property
+    def any(self) -> bool:
+        """Whether a path was touched at all."""
+        return bool(self._before)
+
+    def compare(self) -> Comparison:
+        """What the cell came to, up to now."""
+        created, modified, deleted = set(), set(), set()
+        for path, before in self._all():
+            now = self._status(path)
+            if now is not None and now.st_nlink > 1:
+                self._linked.add(key_of(now))
+            if now is None:
+                if before is not None:
+                    deleted.add(path)
+            elif before is None:
+                created.add(path)
+                if stat.S_ISREG(now.st_mode) and now.st_size:
+                    modified.add(path)
+            elif key_of(now) != before or before in self._written or before in self._new:
+                modified.add(path)
+        return Comparison(frozenset(created), frozenset(modified), frozenset(deleted))
+
+    def _status(self, path: str) -> os.stat_result | None:
+        """The file or link at a path; None for a folder or nothing."""
+        try:
+            found = os.lstat(f"{self._root}/{path}")
+        except (OSError, ValueError):
+            return None
+        return None if stat.S_ISDIR(found.st_mode) else found
+
+    def _all(self) -> Iterator[tuple[str, Key | None]]:
+        """The paths that were touched, and the further names of files that were written to."""
+        yield from self._before.items()
+        written = self._written & self._linked
+        if written:
+            with contextlib.suppress(OSError):
+                yield from self._names_of(written)
+
+    def _names_of(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
+        with walk.opened(self._root) as top:
+            for entry in walk.entries(top, hidden=is_hidden):
+                path = "/".join([*entry.way, entry.name])
+                if entry.is_folder or path in self._before:
+                    continue
+                key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+                if key in keys:
+                    yield path, key

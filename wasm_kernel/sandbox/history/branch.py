@@ -1,0 +1,64 @@
+"""Branching a workspace off: another folder gets a session's files and the history of its memory.
+
+Nothing of the guest's memory is copied: both histories have the same files of commits, which are
+never written again. Files of the workspace are cloned where the file system can, and copied
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wasm_kernel.engine.memory.history import History
+from wasm_kernel.errors import ForkError
+from wasm_kernel.record import record
+from wasm_kernel.sandbox.history import told
+from wasm_kernel.sandbox.history.claim import leave_fork
+from wasm_kernel.sandbox.history.copying import copy_earlier, copy_files, discard, names_in
+from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.history.timeline import Timeline
+
+
+@record
+class Branch:
+    """What was branched off.
+
+    Attributes:
+        history: The history of its memory.
+        left_out: Files that could not be copied, by path, and why.
+    """
+
+    history: History
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def branch(timeline: Timeline, workspace: Path, other: Path, *, reseed: bool) -> Branch:
+    """Give an empty workspace what a session has, as it is after the session's last commit.
+
+    Args:
+        timeline: The session's history; settled.
+        workspace: The session's workspace.
+        other: The new one.
+        reseed: Whether the guest there is to draw other random numbers.
+
+    Raises:
+        ForkError: it can't be made, and nothing of it is left.
+    """
+    try:
+        left_out = copy_files(workspace, other)
+        names = names_in(other, workspace, timeline.inventory())
+        copy_earlier(workspace, other, timeline.history.last, names)
+        history = timeline.history.branch(other / HISTORY, names, reseed=reseed)
+        leave_fork(other / PRIVATE)
+    except OSError as problem:
+        discard(other)
+        raise ForkError(told.why(problem)) from problem
+    except BaseException:
+        discard(other)
+        raise
+    return Branch(history, left_out)

@@ -1,0 +1,123 @@
+"""A fork on paper: all that another process must know to make one from what is on disk.
+
+A kernel's process is confined to its own session's folder. So it says what is to be made, and
+somebody who may write beside that folder makes it, taking every word as a stranger's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from wasm_kernel.engine.folders.content import share
+from wasm_kernel.engine.memory.bookmark import Bookmark
+from wasm_kernel.engine.memory.found import SUFFIX
+from wasm_kernel.engine.memory.origin import Origin
+from wasm_kernel.errors import ForkError
+from wasm_kernel.record import record
+from wasm_kernel.sandbox.history import told
+from wasm_kernel.sandbox.history.claim import leave_fork
+from wasm_kernel.sandbox.history.copying import (
+    OpenThere,
+    copy_earlier,
+    copy_files,
+    discard,
+    names_in,
+    standing_in,
+)
+from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+
+if TYPE_CHECKING:
+    from wasm_kernel.sandbox.history.timeline import Timeline
+
+
+@record
+class Plan:
+    """A fork that is to be made.
+
+    Attributes:
+        mark: Where it stands in its history, and what states there are called.
+        reseed: Whether it draws other random numbers.
+        inventory: The files that were open at any commit.
+    """
+
+    mark: Bookmark
+    reseed: bool
+    inventory: tuple[OpenThere, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        mark = {**self.mark.__dict__, "names": dict(self.mark.names)}
+        files = [[file.written, file.known, file.guest, file.path] for file in self.inventory]
+        return {"mark": mark, "reseed": self.reseed, "inventory": files}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """From a JSON object, whoever wrote it.
+
+        Raises:
+            ForkError: it is no plan.
+        """
+        try:
+            mark = raw["mark"]
+            names = {str(name): int(one) for name, one in mark["names"].items()}
+            undone = tuple(int(one) for one in mark["undone"])
+            where = Bookmark(int(mark["at"]), int(mark["after"]), names, undone)
+            files = []
+            for written, known, guest, path in raw["inventory"]:
+                files.append(OpenThere(str(written), str(known), str(guest), str(path)))
+            return cls(where, bool(raw["reseed"]), tuple(files))
+        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as problem:
+            raise ForkError("the plan of it can't be read") from problem
+
+
+@contextlib.contextmanager
+def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
+    """How a fork is made of what is on disk, while a block lasts in which nothing of it goes.
+
+    Raises:
+        ForkError: not everything is on disk.
+    """
+    history = timeline.history
+    if history.waiting or not history.on_disk:
+        raise ForkError("the variables of this session are not saved to disk")
+    with history.still() as mark:
+        yield Plan(mark, reseed, timeline.inventory())
+
+
+def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:
+    """Make the fork: the session's process waits, and has everything on disk.
+
+    Args:
+        plan: What to make.
+        workspace: The session's workspace.
+        other: The new one, which is empty.
+
+    Returns:
+        Files that could not be copied, by path, and why.
+
+    Raises:
+        ForkError: it can't be made, and nothing of it is left.
+    """
+    try:
+        left_out = copy_files(workspace, other)
+        names = names_in(other, workspace, plan.inventory)
+        copy_earlier(workspace, other, plan.mark.after, names)
+        history = other / HISTORY
+        history.mkdir(mode=0o700)
+        Origin(plan.mark.after, plan.reseed, names).write(history)
+        with standing_in(workspace, HISTORY) as way:
+            for name in way.names():
+                if name.endswith(SUFFIX):
+                    share(way.fd, name, history / name)
+        plan.mark.write(history)
+        leave_fork(other / PRIVATE)
+    except OSError as problem:
+        discard(other)
+        raise ForkError(told.why(problem)) from problem
+    except BaseException:
+        discard(other)
+        raise
+    return left_out
