@@ -8,18 +8,17 @@ is drawn inside it and nowhere else, whatever its styles say.
 from __future__ import annotations
 
 import re
-from hashlib import blake2s
-from html import unescape
 
 import nh3
 
-from wasm_kernel.outputs import elements, shape, terminal
+from wasm_kernel.outputs import elements
 from wasm_kernel.outputs import removals as told
 from wasm_kernel.outputs.attributes import Attributes
+from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_of
 from wasm_kernel.outputs.hints import tell
 from wasm_kernel.outputs.math import clean_math_in
-from wasm_kernel.outputs.removals import Refused, Removals
-from wasm_kernel.outputs.stylesheet import clean_stylesheet
+from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.svg import clean_svg
 
 BOX = "contain: layout paint; position: relative; min-width: min-content; margin: 0"
 """Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
@@ -27,9 +26,6 @@ BOX = "contain: layout paint; position: relative; min-width: min-content; margin
 # What JupyterLab says of the last element of an output, which now stands one level deeper.
 _LAST = "<style>.{scope} > :last-child {{margin-bottom: 0.5em}}</style>"
 
-SCHEMES = {"http", "https", "mailto", "data"}
-# In SVG one style sheet can hold another: what is left of the outer one then is its end alone.
-_STYLE = re.compile(r"<style(?:\s[^>]*)?>(?P<css>.*?)</style>|</style>", re.DOTALL)
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
 _STYLED = re.compile(r"<style|\s(?:style|class)=")
 
@@ -71,28 +67,7 @@ def clean_html(html: str, removals: Removals) -> str:
     return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'
 
 
-def scope_of(document: str) -> str:
-    """The class of the box that a document's content stands in."""
-    return f"wk-{blake2s(document.encode(), digest_size=6).hexdigest()}"
-
-
-def checked(document: str) -> str:
-    """A document that can be parsed in a time that stays in proportion to its size.
-
-    Raises:
-        Refused: it can't be.
-    """
-    if len(document) > shape.LARGEST:
-        raise Refused(f"a document of more than {shape.LARGEST // 2**20} MiB")
-    if len(document) > shape.SMALL and not shape.is_regular(document):
-        raise Refused(f"a document of more than {shape.SMALL // 2**10} KiB with unclosed elements")
-    # a lone surrogate can't be sent; control characters act where HTML is printed
-    return terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
-
-
 def _written_anew(html: str, removals: Removals) -> str:
-    from wasm_kernel.outputs.svg import clean_svg
-
     tell(html, removals)
     cleaner = nh3.Cleaner(
         tags=set(elements.HTML | elements.SVG),
@@ -111,22 +86,3 @@ def _checkbox(element: str, removals: Removals) -> str:
         return element
     removals.add(told.CONTROLS)
     return ""
-
-
-def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = False) -> str:
-    """Well-formed HTML or SVG whose style sheets hold below the class `scope` alone.
-
-    Args:
-        html: As nh3 writes it: no `<` stands in an attribute.
-        scope: The class of the element that the result will stand in.
-        removals: Hears of what was taken out.
-        escaped: Whether the style sheets' text is escaped, as it is in XML.
-    """
-
-    def cleaned(found: re.Match[str]) -> str:
-        if found["css"] is None:
-            return ""
-        css = unescape(found["css"]) if escaped else found["css"]
-        return f"<style>{clean_stylesheet(css, scope, removals)}</style>"
-
-    return _STYLE.sub(cleaned, html)

@@ -12,8 +12,8 @@ import nh3
 
 from wasm_kernel.outputs import elements
 from wasm_kernel.outputs.attributes import Attributes
+from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_of
 from wasm_kernel.outputs.hints import tell
-from wasm_kernel.outputs.html import SCHEMES, checked, clean_styles, scope_of
 from wasm_kernel.outputs.removals import Removals
 
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

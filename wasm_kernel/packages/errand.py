@@ -19,7 +19,7 @@ from packaging.version import Version
 from wasm_kernel.errors import PackageError
 from wasm_kernel.packages import command, resolution
 from wasm_kernel.packages.command import Command
-from wasm_kernel.packages.offer import Fetch
+from wasm_kernel.packages.fetch import Fetch
 from wasm_kernel.packages.resolution import Known, Wanted
 from wasm_kernel.packages.site import Site
 from wasm_kernel.packages.wheel import Wheel, opened

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.packages.command import requirement
-from wasm_kernel.packages.offer import Stopped, Tell
+from wasm_kernel.packages.fetch import Stopped, Tell
 
 BYTES_MOST = 300 * 1024 * 1024
 """The most that one request may fetch, unfinished files among it."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from wasm_kernel.packages.fetch import Fetch
 from wasm_kernel.sandbox.errands import Caller, Errand, switched_off
 from wasm_kernel.sandbox.private import FETCHED, PACKAGES
 from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -15,22 +14,6 @@ _OFF = (
     "%pip is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
     "and be imported from there."
 )
-
-Tell = Callable[[str], None]
-Stopped = Callable[[], bool]
-
-
-class Fetch(Protocol):
-    """Fetches wheels, in this process or outside of its walls."""
-
-    def __call__(
-        self, wishes: Sequence[str], folder: Path, *, pre: bool, tell: Tell, stopped: Stopped
-    ) -> None:
-        """Put a universal wheel for each wish, such as `rich>=13`, into the empty `folder`.
-
-        Raises:
-            PackageError: one is not there or can't be reached, or `stopped` said so; in words.
-        """
 
 
 def offer_pip(sandbox: BaseSandbox, fetch: Fetch | None = None) -> None:

@@ -15,7 +15,7 @@ from wasm_kernel.confinement.porter import Duty, Porter, PorterError, Stopped, T
 from wasm_kernel.errors import PackageError
 
 if TYPE_CHECKING:
-    from wasm_kernel.packages.offer import Fetch
+    from wasm_kernel.packages.fetch import Fetch
 
 DUTY = "fetch packages"
 _WISHES_MOST = 100

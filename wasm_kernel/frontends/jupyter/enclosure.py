@@ -27,7 +27,7 @@ from wasm_kernel.sandbox.environment import runtimes_folder
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
-    from wasm_kernel.packages.offer import Fetch
+    from wasm_kernel.packages.fetch import Fetch
     from wasm_kernel.sandbox.python import Builder
     from wasm_kernel.sessions.founding import Founding
     from wasm_kernel.sessions.session import Session
