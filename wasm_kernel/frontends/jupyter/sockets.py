@@ -49,6 +49,44 @@ class Publisher(IOPubThread):
             self._heard.set_result(None)
 
 
+class Beat(Heartbeat):
+    """The heartbeat's thread, which binds its own socket; `start` returns when it listens."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._listens: Future[None] = Future()
+        super().__init__(
+            zmq.Context(),  # a context of its own, which nothing else can hold up
+            (connection.transport, connection.ip, connection.hb_port),
+            curve_publickey=connection.curve_publickey,
+            curve_secretkey=connection.curve_secretkey,
+        )
+
+    def start(self) -> None:
+        """Listen and answer.
+
+        Raises:
+            ListenError: the address can't be listened on.
+        """
+        super().start()
+        try:
+            self._listens.result()
+        except zmq.ZMQError as problem:
+            raise _cant_listen("heartbeat", problem) from problem
+
+    def run(self) -> None:
+        """What the thread does."""
+        try:
+            super().run()
+        except Exception as problem:
+            if self._listens.done():
+                raise
+            self._listens.set_exception(problem)  # `start` tells
+
+    def _bind_socket(self) -> None:
+        super()._bind_socket()
+        self._listens.set_result(None)
+
+
 class KernelSockets:
     """All sockets of one kernel. Made, opened and closed by the main thread."""
 
@@ -67,10 +105,15 @@ class KernelSockets:
         self.iopub_thread.start()
         self.iopub = self.iopub_thread.background_socket
         self.control_thread = ControlThread(daemon=True)
-        self._heartbeat = self._beating()
+        self._heartbeat = Beat(connection)
+        connection.hb_port = self._heartbeat.port
 
     def start(self) -> None:
-        """Answer on the control and heartbeat channels; the kernel listens already."""
+        """Answer on the control and heartbeat channels; from here on nothing more is bound.
+
+        Raises:
+            ListenError: the heartbeat's address can't be listened on.
+        """
         self.control_thread.start()
         self._heartbeat.start()
 
@@ -87,19 +130,6 @@ class KernelSockets:
             socket.close()
         self._context.term()
 
-    def _beating(self) -> Heartbeat:
-        # a context of its own, which nothing else can hold up
-        connection = self._connection
-        address = (connection.transport, connection.ip, connection.hb_port)
-        heartbeat = Heartbeat(
-            zmq.Context(),
-            address,
-            curve_publickey=connection.curve_publickey,
-            curve_secretkey=connection.curve_secretkey,
-        )
-        connection.hb_port = heartbeat.port
-        return heartbeat
-
     def _bound(self, kind: int, channel: str) -> zmq.Socket[Any]:
         socket: zmq.Socket[Any] = self._context.socket(kind)
         socket.linger = LINGER
@@ -112,10 +142,7 @@ class KernelSockets:
         try:
             port = self._bind(socket, getattr(self._connection, name))
         except zmq.ZMQError as problem:
-            raise ListenError(
-                f"The kernel can't listen on its {channel} channel: {problem}. No cell can reach "
-                "it, so it was not started. Start it again, or choose another address."
-            ) from problem
+            raise _cant_listen(channel, problem) from problem
         setattr(self._connection, name, port)
         return socket
 
@@ -129,6 +156,13 @@ class KernelSockets:
             socket.bind(f"tcp://{ip}:{port}")
             return port
         return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
+
+
+def _cant_listen(channel: str, problem: zmq.ZMQError) -> ListenError:
+    return ListenError(
+        f"The kernel can't listen on its {channel} channel: {problem}. No cell can reach "
+        "it, so it was not started. Start it again, or choose another address."
+    )
 
 
 def _free_number(stem: str) -> int:
