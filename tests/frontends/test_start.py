@@ -31,7 +31,7 @@ def test_nothing_heavy_is_imported_before_the_settings_are_read() -> None:
 def test_all_channels_listen_before_new_sockets_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    its_own = Heartbeat._try_bind_socket
+    its_own: Any = Heartbeat._try_bind_socket
 
     def slowly(heartbeat: Any) -> Any:
         time.sleep(0.3)
