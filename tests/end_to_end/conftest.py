@@ -1,4 +1,4 @@
-"""A kernelspec as the wheel installs it, but for this interpreter and this checkout."""
+"""The wheel's kernelspec, for this interpreter and this checkout, and kernels that it starts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.real_kernel import RealKernel
+
+Starting = Callable[..., RealKernel]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,3 +32,23 @@ def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         patch.setenv("JUPYTER_PATH", str(data))
         patch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path_factory.mktemp("sessions")))
         yield data
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where the sessions of a test lie."""
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+def start(root: Path) -> Iterator[Starting]:
+    """Starts kernels, and ends them."""
+    started: list[RealKernel] = []
+
+    def one(**traits: str) -> RealKernel:
+        started.append(RealKernel(root, None, **traits))
+        return started[-1]
+
+    yield one
+    for kernel in started:
+        kernel.shut_down()

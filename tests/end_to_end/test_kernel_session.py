@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import stat
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.real_kernel import RealKernel
+from tests.end_to_end.conftest import Starting
 from wasm_kernel import (
     SessionInUse,
     delete_session_workspace,
@@ -20,31 +19,12 @@ from wasm_kernel import (
     prune_sessions,
 )
 
-Starting = Callable[..., RealKernel]
 YEAR = timedelta(days=366)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(warm: None, installed_kernelspec: Path) -> None:
     """Kernels are started by name."""
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "sessions"
-
-
-@pytest.fixture
-def start(root: Path) -> Iterator[Starting]:
-    started: list[RealKernel] = []
-
-    def one(**traits: str) -> RealKernel:
-        started.append(RealKernel(root, None, **traits))
-        return started[-1]
-
-    yield one
-    for kernel in started:
-        kernel.shut_down()
 
 
 def workspace_in(root: Path) -> Path:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.end_to_end.conftest import Starting
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
 
-Starting = Callable[..., RealKernel]
 OLD = timedelta(days=30)
 APPLY = "'prune_sessions', '--older-than 0h --apply'"
 
@@ -21,24 +20,6 @@ APPLY = "'prune_sessions', '--older-than 0h --apply'"
 @pytest.fixture(scope="module", autouse=True)
 def _installed(warm: None, installed_kernelspec: Path) -> None:
     """Kernels are started by name."""
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "sessions"
-
-
-@pytest.fixture
-def start(root: Path) -> Iterator[Starting]:
-    started: list[RealKernel] = []
-
-    def one(**traits: str) -> RealKernel:
-        started.append(RealKernel(root, None, **traits))
-        return started[-1]
-
-    yield one
-    for kernel in started:
-        kernel.shut_down()
 
 
 def old_session(root: Path) -> Path:
