@@ -96,7 +96,9 @@ def test_the_doctor_finds_a_warm_machine_well(
     warm: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["doctor"]) == 0
-    assert "the base image with pandas and matplotlib is built" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "the base image with pandas and matplotlib is built" in told
+    assert "earlier versions of files are c" in told
 
 
 def test_the_doctor_names_an_interpreter_that_is_gone(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,21 @@ class Content:
                     raise
                 self._ranges = False
         return os.pwrite(target, os.pread(source, min(length, _BLOCK), at), at)
+
+
+def clones(folder: Path) -> bool:
+    """Whether the file system of a folder clones files.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    with (
+        tempfile.TemporaryFile(dir=folder) as one,
+        tempfile.TemporaryFile(dir=folder) as other,
+    ):
+        one.write(bytes(4096))
+        one.flush()
+        return Content().clone(one.fileno(), other.fileno())
 
 
 def share(folder: int, name: str, target: Path) -> None:

@@ -136,11 +136,12 @@ class Store:
             if os.write(target, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return zlib.crc32(data)
-        if not self._content.clone(source, target):
-            if size > self._copy_bytes:
-                raise TooLarge
-            self._content.copy(source, target, size)
-        return _sum(target, size) if size <= self._copy_bytes else None
+        if self._content.clone(source, target):
+            return None
+        if size > self._copy_bytes:
+            raise TooLarge
+        self._content.copy(source, target, size)
+        return _sum(target, size)
 
     def _next(self) -> int:
         self._last += 1

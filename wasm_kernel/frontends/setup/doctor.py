@@ -31,7 +31,7 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     yield from _memory()
     yield _confinement()
     yield from _picker()
-    yield _workspaces(workspace_root)
+    yield from _workspaces(workspace_root)
 
 
 def _versions() -> Iterator[Finding]:
@@ -137,11 +137,26 @@ def _picker() -> Iterator[Finding]:
             yield Finding("ok", line)
 
 
-def _workspaces(root: Path) -> Finding:
+def _workspaces(root: Path) -> Iterator[Finding]:
     nearest = next(p for p in (root, *root.parents) if p.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Finding("ok", f"sessions are kept in {root}")
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        remedy = "set WASM_KERNEL_WORKSPACE_ROOT to another folder"
+        yield Finding("broken", f"sessions can't be kept in {root}: {remedy}")
+        return
+    yield Finding("ok", f"sessions are kept in {root}")
+    yield _earlier_files(nearest)
+
+
+def _earlier_files(folder: Path) -> Finding:
+    from wasm_kernel.engine.folders.content import clones
+
+    try:
+        if clones(folder):
+            return Finding("ok", "earlier versions of files are cloned, which takes no room")
+    except OSError as problem:
+        return Finding("broken", f"nothing can be written to {folder}: {problem.strerror}")
     return Finding(
-        "broken",
-        f"sessions can't be kept in {root}: set WASM_KERNEL_WORKSPACE_ROOT to another folder",
+        "note",
+        "earlier versions of files are copied before a cell writes to them, up to file_copy_bytes "
+        "each: this file system can't clone",
     )
