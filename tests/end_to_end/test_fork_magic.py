@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -136,6 +137,45 @@ def test_a_kernel_that_is_killed_in_the_cell_makes_no_fork(
         pass
     kernel.kill()
     kernel.autorestart()
+    assert [path.name for path in sessions.iterdir()] == ["parent"]
+
+
+def begin_a_long_fork(kernel: RealKernel, sessions: Path) -> str:
+    """Come back, with the message's id, while files are being copied."""
+    kernel.run("for n in range(9000): open(str(n), 'w').close()")
+    sent: str = kernel.client.execute("%fork")
+    while len(list(sessions.iterdir())) < 2:
+        time.sleep(0.001)
+    return sent
+
+
+def test_an_interrupt_ends_the_copying_for_a_fork(kernel: RealKernel, sessions: Path) -> None:
+    sent = begin_a_long_fork(kernel, sessions)
+    kernel.manager.interrupt_kernel()
+    said = ""
+    while True:
+        message = kernel.client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        if message["content"].get("name") == "stderr":
+            said += message["content"]["text"]
+        if message["content"].get("execution_state") == "idle":
+            break
+    assert "was not made" in said
+    assert "it was interrupted" in said
+    assert [path.name for path in sessions.iterdir()] == ["parent"]
+    assert kernel.run("print('alive')")["stdout"] == "alive\n"
+
+
+def test_a_kernel_that_is_killed_while_files_are_copied_leaves_no_part_of_a_fork(
+    kernel: RealKernel, sessions: Path
+) -> None:
+    begin_a_long_fork(kernel, sessions)
+    kernel.kill()
+    kernel.autorestart()
+    until = time.monotonic() + 10
+    while len(list(sessions.iterdir())) > 1 and time.monotonic() < until:
+        time.sleep(0.05)
     assert [path.name for path in sessions.iterdir()] == ["parent"]
 
 

@@ -56,6 +56,13 @@ def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
     assert (parent / "data.csv").read_text() == "1,2\n"
 
 
+def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
+    answers = iter([False, True])
+    with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
+        Founder(parent.parent, "parent").fork("fork", PLAN.as_json(), lambda: next(answers))
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
 def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
     made = fork(parent)
     assert '"fork"' in (made / ".metadata.json").read_text()

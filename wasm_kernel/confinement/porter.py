@@ -114,7 +114,9 @@ def hire(duties: Mapping[str, Duty], at_the_end: Callable[[], None] = lambda: No
         return Porter(inner, process)
     try:
         inner.close()
-        # the group's signals are for the kernel; this process ends with it
+        # The group's signals are for the kernel: this process ends with it, but puts away first
+        # what it was in the midst of, also where the whole group is killed.
+        os.setpgid(0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         _Service(outer, duties).run()

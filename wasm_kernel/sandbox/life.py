@@ -177,7 +177,7 @@ class Life:
         if wishes.journey is not None:
             told.tell_brought(self.go(wishes.journey), turn.hear)
             wishes.name_there()
-        wishes.keep_promises(turn)
+        wishes.keep_promises(turn, self.clock)
         wishes.forget()
 
     def _tell(self, turn: Turn) -> None:

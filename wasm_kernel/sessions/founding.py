@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from wasm_kernel.engine.folders.content import Stopped
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.history import told
@@ -23,12 +24,15 @@ from wasm_kernel.sessions.session import Session
 class Founding(Protocol):
     """Who makes sessions for the forks of one. One thread's own."""
 
-    def fork(self, session_id: str, plan: Mapping[str, Any]) -> str:
+    def fork(
+        self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
+    ) -> str:
         """Make a session as a plan says.
 
         Args:
             session_id: The id that it is to have; there is none of that id.
             plan: A `Plan` as JSON.
+            stopped: Says when it is not wanted any more; then it is not made.
 
         Returns:
             What the cell's author must be told, such as which files were left out.
@@ -52,14 +56,16 @@ class Founder:
         self._parent = ids.checked(parent)
         self._logger = logger or SandboxLogger()
 
-    def fork(self, session_id: str, plan: Mapping[str, Any]) -> str:
+    def fork(
+        self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
+    ) -> str:
         """As `Founding` has it."""
         wanted = Plan.from_json(plan)
         session = self._session(ids.checked(session_id))
         try:
             if not session.made:
                 raise ForkError("there is a session of that id already")
-            left_out = carry_out(wanted, session.root / self._parent, session.workspace)
+            left_out = carry_out(wanted, session.root / self._parent, session.workspace, stopped)
         finally:
             session.closed()
         return told.left_out(left_out) if left_out else ""

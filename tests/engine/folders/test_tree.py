@@ -8,10 +8,12 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wasm_kernel.engine.folders import content, tree
+from wasm_kernel.engine.folders.content import CopyStopped
 from wasm_kernel.engine.folders.descent import Descent
 
 DEEP = 600
@@ -55,6 +57,29 @@ def test_files_and_folders_are_copied(here: Path, there: Path) -> None:
     assert copied(here, there) == []
     assert (there / "a" / "b.txt").read_text() == "hello"
     assert (there / "empty").read_bytes() == b""
+
+
+def test_a_copy_that_is_not_wanted_any_more_stops_between_two_files(
+    here: Path, there: Path
+) -> None:
+    for name in "abc":
+        (here / name).write_text(name)
+    answers = iter([False, False, True])
+    with pytest.raises(CopyStopped):
+        tree.copy(here, there, lambda name: False, lambda: next(answers))
+    assert sum(file.stat().st_size for file in there.iterdir()) == 2
+
+
+def test_a_copy_stops_in_a_large_file(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "_STEP", 4096)
+    monkeypatch.setattr(content.Content, "clone", lambda *files: False)
+    (here / "large").write_bytes(b"x" * 16384)
+    answers = iter([False, False, True])
+    with pytest.raises(CopyStopped):
+        tree.copy(here, there, lambda name: False, lambda: next(answers))
+    assert (there / "large").read_bytes().count(b"x") == 8192
 
 
 def test_hidden_names_are_not_copied_at_the_top_only(here: Path, there: Path) -> None:
@@ -141,8 +166,8 @@ def test_content_is_the_same_however_it_is_copied(
 ) -> None:
     made = content.Content.__init__
 
-    def init(self: content.Content) -> None:
-        made(self)
+    def init(self: content.Content, *arguments: Any) -> None:
+        made(self, *arguments)
         self._clones = False
         setattr(self, without, False)
 

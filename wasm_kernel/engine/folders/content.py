@@ -9,20 +9,33 @@ import errno
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+Stopped = Callable[[], bool]
+"""Whether the copy is not wanted any more; asked before each file and every 64 MiB."""
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
+_STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to go on
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES}
 _NO_DATA = errno.ENXIO
 
 
-class Content:
-    """Copies content between two file systems, and learns what they can. One thread's own."""
+class CopyStopped(Exception):
+    """Whoever wanted the copy wants it no more; a part of it is there."""
 
-    def __init__(self) -> None:
+
+class Content:
+    """Copies content between two file systems, and learns what they can. One thread's own.
+
+    Args:
+        stopped: Says when to stop; never by default.
+    """
+
+    def __init__(self, stopped: Stopped = lambda: False) -> None:
+        self._stopped = stopped
         self._clones = sys.platform == "linux"
         self._ranges = hasattr(os, "copy_file_range")
 
@@ -31,7 +44,10 @@ class Content:
 
         Raises:
             OSError: one can't be read, or the other not be written.
+            CopyStopped: it is not wanted any more.
         """
+        if self._stopped():
+            raise CopyStopped
         if size == 0 or self.clone(source, target):
             return
         os.ftruncate(target, size)
@@ -63,11 +79,13 @@ class Content:
             if done == 0:
                 return  # the file became shorter meanwhile
             at += done
+            if at < end and self._stopped():
+                raise CopyStopped
 
     def _copy_some(self, source: int, target: int, at: int, length: int) -> int:
         if self._ranges:
             try:
-                return os.copy_file_range(source, target, length, at, at)
+                return os.copy_file_range(source, target, min(length, _STEP), at, at)
             except OSError as problem:
                 if problem.errno not in _CANNOT:
                     raise

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.content import Content
+from wasm_kernel.engine.folders.content import Content, Stopped
 from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.record import record
 
@@ -31,22 +31,29 @@ class LeftOut:
     why: str
 
 
-def copy(source: Path | int, target: Path, hidden: Callable[[str], bool]) -> list[LeftOut]:
+def copy(
+    source: Path | int,
+    target: Path,
+    hidden: Callable[[str], bool],
+    stopped: Stopped = lambda: False,
+) -> list[LeftOut]:
     """Copy what is in a folder into another, which has none of it.
 
     Args:
         source: The folder to copy, or its descriptor.
         target: The folder to fill.
         hidden: Which names at the top are not copied.
+        stopped: Says when the copy is not wanted any more.
 
     Returns:
         What could not be read, or is nothing that can be copied.
 
     Raises:
         OSError: the copy can't be written; a part of it is there.
+        CopyStopped: it is not wanted any more; the same.
     """
     with Descent(source) as here, Descent(target) as there:
-        copying = _Copying(here, there, target)
+        copying = _Copying(here, there, target, Content(stopped))
         names = [name for name in here.names() if not hidden(name)]
         _walk(names, here, copying.visit, copying.leave)
         return copying.left_out
@@ -82,11 +89,11 @@ def _walk(
 class _Copying:
     """A copy on its way, in two folders that correspond to each other."""
 
-    def __init__(self, here: Descent, there: Descent, target: Path) -> None:
+    def __init__(self, here: Descent, there: Descent, target: Path, content: Content) -> None:
         self._here = here
         self._there = there
         self._target = target
-        self._content = Content()
+        self._content = content
         self._twins: dict[tuple[int, int], tuple[str, ...]] = {}
         self._entered: list[os.stat_result] = []
         self.left_out: list[LeftOut] = []

@@ -45,11 +45,11 @@ class PromisedFork:
         self._deterministic = deterministic
         self.id = ids.new()
 
-    def keep(self, say: Say) -> None:
+    def keep(self, say: Say, stopped: Stopped) -> None:
         """Make it; `say` tells what went wrong."""
         try:
             with self._sandbox.plan_fork(deterministic=self._deterministic) as plan:
-                say(self._founding.fork(self.id, plan.as_json()))
+                say(self._founding.fork(self.id, plan.as_json(), stopped))
                 self._made(self.id)
         except WasmKernelError as problem:
             say(_NOT_MADE.format(id=self.id, why=problem))
@@ -88,9 +88,12 @@ class Outside:
     def __init__(self, porter: Porter) -> None:
         self._porter = porter
 
-    def fork(self, session_id: str, plan: Mapping[str, Any]) -> str:
+    def fork(
+        self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
+    ) -> str:
         """As `Founding` has it."""
-        return str(self._porter.ask(FORK, {"id": session_id, "plan": plan})["told"])
+        fields = {"id": session_id, "plan": plan}
+        return str(self._porter.ask(FORK, fields, stopped=stopped)["told"])
 
 
 def forking(root: Path, parent: str) -> Duty:
@@ -99,9 +102,9 @@ def forking(root: Path, parent: str) -> Duty:
     Whoever asks can have copies made of it, and of nothing else.
     """
 
-    def fork(fields: Mapping[str, Any], _: Tell, __: Stopped) -> Mapping[str, Any]:
+    def fork(fields: Mapping[str, Any], _: Tell, stopped: Stopped) -> Mapping[str, Any]:
         from wasm_kernel.sessions.founding import Founder
 
-        return {"told": Founder(root, parent).fork(str(fields["id"]), fields["plan"])}
+        return {"told": Founder(root, parent).fork(str(fields["id"]), fields["plan"], stopped)}
 
     return fork

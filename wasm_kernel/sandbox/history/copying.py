@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import tree
+from wasm_kernel.engine.folders.content import Stopped
 from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.memory.history import History
@@ -49,7 +50,7 @@ def inventory(history: History, twins: Callable[[str], Iterable[str]]) -> set[Op
     }
 
 
-def copy_files(workspace: Path, other: Path) -> dict[str, str]:
+def copy_files(workspace: Path, other: Path, stopped: Stopped = lambda: False) -> dict[str, str]:
     """Copy what a guest sees of its workspace into another, empty one.
 
     Returns:
@@ -57,17 +58,18 @@ def copy_files(workspace: Path, other: Path) -> dict[str, str]:
 
     Raises:
         OSError: it can't be written.
+        CopyStopped: `stopped` says that it is not wanted any more.
     """
     left_out: dict[str, str] = {}
     with contextlib.suppress(FileNotFoundError), standing_in(workspace, LOOSE) as way:
         (other / LOOSE).mkdir(parents=True, mode=0o700)
-        for one in tree.copy(way.fd, other / LOOSE, _nothing):
+        for one in tree.copy(way.fd, other / LOOSE, _nothing, stopped):
             left_out[f"an unnamed file, {one.path}"] = one.why
     for guest, place in _PLACES.items():
         (other / place).mkdir(parents=True, exist_ok=True, mode=0o700)
         hidden = is_hidden if place == "." else _nothing
         with contextlib.suppress(FileNotFoundError), standing_in(workspace, place) as way:
-            for one in tree.copy(way.fd, other / place, hidden):
+            for one in tree.copy(way.fd, other / place, hidden, stopped):
                 left_out[one.path if place == "." else f"{guest}/{one.path}"] = one.why
     return left_out
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from wasm_kernel.engine.folders.content import share
+from wasm_kernel.engine.folders.content import CopyStopped, Stopped, share
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import SUFFIX
 from wasm_kernel.engine.memory.origin import Origin
@@ -87,13 +87,16 @@ def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
         yield Plan(mark, reseed, timeline.inventory())
 
 
-def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:
+def carry_out(
+    plan: Plan, workspace: Path, other: Path, stopped: Stopped = lambda: False
+) -> dict[str, str]:
     """Make the fork: the session's process waits, and has everything on disk.
 
     Args:
         plan: What to make.
         workspace: The session's workspace.
         other: The new one, which is empty.
+        stopped: Says when the fork is not wanted any more.
 
     Returns:
         Files that could not be copied, by path, and why.
@@ -102,7 +105,7 @@ def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:
         ForkError: it can't be made, and nothing of it is left.
     """
     try:
-        left_out = copy_files(workspace, other)
+        left_out = copy_files(workspace, other, stopped)
         names = names_in(other, workspace, plan.inventory)
         copy_earlier(workspace, other, plan.mark.after, names)
         history = other / HISTORY
@@ -114,6 +117,9 @@ def carry_out(plan: Plan, workspace: Path, other: Path) -> dict[str, str]:
                     share(way.fd, name, history / name)
         plan.mark.write(history)
         leave_fork(other / PRIVATE)
+    except CopyStopped as problem:
+        discard(other)
+        raise ForkError("it was interrupted") from problem
     except OSError as problem:
         discard(other)
         raise ForkError(told.why(problem)) from problem

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.errors import GuestStopped, Interrupted, TravelError
 from wasm_kernel.sandbox.frames import Travel
 from wasm_kernel.sandbox.history.spoken import journeys, told
@@ -23,13 +24,17 @@ _OUTSIDE = (
 
 
 Say = Callable[[str], None]
+Stopped = Callable[[], bool]
 
 
 class Promise(Protocol):
     """Something that the cell was promised for when it is over, such as a fork. Never raises."""
 
-    def keep(self, say: Say) -> None:
-        """Do it; `say` tells the cell's author, in stderr, of what went wrong."""
+    def keep(self, say: Say, stopped: Stopped) -> None:
+        """Do it; `say` tells the cell's author, in stderr, of what went wrong.
+
+        Where it takes longer than a moment, it asks `stopped` whether to leave it.
+        """
 
     def break_off(self, say: Say) -> None:
         """The guest was lost in the cell: put back what was prepared."""
@@ -58,10 +63,19 @@ class Wishes:
         self.heard = False
         self.promises: list[Promise] = []
 
-    def keep_promises(self, turn: Turn) -> None:
-        """The cell has come to its end, and everything else was granted."""
-        for promise in self.promises:
-            promise.keep(lambda text: _say(turn, text))
+    def keep_promises(self, turn: Turn, clock: Clock) -> None:
+        """The cell has come to its end, and everything else was granted.
+
+        An interrupt, or the sandbox's end, is for what is being done now.
+        """
+        if not self.promises:
+            return
+        clock.arm(DEAF, None, 0.0)
+        try:
+            for promise in self.promises:
+                promise.keep(lambda text: _say(turn, text), lambda: clock.interrupted)
+        finally:
+            clock.disarm()
 
     def break_off(self, turn: Turn) -> None:
         """The guest was lost, and the cell's wishes are with it."""
