@@ -39,6 +39,35 @@ def test_case_01_the_cell_may_catch_it(victim: Victim) -> None:
 @pytest.mark.parametrize(
     "code",
     [
+        "class A:\n  def __del__(self):\n    for i in range(1000): pass\nwhile True: A()",
+        (
+            "class A: pass\nimport weakref\ndef gone(r):\n  for i in range(1000): pass\n"
+            "while True: a = A(); r = weakref.ref(a, gone); del a"
+        ),
+        "class A:\n  def __del__(self): pass\nwhile True: a = A(); a.a = a",
+    ],
+    ids=["destructor", "callback", "garbage"],
+)
+def test_case_01_an_interrupt_that_comes_upon_a_destructor_is_not_lost(
+    victim: Victim, code: str
+) -> None:
+    for delay in (0.1, 0.15, 0.2):
+        result = victim.run(code, interrupt=delay)
+        assert result.error is not None
+        assert result.error.ename == "KeyboardInterrupt"
+        assert "ignored" not in result.stderr
+
+
+def test_case_01_what_else_a_destructor_raises_is_told_and_ignored(victim: Victim) -> None:
+    result = victim.run("class A:\n  def __del__(self): 1 / 0\nA(); print('on')")
+    assert result.stdout == "on\n"
+    assert "Exception ignored" in result.stderr
+    assert "ZeroDivisionError" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
         "7**10**8",
         "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",
         "import numpy as np; a = np.ones((1500, 1500)); a @ a @ a @ a",

@@ -29,6 +29,7 @@ LONG = [
     "import pandas as pd\nwhile True: pd.DataFrame({'a': range(100)}).groupby('a').sum()",
     "def f(n): return f(n - 1) + f(n - 2) if n > 1 else n\nf(60)",
     "open('f', 'w').write('x')\nwhile True: open('f').read()",
+    "class A:\n  def __del__(self): sum(range(999))\nwhile True: A()",
 ]
 SHORT = ["1", "x = 5", "print('x')", "import os; os.listdir('/app')", "1 / 0", "%time 1"]
 ENDS = {"KeyboardInterrupt", "Interrupted", "CancelledError"}

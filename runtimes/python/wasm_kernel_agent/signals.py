@@ -3,13 +3,21 @@
 The host interrupts by making SIGINT pending. While a cell or a query runs, Python's own handler
 raises `KeyboardInterrupt`. While the agent itself runs, an interrupt is only noted, so that no
 reply is lost.
+
+Where the exception comes upon a destructor or the callback of a weak reference, Python can't pass
+it on: it prints "Exception ignored" and the cell goes on for ever. Such an interrupt is made
+pending once more, for the code that the destructor interrupted.
 """
 
 from __future__ import annotations
 
+import _thread
 import errno
+import operator
 import os
 import signal
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +27,18 @@ _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set = signal.signal
 _SIGINT = signal.SIGINT
 _raise = signal.default_int_handler
+_pend = operator.methodcaller("pend")
+
+
+class _Left:
+    """What `Signals` leaves to Python, which lets go of it at once."""
+
+
+class _Reminder(weakref.ref[_Left]):
+    """Makes SIGINT pending when its object goes; all in C, so that it strikes only after that."""
+
+    __slots__ = ()
+    pend = staticmethod(_thread.interrupt_main)
 
 
 class Signals:
@@ -26,6 +46,8 @@ class Signals:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+        self._reminder: _Reminder | None = None
+        self._ignored = sys.unraisablehook
         self.noted = False
 
     def hold(self) -> None:
@@ -55,8 +77,18 @@ class Signals:
             self.hold()
             raise
 
+    def _not_passed_on(self, problem: Any) -> _Left | None:
+        """Python's hook for an exception that nobody can catch."""
+        if not issubclass(problem.exc_type, KeyboardInterrupt):
+            self._ignored(problem)
+            return None
+        left = _Left()
+        self._reminder = _Reminder(left, _pend)
+        return left  # SIGINT here and now would be ignored like the first one
+
     def install(self) -> None:
-        """Give `os` the functions about processes that WASI leaves out."""
+        """Give `os` what WASI leaves out, and let no interrupt be lost."""
+        sys.unraisablehook = self._not_passed_on
         os.kill = self.kill
         if not hasattr(os, "getpid"):
             os.getpid = lambda: 42
