@@ -135,13 +135,13 @@ class CellTimeout(GuestStopped):
     setting = "cell_timeout"
 
     def __init__(self, seconds: float, *, own: bool = False) -> None:
-        super().__init__(f"The cell ran longer than its limit of {seconds:g} seconds.")
+        super().__init__(f"The cell ran longer than its limit of {_duration(seconds)}.")
         self.seconds = seconds
         self.own = own
 
     def advice(self) -> str:
         """What the user can do now."""
-        return "The cell set this limit itself, with %limit." if self.own else super().advice()
+        return "The cell set this limit itself, with %%limit." if self.own else super().advice()
 
 
 class StackExhausted(GuestStopped):
@@ -177,10 +177,14 @@ class Interrupted(GuestStopped):
 
     def __init__(self, grace: float) -> None:
         super().__init__(
-            f"The cell did not answer the interrupt within {grace:g} seconds and was stopped."
+            f"The cell did not answer the interrupt within {_duration(grace)} and was stopped."
         )
         self.grace = grace
 
     def advice(self) -> str:
         """What the user can do now."""
         return "Raise grace_seconds to give cells more time to clean up."
+
+
+def _duration(seconds: float) -> str:
+    return "1 second" if seconds == 1 else f"{seconds:g} seconds"
