@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from contextlib import suppress
 
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.sandbox.private import PRIVATE
+from wasm_kernel.sessions import drafts
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 16 * 1024 * 1024
 
 
@@ -65,24 +64,12 @@ def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: boo
     with suppress(FileExistsError):
         os.mkdir(PRIVATE, 0o700, dir_fd=root)
     with walk.opened(PRIVATE, root) as private:
-        draft = f"write-{secrets.token_hex(8)}"
-        try:
-            _write(private, draft, content, mode)
+        drafts.sweep(private)
+        with drafts.written(private, content, mode) as draft:
             if overwrite:
                 os.rename(draft, name, src_dir_fd=private, dst_dir_fd=folder)
             else:
                 os.link(draft, name, src_dir_fd=private, dst_dir_fd=folder, follow_symlinks=False)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(draft, dir_fd=private)
-
-
-def _write(private: int, draft: str, content: bytes, mode: int | None) -> None:
-    descriptor = os.open(draft, _WRITE, 0o666, dir_fd=private)  # as far as the umask lets
-    with os.fdopen(descriptor, "wb") as file:
-        if mode is not None:
-            os.fchmod(descriptor, mode)
-        file.write(content)
 
 
 def _mode_to_keep(folder: int, name: str, *, overwrite: bool) -> int | None:

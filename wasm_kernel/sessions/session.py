@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.private import PRIVATE
-from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions import drafts, ids, metadata
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import Presence
@@ -86,6 +87,8 @@ class Session:
             ) from problem
         if self.made:
             self._begin()
+        else:
+            self._tidy()
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.workspace)
 
@@ -100,6 +103,10 @@ class Session:
             metadata.create(self.workspace, self.id)
         except OSError as problem:
             self._warn(events.METADATA_FAILED, _why(problem))
+
+    def _tidy(self) -> None:
+        with suppress(OSError), walk.opened(self.workspace / PRIVATE) as private:
+            drafts.sweep(private)
 
     # -- the keeper of its sandbox
 

@@ -1,0 +1,66 @@
+"""Drafts: files that are written in a session's private folder and then renamed to where they go.
+
+A writer locks its draft for as long as it lives. What a killed one left is found by that nobody
+holds it any more, and removed by the next who comes by.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from wasm_kernel.engine.locks import try_lock
+
+_PREFIX = "write-"
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_YOUNG_SECONDS = 10.0  # its writer may not have come to lock it yet
+
+
+@contextmanager
+def written(private: int, content: bytes, mode: int | None) -> Iterator[str]:
+    """The name of a draft with this content, which is gone after the block if it is still there.
+
+    Args:
+        private: A descriptor of the private folder.
+        content: What it holds.
+        mode: Its permissions; as far as the umask lets where that is None.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    import secrets
+
+    draft = f"{_PREFIX}{secrets.token_hex(8)}"
+    try:
+        with os.fdopen(os.open(draft, _WRITE, 0o666, dir_fd=private), "wb") as file:
+            with suppress(OSError):  # without locks, its age alone protects it
+                try_lock(file.fileno())
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            yield draft
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=private)
+
+
+def sweep(private: int) -> None:
+    """Remove what killed writers left. What can't be removed stays."""
+    for name in os.listdir(private):
+        if name.startswith(_PREFIX):
+            with suppress(OSError):
+                _remove(private, name)
+
+
+def _remove(private: int, name: str) -> None:
+    descriptor = os.open(name, _LOOK, dir_fd=private)
+    try:
+        young = time.time() - os.fstat(descriptor).st_mtime < _YOUNG_SECONDS
+        if not young and try_lock(descriptor):
+            os.unlink(name, dir_fd=private)
+    finally:
+        os.close(descriptor)
