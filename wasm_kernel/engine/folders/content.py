@@ -19,7 +19,8 @@ _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
 _STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to go on
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
-_NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES}
+# ENOENT: also while another file takes the name. Opening says whether there is one.
+_NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
 _NO_DATA = errno.ENXIO
 
 
@@ -110,6 +111,8 @@ def clones(folder: Path) -> bool:
 
 def share(folder: int, name: str, target: Path) -> None:
     """Give a file that is never written again a second name, or copy it where that can't be.
+
+    Another file may take its name meanwhile: it is given whole, as it was before or is after that.
 
     Args:
         folder: A descriptor of the folder that it is in.

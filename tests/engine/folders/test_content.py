@@ -1,0 +1,61 @@
+"""A second name for a file, also while others replace it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.engine.folders.content import share
+
+BLOCK = 10_000
+ROUNDS = 20_000  # where nothing is done about it, some in a thousand fail
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_shared_file_is_the_very_file(folder: int, tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("content")
+    share(folder, "one", tmp_path / "other")
+    assert (tmp_path / "one").samefile(tmp_path / "other")
+
+
+def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_path: Path) -> None:
+    """As an old commit is, when those before it become a part of it while a fork is made."""
+    file, aside, target = (tmp_path / name for name in ("file", "aside", "target"))
+    file.write_bytes(b"a" * BLOCK)
+    done = threading.Event()
+
+    def replace() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            aside.write_bytes(b"ab"[number % 2 : number % 2 + 1] * BLOCK)
+            aside.replace(file)
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    try:
+        for _ in range(ROUNDS):
+            share(folder, "file", target)
+            assert target.read_bytes() in (b"a" * BLOCK, b"b" * BLOCK)
+            target.unlink()
+    finally:
+        done.set()
+        replacing.join()
+
+
+@pytest.mark.parametrize("missing", ["file", "folder"])
+def test_a_file_that_is_not_there_is_an_error(folder: int, tmp_path: Path, missing: str) -> None:
+    if missing == "folder":
+        (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError):
+        share(folder, "file", tmp_path / "nowhere" / "x" if missing == "folder" else tmp_path / "x")
