@@ -96,3 +96,13 @@ def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
     data = {"text/plain": "a\x1b[2Jb", "application/json": {"x": "\x1b"}}
     shown = outputs.clean_bundle(data, Mode.SAFE)
     assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}
+
+
+def test_of_what_completions_are_told_to_be_only_what_is_known_passes() -> None:
+    types = [{"text": "a\x07", "type": "function", "start": 0, "label": "<img src=x>"}, 7]
+    hostile = {"matches": ["a"], "metadata": {"_jupyter_types_experimental": types, "x": "<b>"}}
+    metadata = messages.complete_reply(hostile, 1)["metadata"]
+    assert metadata["_jupyter_types_experimental"][0] == {
+        "text": "a", "type": "function", "signature": "", "start": 0
+    }  # fmt: skip
+    assert set(metadata) == {"_jupyter_types_experimental"}

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.outputs.chart_payloads import CHARTS
+
 RUN = "@@RUN@@"
 URL = "@@URL@@"
 HTML, SVG, MD, TEX = "text/html", "image/svg+xml", "text/markdown", "text/latex"
@@ -221,7 +223,55 @@ _HTML = {
     "svg_handler": "<svg><handler type='text/javascript' ev:event='load'>RUN</handler></svg>",
     "math_href": "<math href=javascript:RUN><mtext>click</mtext></math>",
     "math_action": "<math><maction actiontype=toggle xlink:href=javascript:RUN>click</maction>",
+    # what a browser may take for a list of further addresses
+    "playlist_audio": "<audio controls preload=auto src='data:audio/mpegurl;base64,base64:"
+    "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nURL.ts\n#EXT-X-ENDLIST\n:end'></audio>",
+    "playlist_video": "<video controls preload=auto src='data:video/x-mpegurl;base64,base64:"
+    "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nURL.ts\n#EXT-X-ENDLIST\n:end'></video>",
+    "playlist_disguised": "<video controls preload=auto src='data:video/mp4;base64,base64:"
+    "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nURL.ts\n#EXT-X-ENDLIST\n:end'></video>",
+    "playlist_source": "<video controls preload=auto><source type='application/x-mpegurl' "
+    "src='data:audio/x-mpegurl;base64,base64:#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\n"
+    "URL.m3u8\n:end'></video>",
+    "manifest": "<video controls preload=auto src='data:video/vnd.mpeg.dash.mpd;base64,base64:"
+    "<MPD><BaseURL>URL</BaseURL></MPD>:end'></video>",
+    # parsers that disagree, once more
+    "mxss_font": '<svg><font><style><a title="</style><img src=x onerror=RUN>">',
+    "mxss_font_color": '<svg><font color=x><style><a title="</style><img src=x onerror=RUN>">',
+    "mxss_deep": "<div>" * 520 + '<svg><style><a title="</style><img src=x onerror=RUN>">',
+    "mxss_table_svg": '<table><svg><style><tr title="</style><img src=x onerror=RUN>">',
+    "mxss_use": '<svg><use><style><!--</use><img title="--></style><img src=x onerror=RUN>">',
+    "mxss_symbol": "<svg><symbol><style>/*</symbol><![CDATA[*/</style><img src=x onerror=RUN>]]>",
+    "mxss_caption": '<table><caption><svg><style></caption><a title="</style>'
+    '<img src=x onerror=RUN>">',
+    "mxss_text": "<svg><text><![CDATA[</text></svg><img src=x onerror=RUN>]]></text></svg>",
+    "mxss_switch": '<svg><switch><a><style><![CDATA[</style><img title="]]>"><img src=x '
+    "onerror=RUN>",
+    "select_customized": "<select><button><selectedcontent></selectedcontent></button><option>"
+    "<img src=x onerror=RUN></option></select>",
+    "image_in_html": "<image src=x onerror=RUN><image href=URL.png>",
+    "processing": "<?php <img src=x onerror=RUN> ?><!ELEMENT <img src=x onerror=RUN>>",
+    "nested_svg_image": "<img src='data:image/svg+xml;base64,base64:<svg "
+    'xmlns="http://www.w3.org/2000/svg"><foreignObject><img xmlns="http://www.w3.org/1999/xhtml" '
+    'src="URL.png" onerror="RUN"/></foreignObject></svg>:end\'>',
+    "speculation": '<script type=speculationrules>{"prefetch":[{"urls":["URL"]}]}</script>',
+    "style_shorthand": "<p style='background:x,url(URL.png);border-image:url(URL.png) 1'>x</p>",
+    "style_local_image": "<p style='background:url(#x);list-style-image:url(#x)'>x</p>"
+    "<style>p{cursor:url(#x),auto}</style>",
+    "style_paint_remote": "<svg width=9 height=9><path d='M0 0h9v9z' style='fill:url(URL.svg#x);"
+    'clip-path:url("URL.svg#c")\'/></svg>',
+    "style_attr": "<p title=URL.png style='background:attr(title type(<url>))'>x</p>",
+    "style_charset": "<style>@charset 'x';@namespace url(URL);@font-feature-values f{}"
+    "@view-transition{navigation:auto}p{color:red}</style>",
     # the page it stands in
+    "cover_svg": "<svg overflow=visible width=1 height=1><rect x=-5000 y=-5000 width=10000 "
+    "height=10000 fill=red></rect></svg>",
+    "cover_svg_text": "<svg overflow=visible width=1 height=1><text x=-3000 y=0 font-size=9000 "
+    "fill=red>\u2588\u2588\u2588</text></svg>",
+    "cover_custom_position": "<style>:root{--p:fixed}p{position:var(--p);inset:0;background:red}"
+    "</style><p>x</p>",
+    "restyle_has": "<style>:has(body){display:none}:is(html,body) .jp-Cell{display:none}"
+    "@scope(body){*{display:none}}@container(width>0){*{display:none}}</style>",
     "lab_command": "<button data-commandlinker-command=terminal:create-new "
     "data-commandlinker-args='{}'>click</button>",
     "lab_command_link": "<a data-commandlinker-command=terminal:create-new>click</a>",
@@ -243,6 +293,12 @@ _HTML = {
     "restyle_box": "<style>:root{position:fixed!important;contain:none!important;inset:0}</style>",
     # formulas in HTML
     "tex_href": "<p>$\\href{javascript:RUN}{click}$</p>",
+    "tex_bbox": "<p>$\\bbox[cursor:url(URL.cur),auto]{hover}$</p>",
+    "tex_font": "<p>$\\unicode[x;background:url(URL.png)]{65}$</p>",
+    "tex_font_space": "<p>$\\unicode&nbsp;[x;background:url(URL.png)]{65}$</p>",
+    "tex_font_break": "<p>$\\unicode<br>[x;background:url(URL.png)]{65}$</p>",
+    "tex_font_second": "<p>$\\unicode[.5,.5][x;background:url(URL.png)]{65}$</p>",
+    "tex_cover": "<p>$\\rlap{\\kern-80em\\color{red}\\rule[-200em]{400em}{400em}}$</p>",
     "tex_split": "<p>$\\hr<wbr>ef{javascript:RUN}{click}$</p>",
 }
 
@@ -287,6 +343,11 @@ _MARKDOWN = {
     "md_code_break": "`<img src=x onerror=RUN>` <img src=x onerror=RUN>",
     "md_comment": "<!-- x --!> <img src=x onerror=RUN> -->",
     "md_mermaid": '```mermaid\ngraph LR\nA-->B\nclick A "javascript:RUN"\n```',
+    "md_directive": ":::{iframe} URL\n:::\n\n:::{image} URL.png\n:::",
+    "md_role": "{jp-Dialog}`x` # x {#main .jp-Dialog onclick=RUN}",
+    "md_heading": "# main\n\n## jupyter-config-data\n\n# jp-main-dock-panel",
+    "md_footnote": "x[^1]\n\n[^1]: <img src=x onerror=RUN>",
+    "md_fence_quoted": '> ```js" onmouseover="RUN\n> x\n> ```',
     "md_table": "|a|\n|-|\n|<img src=x onerror=RUN>|",
 }
 
@@ -301,11 +362,20 @@ _TEX = {
     "tex_doc_data": "$\\data{commandlinker-command=terminal:create-new}{\\text{click}}$",
     "tex_doc_token": "$\\mmlToken{mi}[href='javascript:RUN']{click}$",
     "tex_doc_include": "$\\includegraphics{URL.png}$",
+    "tex_doc_bbox": "$\\bbox[cursor:url(URL.cur),auto]{\\text{hover}}$",
+    "tex_doc_bbox_brace": "$\\bbox [{]},cursor:url(URL.cur),auto] {\\text{hover}}$",
+    "tex_doc_cover": "$\\rlap{\\kern-80em\\color{red}\\rule[-200em]{400em}{400em}}$",
+    "tex_doc_delimiter": "$\\DeclarePairedDelimiter{\\beta}{\\text{spoilt}}{.}$",
+    "tex_doc_tagform": "$\\newtagform{x}{\\href{URL}}{}\\usetagform{x}\\tag{1}$",
+    "tex_doc_tip": "$\\mathtip{x}{\\href{javascript:RUN}{y}}\\texttip{x}{<img src=x onerror=RUN>}$",
+    "tex_doc_unicode": "$\\unicode[x;background:url(URL.png)]{65}$",
+    "tex_doc_unicode_mark": "$\\unicode\ufeff[x;background:url(URL.png)]{66}$",
+    "tex_doc_enclose": "$\\enclose{box}[style='cursor:url(URL.cur)',"
+    "mathbackground='url(URL.png)']{x}$",
+    "tex_doc_colour": "$\\color{red;background:url(URL.png)}{x}\\colorbox{url(URL.png)}{x}$",
     "tex_doc_redefine": "$\\renewcommand{\\alpha}{\\text{spoilt}}$",
 }
 
-_VEGA = "https://vega.github.io/schema/vega"
-_ROW = {"values": [{"a": 1, "b": 2}]}
 _OTHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "js": ({"application/javascript": "RUN"}, {}),
     "js_text": ({"text/javascript": "RUN"}, {}),
@@ -329,63 +399,6 @@ _OTHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"image/png": {"width": "1\" onload=\"RUN", "height": {"x": 1}, "onload": "RUN"}},
     ),
     "svg_is_json": ({"application/svg+json": "<svg onload=RUN>"}, {}),
-    "vega": (
-        {"application/vnd.vega.v5+json": {
-            "$schema": f"{_VEGA}/v5.json", "width": 9, "height": 9,
-            "data": [{"name": "d", "url": "URL.json"}],
-            "signals": [{"name": "s", "on": [{"events": "click", "update": "RUN"}]}],
-            "marks": [{"type": "image", "encode": {"enter": {"url": {"value": "URL.png"},
-                       "width": {"value": 9}, "height": {"value": 9}}}}],
-        }},
-        {},
-    ),
-    "vegalite_as_vega": (
-        {"application/vnd.vegalite.v5+json": {
-            "$schema": f"{_VEGA}/v5.json", "width": 9, "height": 9,
-            "marks": [{"type": "image", "encode": {"enter": {"url": {"value": "URL.png"},
-                       "width": {"value": 9}, "height": {"value": 9}}}}],
-        }},
-        {},
-    ),
-    "vegalite_address": ({"application/vnd.vegalite.v5+json": "URL.json"}, {}),
-    "vegalite_url": (
-        {"application/vnd.vegalite.v5+json": {"data": {"url": "URL.json"}, "mark": "bar"}}, {},
-    ),
-    "vegalite_image": (
-        {"application/vnd.vegalite.v5+json": {
-            "data": {"values": [{"u": "URL.png"}]}, "mark": {"type": "image"},
-            "encoding": {"url": {"field": "u"}}}}, {},
-    ),
-    "vegalite_href": (
-        {"application/vnd.vegalite.v5+json": {
-            "data": _ROW, "mark": {"type": "rect", "href": "javascript:RUN", "width": 90}
-        }}, {},
-    ),
-    "vegalite_expression": (
-        {"application/vnd.vegalite.v5+json": {
-            "data": _ROW, "mark": "bar",
-            "transform": [{"calculate": "this.constructor.constructor('RUN')()", "as": "c"}],
-            "encoding": {"x": {"field": "c"}}}}, {},
-    ),
-    "vegalite_input": (
-        {"application/vnd.vegalite.v5+json": {
-            "data": _ROW, "mark": "bar", "params": [{"name": "p", "value": 1, "bind": {
-                "input": "text", "onfocus": "RUN", "autofocus": "x"}}]}}, {},
-    ),
-    "vegalite_options": (
-        {"application/vnd.vegalite.v5+json": {
-            "data": _ROW, "mark": "bar", "usermeta": {"embedOptions": {"config": "URL.json"}}}},
-        {"application/vnd.vegalite.v5+json": {"embed_options": {
-            "patch": "URL.json", "config": "URL.json", "sourceHeader": "<script>RUN</script>"}}},
-    ),
-    "plotly_image": (
-        {"application/vnd.plotly.v1+json": {"data": [], "layout": {"images": [
-            {"source": "URL.png", "sizex": 1, "sizey": 1}]}}}, {},
-    ),
-    "plotly_map": (
-        {"application/vnd.plotly.v1+json": {"data": [{"type": "scattermapbox"}], "layout": {
-            "mapbox": {"style": "URL.json"}}}}, {},
-    ),
     "geojson": (
         {"application/geo+json": {"type": "Feature", "geometry": {"type": "Point", "coordinates":
             [0, 0]}, "properties": {"x": "<img src=x onerror=RUN>"}}},
@@ -418,7 +431,7 @@ def _all() -> Iterator[Payload]:
     for mime, table in ((HTML, _HTML), (SVG, _BARE_SVG), (MD, _MARKDOWN), (TEX, _TEX)):
         for name, content in table.items():
             yield Payload(name, {mime: _written(content)}, {})
-    for name, (data, metadata) in _OTHER.items():
+    for name, (data, metadata) in (_OTHER | CHARTS).items():
         yield Payload(name, _written(data), _written(metadata))
 
 

@@ -31,8 +31,12 @@ _ADDRESS = re.compile(
     r"|data:(?:audio|video)/[\w.+-]+;base64,"
 )
 _LINKS_OUT = re.compile(r"https?://|mailto:")
-_FETCHES = re.compile(r"url|image-set|@import|@font-face|expression|-moz-binding|\\", re.IGNORECASE)
+_FETCHES = re.compile(
+    r"url(?!\(#wk-[\w.-]+\))|image-set|@import|@font-face|expression|-moz-binding|\\", re.IGNORECASE
+)
 _RULE = re.compile(r"(?:@media [\w ,():.%-]+ \{|\}|(?P<selectors>[^{}]+)\{(?P<body>[^{}]*)\})\s*")
+_TAG = re.compile(r"<[^>]*")
+_ACTS = re.compile(r"url|href=(?!.{0,2}https?://|.{0,2}mailto:)|popup", re.IGNORECASE)
 _QUOTED = re.compile(r'"(?:[^"\\]|\\[0-9a-f]+ )*"')
 
 
@@ -53,6 +57,8 @@ def problems_in(bundle: Mapping[str, Any]) -> list[str]:
             r"<[A-Za-z/!?]|\\(?:href|style|class|def)\b", content
         ):
             found.append(f"{mime} acts")
+        elif mime == "application/vnd.plotly.v1+json":
+            found += [f"{mime}: {tag}" for tag in _TAG.findall(str(content)) if _ACTS.search(tag)]
         elif mime.endswith(("javascript", "ecmascript")) or "vega.v" in mime or "bokeh" in mime:
             found.append(mime)
     return found

@@ -294,7 +294,17 @@ def test_no_style_asks_anybody_for_anything(page: Page, name: str, trait: str, v
 
 @pytest.mark.parametrize("trait", ["margin", "top", "left", "right", "bottom"])
 @pytest.mark.parametrize(
-    "value", ["-2000px", "0 -1px", "calc(0px - 100vw)", "calc(-1 * 5px)", "-.5em"]
+    "value",
+    [
+        "-2000px",
+        "0 -1px",
+        "calc(0px - 100vw)",
+        "calc(-1 * 5px)",
+        "-.5em",
+        "calc(9px * (0 - (1)))",
+        "calc(0px - +5px)",
+        "calc(0px - var(--x))",
+    ],
 )
 def test_no_widget_leaves_its_place(page: Page, trait: str, value: str) -> None:
     passed = page.open("w1", identity("Layout", BASE) | {trait: value})
@@ -424,6 +434,22 @@ def test_files_keep_their_content(page: Page) -> None:
     assert passed is not None
     assert passed.buffers == (b"x",)
     assert "more" not in passed.data["state"]["value"][0]
+
+
+PLAYLIST = b"#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n"
+
+
+@pytest.mark.parametrize("name", ["Audio", "Video"])
+def test_a_list_of_addresses_is_no_sound(page: Page, name: str) -> None:
+    state = identity(name) | {"format": "mpegurl"}
+    passed = page.open("w1", state, PLAYLIST, paths=[["value"]])
+    assert passed is not None
+    assert passed.buffers == ()
+    assert page.told == ["sounds and films that are not what they say they are"]
+    sound = b"RIFF\x24\x00\x00\x00WAVEfmt "
+    passed = page.open("w2", identity(name) | {"format": "wav"}, sound, paths=[["value"]])
+    assert passed is not None
+    assert passed.buffers == (sound,)
 
 
 def test_nothing_begins_to_play(page: Page) -> None:

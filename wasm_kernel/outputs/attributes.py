@@ -6,9 +6,9 @@ import base64
 import re
 from collections.abc import Callable
 
-from wasm_kernel.outputs import raster
+from wasm_kernel.outputs import raster, sound
 from wasm_kernel.outputs.declarations import style_attribute
-from wasm_kernel.outputs.removals import LINKS, PICTURES, SOURCES, Removals
+from wasm_kernel.outputs.removals import LINKS, PICTURES, RECORDINGS, SOURCES, Removals
 from wasm_kernel.outputs.selectors import ID_PREFIX
 from wasm_kernel.outputs.words import words
 
@@ -24,8 +24,6 @@ _WEB = re.compile(
     r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
 )
 _DATA = re.compile(r"\s*data:(?P<type>[a-z]+/[a-z0-9.+-]+)(?P<more>[^,]{0,200}),", re.IGNORECASE)
-_MEDIA = re.compile(r"(?:audio|video)/[a-z0-9.+-]{1,40}\Z")
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*\Z")
 
 # What is left is numbers, words, colours, paths and transforms. The characters that could begin
 # a comment, an escape or another declaration are missing.
@@ -93,10 +91,10 @@ class Attributes:
         encoded = "base64" in found["more"].lower()
         if element in ("img", "image"):
             return self._picture(kind, content, encoded)
-        heard = element in ("audio", "video", "source") and _MEDIA.match(kind)
-        if heard and encoded and _BASE64.match(content):
+        heard = element in ("audio", "video", "source") and encoded
+        if heard and sound.is_recording(kind, content):
             return f"data:{kind};base64,{''.join(content.split())}"
-        self._removals.add(SOURCES)
+        self._removals.add(RECORDINGS if heard else SOURCES)
         return None
 
     def _picture(self, kind: str, content: str, encoded: bool) -> str | None:

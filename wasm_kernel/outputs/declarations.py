@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from wasm_kernel.outputs.removals import STYLES, Removals
+from wasm_kernel.outputs.selectors import ID_PREFIX
 from wasm_kernel.outputs.values import written
 from wasm_kernel.outputs.words import words
 
@@ -66,6 +67,10 @@ stroke-width text-anchor vector-effect
 """
 PROPERTIES = words(f"{_BOX} {_LOOK} {_SVG}")
 POSITIONS = frozenset({"static", "relative", "absolute", "sticky", "inherit", "initial", "unset"})
+# What these name by `url()` is a part of a document: one of the output's own loads nothing. For
+# other properties it is a picture, which a browser may ask the page's own address for.
+_PAINTS = frozenset({"fill", "stroke", "clip-path"})
+_FRAGMENT = re.compile(r"#[A-Za-z0-9_.-]{1,200}\Z")
 _CUSTOM = re.compile(r"--[A-Za-z0-9_-]{1,200}\Z")
 
 
@@ -87,7 +92,7 @@ def declared(nodes: Sequence[Any], removals: Removals, *, custom_only: bool = Fa
             name = node.name
         if not (_CUSTOM.match(name) if custom else name in PROPERTIES and not custom_only):
             continue
-        value = written(node.value, removals)
+        value = _own_part(name, node.value) or written(node.value, removals)
         if value is None or (not value and not custom):
             continue
         if name == "position" and value.lower() not in POSITIONS:
@@ -95,6 +100,19 @@ def declared(nodes: Sequence[Any], removals: Removals, *, custom_only: bool = Fa
             continue
         kept.append(f"{name}: {value}{' !important' if node.important else ''}")
     return "; ".join(kept)
+
+
+def _own_part(name: str, tokens: Sequence[Any]) -> str | None:
+    """The value of a property that paints with a part of the same output, such as a pattern."""
+    parts = [token for token in tokens if token.type not in ("whitespace", "comment")]
+    if name not in _PAINTS or len(parts) != 1:
+        return None
+    only = parts[0]
+    if only.type == "function" and only.lower_name == "url" and len(only.arguments) == 1:
+        only = only.arguments[0]
+    if only.type not in ("url", "string") or not _FRAGMENT.match(only.value):
+        return None
+    return f"url(#{ID_PREFIX}{only.value[1:]})"
 
 
 def style_attribute(text: str, removals: Removals) -> str:

@@ -27,7 +27,8 @@ BOX = "contain: layout paint; position: relative; min-width: min-content; margin
 _LAST = "<style>.{scope} > :last-child {{margin-bottom: 0.5em}}</style>"
 
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
-_STYLED = re.compile(r"<style|\s(?:style|class)=")
+# What may draw elsewhere than where it stands: an image that overflows and a formula, too.
+_STYLED = re.compile(r"<style|<svg|\s(?:style|class)=|\$|\\[(\[]|\\begin\b")
 
 # scikit-learn's diagrams get the colours of their lines from a script that looks at the page. The
 # same from JupyterLab's own variables, so that they follow its theme.

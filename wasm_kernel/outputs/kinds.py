@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wasm_kernel.outputs import charts, markdown, raster, terminal
+from wasm_kernel.outputs import markdown, plotly, raster, terminal, vegalite
 from wasm_kernel.outputs.math import clean_latex
 from wasm_kernel.outputs.removals import PICTURES, Refused, Removals
 from wasm_kernel.record import record
@@ -73,11 +73,11 @@ def _data(content: Any, _: Removals) -> Any:
 
 
 def _vegalite(content: Any, _: Removals) -> Any:
-    return charts.vegalite(content)
+    return vegalite.vegalite(content)
 
 
-def _plotly(content: Any, _: Removals) -> Any:
-    return charts.plotly(content)
+def _plotly(content: Any, removals: Removals) -> Any:
+    return plotly.plotly(content, removals)
 
 
 def _widget(content: Any, _: Removals) -> Any:
@@ -130,9 +130,10 @@ KINDS: dict[str, Kind] = {
     "application/vnd.vegalite.v5+json": Kind(_CHART, _vegalite),
     "application/vnd.vegalite.v6+json": Kind(_CHART, _vegalite),
     "application/vnd.plotly.v1+json": Kind(
-        "Plotly cleans the few tags that labels may hold, and runs nothing; maps and pictures are "
-        "fetched by address, and its settings can send the figure away: such figures are refused, "
-        "and of the settings only those for looks pass.",
+        "Plotly runs nothing. Maps and pictures are fetched by address, and colours may become "
+        "rules of a style sheet: figures that do so are refused. Labels are pseudo-HTML whose "
+        "styles reach the page: of their tags those stay that format. Settings can send the figure "
+        "away: only those for looks pass.",
         _plotly,
     ),
     "application/vnd.jupyter.widget-view+json": Kind(

@@ -20,6 +20,8 @@ SCRIPT_LINKS = "links that run a script"
 LINKS = "links that lead to no web page"
 COMMANDS = "TeX commands that act on the page"
 PICTURES = "pictures that are not what they say they are"
+LABELS = "labels' tags that do more than format"
+RECORDINGS = "sounds and films that are not what they say they are"
 SOURCES = "things to be loaded from elsewhere"
 
 

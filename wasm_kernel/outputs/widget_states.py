@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wasm_kernel.outputs import raster, widget_models
+from wasm_kernel.outputs import raster, sound, widget_models
 from wasm_kernel.outputs import removals as told
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.widget_models import CONTROLS, PAIRS, Pair, kind_of, may_link
@@ -190,7 +190,11 @@ def _fit(model: Model, path: Sequence[Any], data: bytes, removals: Removals) -> 
 
 
 def _medium(model: Model, data: bytes, removals: Removals) -> bytes:
-    if model.name != "ImageModel" or not data:
+    if not data:
+        return data
+    if model.name != "ImageModel":
+        if not sound.is_known(data):
+            raise Refused(told.RECORDINGS)
         return data
     media = model.media or "png"
     if media in ("svg", "svg+xml"):

@@ -34,7 +34,8 @@ _D3 = re.compile(
     r"(?:(?:.)?[<>=^])?[+\-( ]?[$#]?0?(?:\d{1,3})?,?(?:\.\d{1,3})?~?[A-Za-z%]?\Z", re.DOTALL
 )
 _EASY_CSS = re.compile(r"[\w.%# +-]{0,200}\Z", re.ASCII)
-_BACKWARDS = re.compile(r"-\s*[\d.]|-\s*\w+\(")
+_VARIABLE = re.compile(r"var\(--[\w-]+\)")
+_BACKWARDS = re.compile(r"(?<![A-Za-z])-|-(?![A-Za-z])")  # a minus that is no part of a word
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}\Z")
 
 
@@ -122,7 +123,7 @@ def _css(value: Any, removals: Removals) -> Any:
 
 def _place(value: Any, removals: Removals) -> Any:
     clean = _css(value, removals)
-    if isinstance(clean, list) or _BACKWARDS.search(str(clean)):
+    if isinstance(clean, list) or _BACKWARDS.search(_VARIABLE.sub("", str(clean))):
         raise Refused(told.STYLES)
     return clean
 

@@ -20,6 +20,7 @@ Message = tuple[str, Content]
 
 PAYLOADS = 16
 PAYLOAD_CHARACTERS = 4 * 1024 * 1024
+_TYPES = "_jupyter_types_experimental"
 _CUT = "\n[cut: it is longer than a cell may send]"
 
 
@@ -150,8 +151,20 @@ def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:
         "matches": matches,
         "cursor_start": start if _is_count(start) else cursor_pos,
         "cursor_end": end if _is_count(end) else cursor_pos,
-        "metadata": _cleaned(_object(reply.get("metadata"))),
+        "metadata": _typed(_object(reply.get("metadata"))),
     }
+
+
+def _typed(metadata: Content) -> Content:
+    """What kind of thing each completion is, as IPython tells it; nothing else."""
+    found = metadata.get(_TYPES)
+    listed = [_object(item) for item in found] if isinstance(found, list) else []
+    types = [
+        {name: terminal.clean(_text(item, name)) for name in ("text", "type", "signature")}
+        | {name: item[name] for name in ("start", "end") if _is_count(item.get(name))}
+        for item in listed
+    ]
+    return {_TYPES: types} if listed else {}
 
 
 def inspect_reply(reply: Mapping[str, Any], mode: Mode = Mode.SAFE) -> Content:

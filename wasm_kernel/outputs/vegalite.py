@@ -1,4 +1,4 @@
-"""Charts that a front end draws from JSON: only such as are plain data.
+"""Vega-Lite charts, which a front end draws from JSON: only such as are plain data.
 
 A chart passes whole or not at all: without one of its parts it would say something else.
 """
@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from wasm_kernel.outputs import raster
 from wasm_kernel.outputs.removals import Refused
 from wasm_kernel.outputs.words import words
 
@@ -46,25 +45,9 @@ _VEGALITE = words("""
     anchor subtitleColor subtitleFontSize params select encodings bind condition param empty and or
     not mean max min sum
     """)
-_DATA = frozenset({"values", "datasets"})
-_FORBIDDEN_TEXT = frozenset({"image"})  # a tooltip shows a field of this name as a picture
-
-_PLOTLY_TRACES = words("""
-    scatter scattergl bar histogram box violin pie heatmap contour histogram2d histogram2dcontour
-    scatter3d surface mesh3d cone streamtube volume isosurface scatterpolar scatterpolargl barpolar
-    scatterternary sunburst treemap icicle funnel funnelarea waterfall ohlc candlestick indicator
-    parcoords parcats splom sankey table carpet contourcarpet scattercarpet scattersmith image
-    """)
-# Maps ask for tiles and outlines; these parts of a layout exist only for them or point elsewhere.
-_PLOTLY_FETCHING = frozenset({"geo", "map", "mapbox", "topojsonURL", "plotlyServerURL"})
-_PLOTLY_MAPS = words("""
-    scattergeo choropleth scattermapbox choroplethmapbox densitymapbox scattermap choroplethmap
-    densitymap
-    """)
-_STYLES = ("light", "dark", "basic")
-_PLOTLY_CONFIG = words(
-    "responsive scrollZoom displayModeBar displaylogo staticPlot doubleClick editable locale"
-)
+# A tooltip shows a field of this name as a picture; a name may come with what stands around names.
+_PICTURE = "image"
+_AROUND_NAMES = str.maketrans("", "", "\\[]\"'. ")
 
 
 def vegalite(spec: Any) -> Any:
@@ -78,92 +61,59 @@ def vegalite(spec: Any) -> Any:
     schema = spec.get("$schema", "https://vega.github.io/schema/vega-lite/v5.json")
     if not isinstance(schema, str) or not _VEGALITE_SCHEMA.match(schema):
         raise Refused("a chart that is not Vega-Lite")  # `$schema` decides what runs it
-    for key, value in _described(spec):
+    described = list(_described(spec))
+    for key, value in described:
         if key not in _VEGALITE:
             raise Refused(f"a Vega-Lite chart with '{key[:40]}'")
         if key == "bind" and value not in ("scales", "legend"):
             raise Refused("a Vega-Lite chart with form fields")
-    if "tooltip" in {key for key, _ in _described(spec)} and _names_a_picture(spec):
+    if any(key == "tooltip" for key, _ in described) and _names_a_picture(spec):
         raise Refused("a Vega-Lite chart whose tooltip loads a picture")
     return {**spec, "$schema": schema}
 
 
-def _described(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Every key of a chart with its value, the rows of its data left out."""
+def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]]:
+    """Every key of a chart with its value, the rows of its data left out.
+
+    Rows are what stands in `data.values` and, by name, in the chart's own `datasets`. Elsewhere
+    `values` are those of an axis or a legend, which may be an expression.
+    """
     if isinstance(spec, dict):
         for key, value in spec.items():
             yield key, value
-            if key not in _DATA:
-                yield from _described(value)
+            if key == "data":
+                yield from _of_data(value)
+            elif key != "datasets":
+                yield from _described(value, outermost=False)
+            elif not outermost or not isinstance(value, dict):
+                raise Refused("a Vega-Lite chart with data in a strange place")
+            else:
+                _check_rows(*value.values())
     elif isinstance(spec, list):
         for item in spec:
-            yield from _described(item)
+            yield from _described(item, outermost=False)
+
+
+def _of_data(data: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(data, dict):
+        raise Refused("a Vega-Lite chart with data in a strange place")
+    for key, value in data.items():
+        yield key, value
+        if key == "values":
+            _check_rows(value)
+        else:
+            yield from _described(value, outermost=False)
+
+
+def _check_rows(*tables: Any) -> None:
+    """Refuse a table that is written as text: it would be read, with names of its own, later."""
+    if not all(isinstance(table, list | dict) for table in tables):
+        raise Refused("a Vega-Lite chart whose data is a text")
 
 
 def _names_a_picture(spec: Any) -> bool:
     if isinstance(spec, dict):
-        return any(key in _FORBIDDEN_TEXT or _names_a_picture(item) for key, item in spec.items())
+        return any(_names_a_picture(key) or _names_a_picture(item) for key, item in spec.items())
     if isinstance(spec, list):
         return any(map(_names_a_picture, spec))
-    return spec in _FORBIDDEN_TEXT if isinstance(spec, str) else False
-
-
-def plotly(figure: Any) -> Any:
-    """A Plotly figure that is drawn from its own data.
-
-    Raises:
-        Refused: it would load something, or is no figure.
-    """
-    if not isinstance(figure, dict) or not isinstance(figure.get("data"), list):
-        raise Refused("a Plotly figure that is none")
-    for trace in figure["data"]:
-        kind = trace.get("type", "scatter") if isinstance(trace, dict) else None
-        if kind not in _PLOTLY_TRACES:
-            raise Refused(
-                f"a Plotly figure of type '{str(kind)[:40]}', which is drawn from elsewhere"
-            )
-    kept = {key: figure[key] for key in ("data", "layout", "frames") if key in figure}
-    _check_plotly(kept)
-    config = figure.get("config")
-    if isinstance(config, dict):
-        kept["config"] = {k: v for k, v in config.items() if k in _PLOTLY_CONFIG}
-    return kept
-
-
-def _check_plotly(value: Any) -> None:
-    if isinstance(value, list):
-        for item in value:
-            _check_plotly(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            # buttons change a figure by paths such as `layout.images[0].source`
-            for part in re.split(r"[.\[\]]+", key):
-                _check_part(part, item)
-            _check_plotly(item)
-
-
-def _check_part(name: str, value: Any) -> None:
-    if name in _PLOTLY_FETCHING and value and not _is_look(value):
-        raise Refused("a Plotly figure with a map")
-    texts = value if isinstance(value, list) else [value]
-    if name == "type" and any(text in _PLOTLY_MAPS for text in texts if isinstance(text, str)):
-        raise Refused("a Plotly figure with a map")
-    if name == "source":
-        for text in texts:
-            if isinstance(text, str) and not _is_picture(text):
-                raise Refused("a Plotly figure with a picture from elsewhere")
-
-
-def _is_picture(address: str) -> bool:
-    head, _, content = address.partition(";base64,")
-    return raster.is_image(head.removeprefix("data:"), content)
-
-
-def _is_look(value: Any) -> bool:
-    """Whether a template says by it how maps would look, and no more."""
-    if not isinstance(value, dict):
-        return isinstance(value, bool)
-    return all(
-        isinstance(item, bool) or key.endswith("color") or (key == "style" and item in _STYLES)
-        for key, item in value.items()
-    )
+    return isinstance(spec, str) and spec.translate(_AROUND_NAMES) == _PICTURE

@@ -1,0 +1,113 @@
+"""Everyday charts pass whole; what their labels may not do goes, and the rest of them stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wasm_kernel.outputs.bundle import Mode, Shown, shown
+
+LITE, PLOTLY = "application/vnd.vegalite.v5+json", "application/vnd.plotly.v1+json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.20.1.json"
+ROWS = [{"a": "x<y", "b": 28}, {"a": "image", "b": 55}]
+BARS: dict[str, Any] = {
+    "$schema": SCHEMA,
+    "config": {"view": {"continuousWidth": 300, "continuousHeight": 300}},
+    "data": {"name": "data-1"},
+    "datasets": {"data-1": ROWS},
+    "mark": {"type": "bar"},
+    "encoding": {
+        "x": {"field": "a", "type": "nominal", "axis": {"values": ["x<y"], "labelAngle": 0}},
+        "y": {"aggregate": "mean", "field": "b", "scale": {"domain": [0, 60]}},
+    },
+}
+INLINE = BARS | {"data": {"values": ROWS}}
+SCATTER: dict[str, Any] = {
+    "data": [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [1, 2],
+            "y": {"dtype": "f8", "bdata": "AAAAAAAA8D8="},
+            "hovertemplate": "<b>%{hovertext}</b><br><br>sepal=%{x}<br>p=%{y:.2f}<extra></extra>",
+            "hovertext": ["one", "two"],
+            "marker": {"color": ["#636efa", "rgb(1, 2, 3)"], "colorscale": [[0, "#000"]]},
+        }
+    ],
+    "layout": {
+        "title": {"text": "<a href='https://example.org/'>Iris</a>, <i>sepals</i>"},
+        "template": {"layout": {"geo": {"bgcolor": "white"}, "colorway": ["#636efa"]}},
+        "updatemenus": [{"buttons": [{"label": "log", "args": ["yaxis.type", "log"]}]}],
+        "modebar": {"bgcolor": "rgba(0, 0, 0, .5)"},
+    },
+}
+
+
+def safe(mime: str, content: Any) -> Shown:
+    return shown({mime: content}, {}, Mode.SAFE)
+
+
+@pytest.mark.parametrize(
+    ("mime", "content"), [(LITE, BARS), (LITE, INLINE), (PLOTLY, SCATTER)], ids=["a", "b", "c"]
+)
+def test_an_everyday_chart_passes_whole(mime: str, content: Any) -> None:
+    clean = safe(mime, content)
+    assert clean.data == {mime: content}
+    assert clean.removed == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("p < 0.05, a<b, <x>", "p &lt; 0.05, a&lt;b, &lt;x>"),
+        ("<span style='color: red'>r</span>", "<span style='color: red'>r</span>"),
+        ("<span style='background:url(//x)'>r</span>", "r</span>"),
+        ("<b style=color:red>x</b>", "x</b>"),
+        ("<a href='javascript:x'>x</a>", "x</a>"),
+        ("<a href='/logout'>x</a>", "x</a>"),
+        ("<a href='https://x.y/%{text}'>x</a>", "x</a>"),
+        ("<span style='", "&lt;span style='"),
+        ("$\\href{javascript:x}{y}$", "$\\\u200bhref{javascript:x}{y}$"),
+    ],
+)
+def test_labels_keep_what_formats(text: str, label: str) -> None:
+    figure = {"data": [{"type": "scatter", "text": [text]}], "layout": {"title": {"text": text}}}
+    clean = safe(PLOTLY, figure).data[PLOTLY]
+    assert clean["layout"]["title"]["text"] == label
+    assert clean["data"][0]["text"] == [label]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"modebar": {"bgcolor": "rgb(1,2,3);background:url(//x.y)"}},
+        {"updatemenus": [{"buttons": [{"args": ["images[0].source", "//x.y/z.png"]}]}]},
+        {"updatemenus": [{"buttons": [{"args2": [{"images[0].source": "//x.y/z.png"}]}]}]},
+        {"sliders": [{"steps": [{"args": ["type", ["scattergeo"]]}]}]},
+        {"images": [{"source": "https://x.y/z.png"}]},
+    ],
+)
+def test_a_figure_that_would_load_something_is_refused(layout: Any) -> None:
+    clean = safe(PLOTLY, {"data": [], "layout": layout})
+    assert PLOTLY not in clean.data
+    assert len(clean.removed) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"encoding": {"x": {"axis": {"values": {"expr": "1"}}}}},
+        {"encoding": {"x": {"legend": {"values": {"signal": "1"}}}}},
+        {"layer": [{"datasets": {"d": {"url": "//x.y"}}}]},
+        {"data": {"values": "a,image\n1,//x.y"}},
+        {"datasets": {"d": '[{"image": 1}]'}},
+        {"data": "//x.y"},
+        {"mark": {"type": "bar", "tooltip": True}, "data": {"values": [{"image": "//x.y"}]}},
+        {"encoding": {"tooltip": {"field": "u", "title": "im\\age"}}},
+    ],
+)
+def test_a_chart_that_would_run_or_load_something_is_refused(part: Any) -> None:
+    clean = safe(LITE, BARS | part)
+    assert LITE not in clean.data
+    assert len(clean.removed) == 1
