@@ -169,6 +169,7 @@ def test_a_failing_disk_is_told_and_rollback_works(
         time.sleep(0.1)
     assert sum("can't be saved to disk" in text for text in told) == 1
     assert os.strerror(number) in "".join(told)
+    assert victim.says("info = %session_info\nprint(info['history_is_saved'])") == "False"
     assert victim.fails("x = 99; import os; os._exit(1)") == "GuestExited"
     assert victim.says("print(x)") == "4"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from wasm_kernel_agent.states import CheckpointTable, HistoryTree
@@ -27,6 +28,17 @@ BRANCHED = [
 def nodes(tree: HistoryTree) -> list[str]:
     """What stands before the first lines of the cells."""
     return [line.split("  ")[0].rstrip() for line in repr(tree).splitlines()]
+
+
+def test_the_date_is_told_where_it_is_not_today() -> None:
+    now = time.time()
+    assert time.strftime("  %H:%M:%S  ", time.localtime(now)) in repr(
+        CheckpointTable([state(1, 0, time=now)])
+    )
+    earlier = time.localtime(now - 100_000)
+    assert time.strftime("%Y-%m-%d %H:%M", earlier) in repr(
+        CheckpointTable([state(1, 0, time=now - 100_000)])
+    )
 
 
 def test_one_line_goes_straight_down() -> None:

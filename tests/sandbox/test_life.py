@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +223,15 @@ def test_a_closed_sandbox_says_so(tmp_path: Path, use: Callable[[BaseSandbox], o
     sandbox.close()
     with pytest.raises(SandboxClosed):
         use(sandbox)
+
+
+@pytest.mark.parametrize("code", [None, 5, b"1"])
+def test_code_that_is_no_text_is_misuse(tmp_path: Path, code: Any) -> None:
+    with (
+        create_sandbox(workspace=tmp_path / "app") as sandbox,
+        pytest.raises(TypeError, match="str"),
+    ):
+        sandbox.execute(code)
 
 
 def test_closing_twice_is_closing_once(warm: None, tmp_path: Path) -> None:

@@ -289,6 +289,9 @@ def test_every_magic_has_help_that_shows_its_use(run: Run, magic: str) -> None:
         ("%session_files --", ["--long"]),
         ("%session_delete --r", ["--recursive"]),
         ("%prune_sessions --", ["--apply", "--older-than"]),
+        ("%fork --", ["--deterministic"]),
+        ("%undo --", ["--files"]),
+        ("%restore --", ["--files"]),
         ("%session_fi", ["%session_files"]),
         ("%%session_w", ["%%session_write"]),
     ],
@@ -297,5 +300,27 @@ def test_paths_and_options_are_completed(
     run: Run, module_sandbox: BaseSandbox, typed: str, expected: list[str]
 ) -> None:
     run("import os\nos.mkdir('data')\nfor n in 'ab': open(f'data/{n}.csv', 'w')")
+    assert completed(module_sandbox, typed) == expected
+
+
+def completed(sandbox: BaseSandbox, typed: str) -> list[str]:
     request = {"op": "complete", "code": typed, "cursor_pos": len(typed)}
-    assert module_sandbox.query(request).result()["matches"] == expected
+    matches: list[str] = sandbox.query(request).result()["matches"]
+    return matches
+
+
+def test_names_of_checkpoints_are_completed(run: Run, module_sandbox: BaseSandbox) -> None:
+    run("x = 1")
+    run("%checkpoint cleaned")
+    assert "cleaned" in completed(module_sandbox, "%restore cle")
+    assert "cleaned" in completed(module_sandbox, "%restore ")
+    run("x = 2")
+    run("%restore cleaned")
+    assert printed(run, "print(x)") == 1
+
+
+def test_a_folder_that_is_not_empty_says_how_it_is_deleted(run: Run) -> None:
+    run("import os\nos.mkdir('full')\nopen('full/a', 'w').close()")
+    told = run("%session_delete full", fails="OSError").error
+    assert told is not None
+    assert "--recursive" in "".join(told.traceback)

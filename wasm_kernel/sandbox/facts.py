@@ -82,7 +82,7 @@ def _memory(life: Life, policy: ExecutionPolicy) -> dict[str, Any]:
         "workspace_limit_files": policy.workspace_files,
         "history_states": sum(1 for commit in commits if commit.cells),
         "history_bytes": sum(commit.page_bytes for commit in commits),
-        "history_is_saved": history.on_disk,
+        "history_is_saved": life.timeline.saved,
     }
 
 

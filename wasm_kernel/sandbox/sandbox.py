@@ -138,7 +138,13 @@ class BaseSandbox(Travelling, Forking, Talking):
             cell_id: The front end's id of the cell, for tracebacks.
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
             listener: Hears the cell while it runs.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+            TypeError: `code` is no text.
         """
+        if not isinstance(code, str):
+            raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
         request = {
             "op": "execute",
             "code": code,
@@ -167,6 +173,7 @@ class BaseSandbox(Travelling, Forking, Talking):
 
         Raises:
             SandboxClosed: the sandbox is closed.
+            TypeError: `code` is no text.
             WasmKernelError: the guest could not be started.
         """
         future = self.submit(code, **options)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 
 from wasm_kernel_agent.errands import send_out
+
+_BEGUN = re.compile(r"(?:.*=\s*)?%?fork\s")
+
+
+def _options(_: Any, event: Any) -> list[str]:
+    """The option of `%fork`, for IPython's completer."""
+    return ["--deterministic"] if event.symbol.startswith("-") else []
 
 
 @magics_class
@@ -14,6 +22,10 @@ class ForkMagics(Magics):
     """The magic that has the host fork the session."""
 
     shell: Any
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        shell.set_hook("complete_command", _options, re_key=_BEGUN)
 
     @no_var_expand
     @line_magic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import time
@@ -149,10 +150,15 @@ class SessionFileMagics(Magics):
         """Delete a file or an empty folder: `%session_delete PATH [--recursive]`.
 
         With `--recursive` a folder goes with everything in it. A link is deleted itself, and not
-        what it leads to. `%undo` does not bring files back.
+        what it leads to. `%undo --files` brings back what was deleted.
         """
         path, flags = one_path("%session_delete", line, "delete")
-        self._workspace.delete(path, recursive=bool(flags))
+        try:
+            self._workspace.delete(path, recursive=bool(flags))
+        except OSError as problem:
+            if problem.errno == errno.ENOTEMPTY:
+                problem.add_note("--recursive deletes a folder with everything in it.")
+            raise
         print(f"Deleted {path}")
 
     def complete(self, _: Any, event: Any) -> list[str]:

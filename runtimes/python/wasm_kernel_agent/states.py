@@ -21,7 +21,10 @@ def _place(state: State) -> str:
 
 
 def _time(state: State) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(state["time"]))
+    """The time of day, with the date where that is not today's."""
+    then = time.localtime(state["time"])
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
 def _padded(lines: list[tuple[str, ...]]) -> str:

@@ -17,6 +17,7 @@ from IPython.display import display
 from wasm_kernel_agent.states import CheckpointTable, HistoryTree
 
 _display: Any = display
+_BEGUN = re.compile(r"(?:.*=\s*)?%?(undo|redo|restore)\s")
 _FILES = re.compile(r"(?:^|\s)--files(?!\S)")
 
 
@@ -31,6 +32,19 @@ class TravelMagics(Magics):
     """The magics that ask the host to go elsewhere in the history."""
 
     shell: Any
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        shell.set_hook("complete_command", self.complete, re_key=_BEGUN)
+
+    def complete(self, _: Any, event: Any) -> list[str]:
+        """Names of checkpoints and options, for IPython's completer."""
+        begun = _BEGUN.match(event.line)
+        if event.symbol.startswith("-"):
+            return ["--files"]
+        if begun is None or begun[1] != "restore":
+            return []
+        return [row["name"] for row in self._ask("checkpoints")["rows"] if row["name"]]
 
     def _ask(self, how: str, **fields: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.shell.agent.door.send({"op": "travel", "how": how, **fields})

@@ -130,6 +130,11 @@ class Recorder:
         return more <= most
 
     @property
+    def saves(self) -> bool:
+        """Whether commits come to disk: they have a place there, and it takes them."""
+        return self.history.on_disk and not self._troubled
+
+    @property
     def behind(self) -> bool:
         """Whether a commit could not be taken, so that memory is not as the head has it."""
         return bool(self._missed)

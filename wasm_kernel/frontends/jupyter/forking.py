@@ -75,6 +75,7 @@ def fork_errand(sandbox: BaseSandbox, founding: Founding, made: Made) -> Errand:
                 "%fork takes no words but --deterministic, which keeps the state of generators of "
                 "random numbers."
             )
+        sandbox.check_fork()
         promised = PromisedFork(sandbox, founding, made, deterministic=bool(words))
         sandbox.promise(promised)
         return {"id": promised.id, "said": _SAID.format(id=promised.id)}

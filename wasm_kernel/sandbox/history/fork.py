@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from wasm_kernel.errors import ForkError
 from wasm_kernel.sandbox.history.branch import Branch, branch
 from wasm_kernel.sandbox.history.copying import discard
-from wasm_kernel.sandbox.history.plan import Plan, planned
+from wasm_kernel.sandbox.history.plan import NOT_SAVED, Plan, planned
 from wasm_kernel.sandbox.history.wishes import Promise
 from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
@@ -85,6 +85,15 @@ class Forking(abc.ABC):
     def promise(self, promise: Promise) -> None:
         """Have something done when the running cell is over. For errands: on the guest's thread."""
         self._life.wishes.promises.append(promise)
+
+    def check_fork(self) -> None:
+        """See that a fork could be planned. For errands: in the midst of a cell.
+
+        Raises:
+            ForkError: this session's variables have no place on disk.
+        """
+        if not self._life.timeline.history.on_disk:
+            raise ForkError(NOT_SAVED)
 
     @contextlib.contextmanager
     def plan_fork(self, *, deterministic: bool = False) -> Iterator[Plan]:

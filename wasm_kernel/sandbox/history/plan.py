@@ -32,6 +32,8 @@ from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.history.timeline import Timeline
 
+NOT_SAVED = "the variables of this session are not saved to disk"
+
 
 @record
 class Plan:
@@ -82,7 +84,7 @@ def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
     """
     history = timeline.history
     if history.waiting or not history.on_disk:
-        raise ForkError("the variables of this session are not saved to disk")
+        raise ForkError(NOT_SAVED)
     with history.still() as mark:
         yield Plan(mark, reseed, timeline.inventory())
 

@@ -130,6 +130,11 @@ class Timeline:
         """The commits."""
         return self._live().history
 
+    @property
+    def saved(self) -> bool:
+        """Whether variables outlive a crash: commits come to disk."""
+        return self._live().saves
+
     def _live(self) -> Recorder:
         if self._recorder is None:
             raise RuntimeError("this timeline is not open")

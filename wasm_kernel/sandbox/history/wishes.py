@@ -89,9 +89,9 @@ class Wishes:
         Raises:
             TravelError: it can't be granted; the others are as they were.
         """
-        self.heard = True
         if wish.how == "checkpoints":
             return {"rows": self._timeline.rows()}
+        self.heard = True
         if wish.how == "checkpoint":
             names = self.here if self.journey is None else self.there
             names.append(checked_name(wish.name))
