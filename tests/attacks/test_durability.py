@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.history import claim
@@ -23,6 +25,7 @@ from wasm_kernel.sandbox.history.claim import Resume
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
+TENTHS = 10
 WHOLE_ENDING = "True True True"
 
 
@@ -100,12 +103,16 @@ def test_killed_at_the_nth_operation(warm: None, tmp_path: Path, operation: int)
 
 
 @pytest.mark.soak
-def test_killed_at_every_operation(warm: None, tmp_path: Path) -> None:
-    operation = 1
-    while kill_at(tmp_path / str(operation), operation):
-        found_in(tmp_path / str(operation))
-        operation += 1
-    assert operation > 100
+@pytest.mark.parametrize("first", range(1, TENTHS + 1))
+def test_killed_at_every_operation(warm: None, tmp_path: Path, first: int) -> None:
+    """Of some four thousand, every tenth."""
+    for operation in itertools.count(first, TENTHS):
+        folder = tmp_path / str(operation)
+        if not kill_at(folder, operation):
+            break
+        found_in(folder)
+        tree.remove(folder)
+    assert operation > 1000
 
 
 @pytest.fixture
