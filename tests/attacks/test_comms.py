@@ -72,7 +72,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, co
 
 
 def test_case_22_so_many_comms_may_be_open(victim_of: Making) -> None:
-    many = victim_of(comm_count=COMMS + 1000)
+    many = victim_of(comm_count=COMMS + 1000, cell_timeout=120.0)
     page = Page()
     code = f"from comm import create_comm\nkeep = [create_comm('t') for _ in range({COMMS} + 500)]"
     many.run(code, listener=page)

@@ -81,7 +81,7 @@ def test_case_22_what_is_refused_is_noted_once(victim: Victim) -> None:
 
 
 def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(victim_of: Making) -> None:
-    keeping = victim_of(text_file_bytes=64 << 20)
+    keeping = victim_of(text_file_bytes=64 << 20, cell_timeout=120.0)
     result = keeping.run("for i in range(10**5): print('line', i, 'x' * 40)")
     assert "/app/output-1-stdout.txt" in result.stdout
     lines = (keeping.app / "output-1-stdout.txt").read_text().splitlines()

@@ -1,6 +1,7 @@
 """A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
 
-`FAKE_START` names how its start goes: a number of seconds it takes, or `fail`.
+`FAKE_START` names how its start goes: a number of seconds it takes, `fail`, or the path of a file
+whose coming ends it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from wasm_kernel.errors import CompileError
@@ -27,7 +29,11 @@ def gate(progress: Callable[[str], None]) -> None:
     progress("compiling the fake")
     if START == "fail":
         raise CompileError("The fake does not compile.")
-    time.sleep(float(START))
+    if START.startswith("/"):
+        while not Path(START).exists():
+            time.sleep(0.02)
+    else:
+        time.sleep(float(START))
 
 
 def fake(session: Session, policy: ExecutionPolicy, resume: Resume, builder: object) -> BaseSandbox:

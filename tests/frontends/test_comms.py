@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,14 +114,17 @@ def test_front_ends_are_told_which_comms_are_open(
     assert all(set(comm) == {"target_name"} for comm in reply["comms"].values())
 
 
-def test_a_page_does_not_wait_for_a_first_start(start: Callable[..., Driven]) -> None:
-    kernel = start(FAKE_START="8")
+def test_a_page_does_not_wait_for_a_first_start(
+    start: Callable[..., Driven], tmp_path: Path
+) -> None:
+    kernel = start(FAKE_START=str(tmp_path / "go"))
     opened = {"comm_id": "c1", "target_name": "jupyter.widget.control", "data": {}}
     heard = say(kernel, "comm_open", opened)
     assert [m["content"] for m in heard if m["msg_type"] == "comm_close"] == [
         {"comm_id": "c1", "data": {}}
     ]
     assert kernel.reply(kernel.kc.comm_info())["comms"] == {}
+    (tmp_path / "go").touch()
     assert kernel.value("1") == "1"
 
 

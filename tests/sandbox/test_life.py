@@ -197,10 +197,12 @@ def test_two_sandboxes_run_at_once(warm: None, tmp_path: Path) -> None:
         create_sandbox(workspace=tmp_path / "a") as one,
         create_sandbox(workspace=tmp_path / "b") as other,
     ):
-        long = one.submit("import time; time.sleep(1); print('one')")
+        waiting = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('one')"
+        long = one.submit(waiting)
         assert says(other, "print('other')") == "other"
         assert not long.done()
-        assert long.result(10).stdout == "one\n"
+        (one.workspace / "go").touch()
+        assert long.result(30).stdout == "one\n"
 
 
 def test_another_runtime_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,14 @@ def says(sandbox: BaseSandbox, code: str) -> str:
     return result.stdout.strip()
 
 
+def wait_for(happened: Callable[[], object]) -> None:
+    """The writer is behind the cells, and on a busy machine far behind."""
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
 def stories(folder: Path, seed: int, steps: int) -> None:
     (folder / "app").mkdir()
     story = Story(folder / "app", seed)
@@ -166,7 +174,7 @@ def test_a_folded_cell_is_not_there_any_more(opened: Opening) -> None:
     sandbox = opened(history_cells=1)
     for value in range(12):
         sandbox.execute(f"x = {value}")
-        time.sleep(0.03)
+    wait_for(lambda: 2 not in [state.cell for state in sandbox.checkpoints()])
     error = sandbox.execute("%restore 2").error
     assert error is not None
     assert "no kept cell '2'" in error.evalue
@@ -381,8 +389,8 @@ def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
 ) -> None:
     for value in range(1, 6):
         sandbox.execute(f"x = {value}")
-    time.sleep(0.3)
     file = sandbox.workspace / ".wasm_kernel" / "history" / "0000000004.commit"
+    wait_for(file.with_stem("0000000005").exists)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -397,12 +405,14 @@ def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
 
 def test_a_cap_that_leaves_few_cells_to_undo_is_told_once(opened: Opening) -> None:
     sandbox = opened(history_bytes=64 << 20)
-    told = ""
-    for number in range(6):
-        result = sandbox.execute(f"b = bytes([{number}]) * (12 << 20)")
-        time.sleep(0.3)
-        told += result.stderr
-    told += sandbox.execute("%checkpoints").stderr
-    assert told.count("take more room on disk than history_bytes allows") == 1
-    assert "can be undone" in told
+    told = [sandbox.execute(f"b = bytes([{number}]) * (12 << 20)").stderr for number in range(6)]
+
+    def heard() -> bool:
+        told.append(sandbox.execute("%checkpoints").stderr)
+        return "history_bytes" in "".join(told)
+
+    wait_for(heard)
+    assert heard()
+    assert "".join(told).count("take more room on disk than history_bytes allows") == 1
+    assert "can be undone" in "".join(told)
     assert says(sandbox, "print(len(b), b[0])") == f"{12 << 20} 5"
