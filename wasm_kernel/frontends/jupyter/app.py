@@ -31,6 +31,7 @@ from wasm_kernel.frontends.jupyter import magics
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
 from wasm_kernel.frontends.jupyter.forking import FORK, fork_errand, forking
+from wasm_kernel.frontends.jupyter.lean import lazily
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.outputs.bundle import Mode
@@ -105,6 +106,7 @@ class WasmKernelApp(JupyterApp):
         from_command_line: Config = deepcopy(self.config)
         self.load_config_file(suppress_errors=False)
         self.update_config(from_command_line)
+        self.log.setLevel(self.log_level)  # traitlets would have records made that nobody hears
         self.settings = KernelSettings(parent=self)
 
     def print_help(self, classes: bool = False) -> None:
@@ -182,6 +184,8 @@ class WasmKernelApp(JupyterApp):
         starting = Starting()
         sandbox.start(starting.tell)
         # from here on imports take long; the guest starts meanwhile
+        for package in ("ipykernel", "jupyter_client", "IPython"):
+            lazily(package)
         from wasm_kernel.frontends.jupyter.connection import Connection
         from wasm_kernel.frontends.jupyter.sockets import KernelSockets
 

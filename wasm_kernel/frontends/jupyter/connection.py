@@ -6,9 +6,11 @@ from pathlib import Path
 
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.session import Session, new_id_bytes
-from traitlets import Bytes, TraitError
+from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
+
+_LOOPBACK = "127.0.0.1"
 
 
 class ConnectionFileError(WasmKernelError):
@@ -24,6 +26,13 @@ class Connection(ConnectionFileMixin):
 
     curve_publickey = Bytes(allow_none=True, default_value=None)
     curve_secretkey = Bytes(allow_none=True, default_value=None)
+    blocking_class = Type(None, klass=object, help="A kernel makes no clients: none is imported.")
+
+    def _ip_default(self) -> str:
+        """This machine alone. Jupyter looks the same address up with psutil, which takes long, and
+        does so also where the file names one.
+        """
+        return _LOOPBACK if self.transport == "tcp" else str(super()._ip_default())
 
     def open(self, *, allow_unsigned: bool) -> None:
         """Read the connection file, or prepare to write one.

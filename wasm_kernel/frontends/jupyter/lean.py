@@ -1,40 +1,40 @@
-"""ipykernel's base class without IPython's shell.
+"""Packages whose `__init__` waits until somebody asks for what it imports.
 
-`ipykernel.kernelbase` needs one exception class of `IPython.core.error`, and importing anything of
-IPython runs its `__init__`, which imports the whole shell: a tenth of a kernel's start, for a shell
-that this process never has (the guest has its own).
+The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
+exception class of `IPython.core.error`. But importing any module of a package runs the package's
+`__init__` first, and these import everything they have: managers and clients of kernels, a shell
+that this process never has (the guest has its own). Together that took a sixth of a kernel's start.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from importlib.machinery import PathFinder
-from pathlib import Path
-from types import ModuleType
+from importlib.util import module_from_spec
+from typing import Any
 
-_PACKAGES = ("IPython", "IPython.core")
+_guard = threading.RLock()  # a package's own `__init__` may ask for names of it
 
 
-@contextmanager
-def without_the_shell() -> Iterator[None]:
-    """While it lasts, modules of IPython are importable and its packages' `__init__` do not run.
+def lazily(name: str) -> None:
+    """Have a package's modules importable, and its `__init__` run with the first use of a name that
+    the package has not: who imports the package for its own sake finds all of it.
 
-    Afterwards no trace is left: who imports IPython then gets all of it. Nothing is done where it
-    is loaded already or not where it is looked for. Main thread, before others import anything.
+    Nothing is done where it is loaded already, or not where it is looked for. Main thread, before
+    others import anything.
     """
-    spec = PathFinder.find_spec(_PACKAGES[0])
-    if spec is None or spec.submodule_search_locations is None or _PACKAGES[0] in sys.modules:
-        yield
+    spec = PathFinder.find_spec(name)
+    if name in sys.modules or spec is None or spec.submodule_search_locations is None:
         return
-    top = Path(spec.submodule_search_locations[0])
-    for name in _PACKAGES:
-        bare = ModuleType(name)
-        bare.__path__ = [str(top.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = bare
-    try:
-        yield
-    finally:
-        for name in [n for n in sys.modules if n.split(".")[0] == _PACKAGES[0]]:
-            del sys.modules[name]
+    package, loader = module_from_spec(spec), spec.loader
+    assert loader is not None
+
+    def complete(attribute: str) -> Any:
+        with _guard:
+            if vars(package).pop("__getattr__", None) is not None:
+                loader.exec_module(package)
+        return getattr(package, attribute)
+
+    vars(package)["__getattr__"] = complete
+    sys.modules[name] = package

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ipykernel.kernelbase import Kernel
 from traitlets import Any as AnyTrait
 
 from wasm_kernel.frontends.jupyter import messages
-from wasm_kernel.frontends.jupyter.lean import without_the_shell
-
-with without_the_shell():
-    from ipykernel.kernelbase import Kernel
 
 Content = dict[str, Any]
 
