@@ -1,5 +1,6 @@
 """`python -m wasm_kernel -f CONNECTION_FILE`: be a Jupyter kernel."""
 
+import gc
 import sys
 
 if __name__ == "__main__":
@@ -7,6 +8,7 @@ if __name__ == "__main__":
     # would otherwise run outside the sandbox, with all rights.
     if not sys.flags.safe_path:
         del sys.path[0]
+    gc.disable()  # a start makes much and drops little; the kernel's loop turns it on again
     from wasm_kernel.frontends.jupyter.app import main
 
     main()

@@ -115,10 +115,16 @@ def _recall(cache: Cache, name: str, stamp: str) -> Environment | None:
 def _stamp() -> str:
     """Changes whenever a package is installed or removed, or a file of the agent is touched."""
     parts = [_LAYOUT, os.environ.get(_ARTIFACTS, "")]
-    installed = [Path(entry) for entry in sys.path if entry.endswith("-packages")]
-    for path in installed + [path for _, path in agent_files()]:
+    installed = [entry for entry in sys.path if entry.endswith("-packages")]
+    agent = sorted(
+        f"{folder}/{name}"
+        for folder, _, names in os.walk(runtimes_folder() / "python")
+        for name in names
+        if name.endswith(".py")
+    )
+    for path in installed + agent:
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116 - a `Path` a file costs more than looking at it
         except OSError:
             continue
         parts.append(f"{path} {status.st_mtime_ns} {status.st_size}")

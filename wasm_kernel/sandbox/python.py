@@ -122,6 +122,7 @@ class PythonDriver:
             known = remembered(self.cache)
             if known is None:
                 return False
+            self.environment = known  # once a process: looking for changes costs each start
             module = self.compiler.name(known.binary_digest, metered)
             files = (module, self.image_name, self.facts_name)
             folder = self.cache.folder_of(bundles.folder_name(known))
