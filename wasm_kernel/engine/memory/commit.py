@@ -24,7 +24,8 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,16 @@ class Commit:
     zeros: tuple[Run, ...] = ()
     files: tuple[OpenFile, ...] = field(default=())
 
-    @property
+    @cached_property
     def page_bytes(self) -> int:
-        """How many bytes its pages take on disk."""
+        """How many bytes its pages take on disk; asked of every commit after each cell."""
         return sum(pages for _, pages in self.runs) * PAGE
 
     def dump(self) -> bytes:
         """The header."""
-        fields = {**self.__dict__, "files": [file.as_json() for file in self.files]}
-        return json.dumps(fields, separators=(",", ":")).encode()
+        raw = {one.name: getattr(self, one.name) for one in fields(self)}
+        raw["files"] = [file.as_json() for file in self.files]
+        return json.dumps(raw, separators=(",", ":")).encode()
 
     @classmethod
     def load(cls, header: bytes) -> Commit:

@@ -223,9 +223,8 @@ class Shelf:
             held = self._held.get(one)
         if held is not None:
             return Held(*held)
-        file = opened.enter_context(CommitFile(self._path(one)))
-        file.verify()
-        return file
+        self._verify(one)
+        return opened.enter_context(CommitFile(self._path(one)))
 
     def _verify(self, one: int) -> None:
         """Read a file whole, where somebody touched it since it was written or verified."""

@@ -17,6 +17,8 @@ def split_zeros(
     runs: Sequence[Run], content: Content
 ) -> tuple[tuple[Run, ...], Content, tuple[Run, ...]]:
     """Runs without their longer stretches of zero pages, their content, and those stretches."""
+    if all(pages < _SHORTEST for _, pages in runs):  # so after most cells
+        return tuple(runs), content, ()
     kept: list[Run] = []
     less = bytearray()
     zeros: list[Run] = []
