@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH := build/bench-venv
+GALLERY := build/gallery-venv
 SOAK_ROUNDS ?= 20
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 
@@ -49,7 +50,12 @@ bench: $(EDITABLE) $(BENCH)/.installed
 	$(BIN)/wasm-kernel warm
 	$(BIN)/python -m tests.benchmarks --native $(BENCH)
 
-soak: $(EDITABLE)
+$(GALLERY)/.installed: tests/browser/requirements.txt
+	$(PYTHON) -m venv $(GALLERY)
+	$(GALLERY)/bin/python -m pip install --quiet -r $<
+	touch $@
+
+soak: $(EDITABLE) $(GALLERY)/.installed
 	$(BIN)/python -m pytest -m soak
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x || exit 1; done
 

@@ -1,4 +1,4 @@
-"""Twenty-odd outputs that people make every day, each the source of a cell that makes one."""
+"""Some forty outputs that people make every day, each the source of a cell that makes one."""
 
 from __future__ import annotations
 
@@ -67,5 +67,38 @@ GALLERY = {
     "html_svg": "HTML(\"<svg width='120' height='40'><g transform='translate(10 5)'>"
     "<rect width='60' height='30' rx='5' style='fill:orange;stroke:black'/>"
     "<text x='8' y='20' font-size='12'>inline</text></g></svg>\")",
-    "error": "1 / 0",
+    "hatched_svg": "set_matplotlib_formats('svg')\n"
+    "plt.bar(list('abc'), [1, 3, 2], hatch='//', color='none', edgecolor='black'); plt.show()\n"
+    "set_matplotlib_formats('png')",
+    "sizes": "plt.figure(figsize=(9, 2)); plt.scatter(frame.a, frame.b, c=frame.c); "
+    "plt.colorbar();",
+    "series": "frame.a",
+    "pretty": "{'numbers': list(range(30)), 'frame': None, 'nested': {'a': [1.5, 'text']}}",
+    "image_html": "from io import BytesIO\nimport base64\nheld = BytesIO()\n"
+    "PIL.Image.new('RGB', (60, 30), 'teal').save(held, 'png')\n"
+    "HTML(f'<img width=120 src=\"data:image/png;base64,'"
+    "f'{base64.b64encode(held.getvalue()).decode()}\">')",
+    "image_sized": "Image(held.getvalue(), width=90)",
+    "columns": "HTML('<div style=\"display:grid;grid-template-columns:1fr 2fr;gap:8px;'"
+    "'width:400px\">'"
+    "'<div style=\"background:#def;padding:6px\">left</div>'"
+    "'<div style=\"background:linear-gradient(90deg,#fde,#dfe);padding:6px\">right</div></div>')",
+    "pre": "HTML('<pre>  a  b\\n  1  2</pre><hr><blockquote>quoted</blockquote><kbd>Ctrl</kbd>')",
+    "tqdm_notebook": "from tqdm.notebook import tqdm as bar_of\n"
+    "for _ in bar_of(range(3), bar_format='{l_bar}{bar}|'): pass",
+    "sliders": "import ipywidgets as w\nw.VBox([w.IntSlider(5, description='whole'), "
+    "w.FloatRangeSlider(value=[2, 7], description='range'), w.FloatLogSlider(description='log')])",
+    "fields": "w.VBox([w.Text('text', description='Text'), w.Dropdown(options=['a', 'b'], "
+    "description='One of'), w.Checkbox(True, description='Yes'), w.DatePicker(description='Day'), "
+    "w.ColorPicker(value='#336699', description='Colour'), w.IntText(7, description='Number')])",
+    "buttons": "w.HBox([w.Button(description='Go', icon='check', button_style='success'), "
+    "w.ToggleButtons(options=['one', 'two'], description='Which'), w.Valid(value=True)])",
+    "boxes": "w.Tab([w.HTML('<b>bold</b> <span style=\"color:red\">red</span>'), w.Label('b')], "
+    "titles=['First', 'Second'])",
+    "folded": "w.Accordion([w.IntProgress(7, max=10), w.Label('$x^2$')], titles=['a', 'b'], "
+    "selected_index=0)",
+    "interactive": "w.interactive(lambda x=3: print('square', x * x), x=(0, 10))",
+    "captured": "seen = w.Output(layout=w.Layout(border='1px solid gray'))\n"
+    "with seen: display(frame.head(2)); print('inside')\nseen",
+    "error": "1 / 0",  # the last: it ends the run
 }

@@ -35,6 +35,9 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-python": (),
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
 }
+NATIVE = ROOT / "build" / "gallery-venv" / "bin" / "python"
+"""An environment with ipykernel and what the gallery imports; `make soak` makes it."""
+
 _SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none", "maxNumberOutputs": 10_000},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -119,6 +122,11 @@ def _environment(folder: Path) -> dict[str, str]:
         if arguments:
             spec["display_name"] = f"{spec['display_name']}, trusted"
         (spec_folder / "kernel.json").write_text(json.dumps(spec))
+    if NATIVE.exists():
+        (share / "kernels" / "native").mkdir()
+        argv = [str(NATIVE), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": "ipykernel", "language": "python"}
+        (share / "kernels" / "native" / "kernel.json").write_text(json.dumps(spec))
     for name, values in _SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)

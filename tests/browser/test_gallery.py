@@ -18,6 +18,7 @@ ALONE = (
 )
 SHOW = """number => document.querySelectorAll('.jp-Notebook .jp-Cell').forEach(
     (cell, place) => cell.toggleAttribute('data-shown', place === number))"""
+NOTICE = "[wasm-kernel]"
 TOLERANCE = 0.004  # of the pixels; edges of letters may lie half a pixel elsewhere
 
 # The share of pixels that differ by more than can be seen, or 1 where sizes differ.
@@ -62,7 +63,9 @@ def taken(lab: Lab, server: Server, kernel: str, folder: Path) -> Pictures:
     for number, name in enumerate(GALLERY, start=1):
         lab.page.evaluate(SHOW, number)
         outputs = lab.output(number).locator(".jp-OutputArea-child")
-        found = outputs.filter(has_not_text="[wasm-kernel]").first
+        found = outputs.filter(has_not_text=NOTICE).first
+        notices = outputs.filter(has_text=NOTICE)
+        assert notices.count() == 0, (name, notices.all_inner_texts())
         pictures[name] = found.screenshot(animations="disabled")
         (folder / f"{name}-{kernel}.png").write_bytes(pictures[name])
     return pictures

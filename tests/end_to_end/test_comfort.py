@@ -310,6 +310,12 @@ def test_a_backend_that_needs_a_window_is_refused_in_words(figures: Notebook, gu
     assert len(figures.run(PLOT).data("image/png")) == 1
 
 
+def test_a_wide_table_is_cut_as_in_every_notebook(nb: Notebook) -> None:
+    [table] = nb.run("import pandas as pd\npd.DataFrame([range(40)])").data("text/html")
+    assert "1 rows × 40 columns" in table
+    assert table.count("<td>") == 21
+
+
 def test_tables_take_pandas_options(nb: Notebook) -> None:
     nb.run("import pandas as pd\npd.options.display.max_rows = 4")
     assert "20 rows" in nb.run("pd.DataFrame({'a': range(20)})").data("text/html")[0]

@@ -73,8 +73,9 @@ def prepare_guest(shell: GuestShell) -> None:
     sources.install()
     _path()
     namesakes.install(shell)
-    import numpy  # noqa: F401
-    import pandas  # noqa: F401
+    with shell.builtin_trap:  # pandas asks where it is, to know how wide a table is
+        import numpy  # noqa: F401
+        import pandas  # noqa: F401
 
     progress: Any = importlib.import_module("tqdm").tqdm
     progress.monitor_interval = 0  # its monitor would be a thread
