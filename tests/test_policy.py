@@ -154,6 +154,17 @@ def test_one_guest_path_is_mounted_once(tmp_path: Path) -> None:
         ExecutionPolicy(mounts=(Mount(tmp_path, "/data"), Mount(tmp_path, "/data", True)))
 
 
+def test_a_mount_may_be_a_text(tmp_path: Path) -> None:
+    texts: Any = [f"{tmp_path}:/data:rw"]
+    assert ExecutionPolicy(mounts=texts).mounts == (Mount(tmp_path, "/data", writable=True),)
+
+
+def test_what_is_no_mount_is_told_what_one_is() -> None:
+    wrong: Any = [5]
+    with pytest.raises(PolicyError, match="HOST:GUEST"):
+        ExecutionPolicy(mounts=wrong)
+
+
 def test_good_mounts_are_kept_in_order(tmp_path: Path) -> None:
     given = [Mount(tmp_path, "/b"), Mount(tmp_path, "/a/c", True)]
     assert ExecutionPolicy(mounts=given).mounts == tuple(given)  # type: ignore[arg-type]

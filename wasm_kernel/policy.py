@@ -106,7 +106,8 @@ class ExecutionPolicy:
             Files that were deleted while a cell had them open may take as much again.
         file_copy_bytes: The largest file, in bytes, that is copied before a cell changes it in
             place, where the file system can't clone it.
-        mounts: Further host folders that the guest sees.
+        mounts: Further host folders that the guest sees, each a `Mount` or a text such as
+            `HOST:GUEST` or `HOST:GUEST:rw`.
         env: Environment variables of the guest.
     """
 
@@ -175,12 +176,15 @@ class ExecutionPolicy:
     def _check_mounts(self) -> None:
         if not isinstance(self.mounts, list | tuple):
             raise PolicyError("mounts", f"takes a list of mounts, not {self.mounts!r}")
-        object.__setattr__(self, "mounts", tuple(self.mounts))
+        made = (Mount.parse(one) if isinstance(one, str) else one for one in self.mounts)
+        object.__setattr__(self, "mounts", tuple(made))
         if len(self.mounts) > MOUNTS_MOST:
             raise PolicyError("mounts", f"takes at most {MOUNTS_MOST} folders")
         for mount in self.mounts:
             if not isinstance(mount, Mount):
-                raise PolicyError("mounts", f"takes mounts, not {mount!r}")
+                raise PolicyError(
+                    "mounts", f"takes Mount(HOST, GUEST) or 'HOST:GUEST', not {mount!r}"
+                )
             _check_mount(mount)
         if len({m.guest for m in self.mounts}) != len(self.mounts):
             raise PolicyError("mounts", "names one guest path twice")

@@ -257,13 +257,86 @@ def test_variables_checkpoints_and_the_past_come_along(
         assert told.stdout == "2 1 3 tmp\n"
         assert "variables and files are as they were" in told.stderr
         assert "imported" in told.stderr
-        lost = sandbox.execute("f.write('x'); f.flush()")
-        assert lost.error is not None
-        assert lost.error.ename == "OSError"
         says(sandbox, "%restore first")
         assert says(sandbox, "print(x)") == "1"
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
         assert says(sandbox, "print(x)") == "2"  # the one that was exported is as it was
+
+
+def test_open_files_and_databases_come_along(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "import sqlite3\ndb = sqlite3.connect('data.db')")
+        says(
+            sandbox, "_ = db.execute('create table t (n)'), db.execute('insert into t values (7)')"
+        )
+        says(sandbox, "f = open('notes', 'w'); _ = f.write('one '); f.flush()")
+        says(sandbox, "t = open('/tmp/t', 'w+'); _ = t.write('tmp'); t.flush()")
+        says(sandbox, "gone = open('gone', 'w'); import os; os.remove('gone')")
+        says(sandbox, "other = open('other', 'w'); os.remove('other'); open('other', 'w').close()")
+    export_session(ID, archive, here)
+    made = import_session(archive, there).session_id
+    with get_session_sandbox(made, workspace_root=there) as sandbox:
+        says(sandbox, "db.commit()")
+        assert says(sandbox, "print(db.execute('select n from t').fetchall())") == "[(7,)]"
+        says(sandbox, "_ = f.write('two'); f.flush()")
+        assert says(sandbox, "print(open('notes').read())") == "one two"
+        assert says(sandbox, "_ = t.seek(0); print(t.read())") == "tmp"
+        for lost in ("gone", "other"):
+            told = sandbox.execute(f"{lost}.write('x'); {lost}.flush()")
+            assert told.error is not None
+            assert told.error.ename == "OSError"
+        assert says(sandbox, "print(os.path.getsize('other'))") == "0"
+    assert (here / ID / "notes").read_text() == "one "
+
+
+def test_open_files_come_along_twice(warm: None, here: Path, there: Path, archive: Path) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "f = open('notes', 'w+'); _ = f.write('one'); f.flush()")
+    export_session(ID, archive, here)
+    made = import_session(archive, there).session_id
+    again = archive.with_name("again.tar.gz")
+    export_session(made, again, there)
+    made = import_session(again, there).session_id
+    with get_session_sandbox(made, workspace_root=there) as sandbox:
+        assert says(sandbox, "_ = f.seek(0); print(f.read())") == "one"
+
+
+@pytest.mark.parametrize(
+    "handles", [5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]]]
+)
+def test_an_archive_that_names_no_proper_open_files_is_refused(
+    warm: None, here: Path, there: Path, archive: Path, handles: Any
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1")
+    export_session(ID, archive, here)
+    forged = rewritten(archive, archive.with_name("forged.tar"), handles=handles)
+    with pytest.raises(ArchiveError, match="open files"):
+        import_session(forged, there)
+
+
+def test_open_files_of_a_stranger_lead_nowhere_else(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "f = open('notes', 'w+'); _ = f.write('one'); f.flush()")
+    export_session(ID, archive, here)
+    with tarfile.open(archive) as file:
+        inside = file.extractfile("manifest.json")
+        assert inside is not None
+        (written,) = json.load(inside)["memory"]["handles"]
+    (there / "secret").parent.mkdir(exist_ok=True)
+    (there / "secret").write_text("secret")
+    forged = archive.with_name("forged.tar")
+    for guest, path in (("/app", "../secret"), ("/etc", "passwd"), ("/app", ".metadata.json")):
+        rewritten(archive, forged, handles={written: [guest, path]})
+        made = import_session(forged, there).session_id
+        with get_session_sandbox(made, workspace_root=there) as sandbox:
+            told = sandbox.execute("f.seek(0); print(f.read())")
+            assert told.error is not None
+            assert told.error.ename == "OSError"
 
 
 def test_two_that_are_imported_draw_other_random_numbers(

@@ -20,11 +20,13 @@ from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.found import name_of, usable
+from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.history.claim import is_forsaken
 from wasm_kernel.sandbox.private import HISTORY, PACKAGES, SCRATCH
 from wasm_kernel.sessions import manifest
+from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
 from wasm_kernel.sessions.presence import alone
 from wasm_kernel.sessions.tarball import ArchiveError, Packing, open_target
@@ -165,7 +167,9 @@ def _history(
         if newest <= mark.after and mark.at in found:
             at, undone = mark.at, tuple(one for one in mark.undone if one in found)
     after = max(newest, mark.after if mark is not None else 0)
-    return Memory(artifact, image, facts, tuple(sorted(found)), at, after, names, undone)
+    origin = Origin.read(folder, newest)
+    handles = standing(folder.parent.parent, found.values(), origin)
+    return Memory(artifact, image, facts, tuple(sorted(found)), at, after, names, undone, handles)
 
 
 class _Packed:

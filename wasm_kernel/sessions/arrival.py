@@ -75,8 +75,9 @@ def import_session(
     """Make a session of an archive that `export_session` wrote, here or on another machine.
 
     Its variables come along where the sandbox here is of the same version; files that they had open
-    are closed. Whoever opens the session goes on with them. An archive may be a stranger's: what is
-    in it is checked, and its code and memory stay in the sandbox.
+    are open again, where they are in the archive, and closed elsewhere. Whoever opens the session
+    goes on with them. An archive may be a stranger's: what is in it is checked, and its code and
+    memory stay in the sandbox.
 
     Args:
         source: The archive.

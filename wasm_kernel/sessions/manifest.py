@@ -11,6 +11,7 @@ from wasm_kernel.engine.memory.image import Facts
 from wasm_kernel.errors import ImageError, TravelError
 from wasm_kernel.sandbox.history.travel import checked_name
 from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.handles import HANDLES_MOST, Handles
 from wasm_kernel.sessions.tarball import ArchiveError
 
 NAME = "manifest.json"
@@ -32,6 +33,7 @@ class Memory:
         after: The newest state when it was left there.
         names: States by name.
         undone: States that were left by going back, the latest last.
+        handles: Where files lie that states had open (`handles.py`).
     """
 
     artifact: str
@@ -42,6 +44,7 @@ class Memory:
     after: int
     names: Mapping[str, int] = field(default_factory=dict)
     undone: tuple[int, ...] = ()
+    handles: Handles = field(default_factory=dict)
 
     def known(self) -> Facts | None:
         """What is known of the image; None where that is nothing."""
@@ -110,7 +113,18 @@ def _memory(raw: Any) -> Memory:
     if at not in states or not set(undone) <= set(states):
         raise ArchiveError("The archive's manifest stands at a state that is not there.")
     artifact, image, facts = (_text(raw, name) for name in ("artifact", "image", "facts"))
-    return Memory(artifact, image, facts, states, at, after, named, undone)
+    return Memory(artifact, image, facts, states, at, after, named, undone, _handles(raw))
+
+
+def _handles(raw: Mapping[str, Any]) -> Handles:
+    """Where open files lie; an archive that does not say so has none."""
+    given = raw.get("handles", {})
+    if not isinstance(given, dict) or len(given) > HANDLES_MOST:
+        raise ArchiveError("The archive's manifest names no proper open files.")
+    for where in given.values():
+        if not (isinstance(where, list) and list(map(type, where)) == [str, str]):
+            raise ArchiveError("The archive's manifest names no proper open files.")
+    return {written: (guest, path) for written, (guest, path) in given.items()}
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:

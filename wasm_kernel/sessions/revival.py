@@ -20,6 +20,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.sandbox.bundles import DATA_GUEST, LIB_GUEST
 from wasm_kernel.sandbox.history.claim import leave_fork
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import Memory
 from wasm_kernel.sessions.tarball import ArchiveError, unpack
 
@@ -118,27 +119,29 @@ class Revival:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
         history, memory = self._workspace / HISTORY, self._fitting.memory
         history.mkdir(mode=0o700)
+        files = arrived(self._workspace, memory.handles)
         try:
-            self._settle(history)
+            self._settle(history, {one: memory.handles[one] for one in files})
         except HistoryError as problem:
             for left in history.iterdir():
                 left.unlink()
             return _DAMAGED.format(why=problem)
         finally:
-            for arrived in self._folder.iterdir():
-                arrived.unlink()
+            for left in self._folder.iterdir():
+                left.unlink()
             self._folder.rmdir()
         Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
-        Origin(max(memory.states), reseed=True).write(history)
+        Origin(max(memory.states), reseed=True, files=files).write(history)
         leave_fork(self._workspace / PRIVATE)
         return ""
 
-    def _settle(self, history: Path) -> None:
+    def _settle(self, history: Path, handles: Handles) -> None:
         fitting, known = self._fitting, {0}
         with _mapped(self._folder / _IMAGE) as theirs, _mapped(fitting.image) as ours:
             if len(theirs) != fitting.theirs.size:
                 raise HistoryError("its base image is not complete")
-            soil = Soil(theirs, ours, fitting.image_id, frozenset({LIB_GUEST, DATA_GUEST}))
+            library = frozenset({LIB_GUEST, DATA_GUEST})
+            soil = Soil(theirs, ours, fitting.image_id, library, handles)
             for one in fitting.memory.states:
                 source = self._folder / name_of(one)
                 commit = transplant(source, history, soil, fitting.memory.image)

@@ -88,7 +88,8 @@ def made(folder: Path, **changes: Any) -> Path:
 
 
 def moved(folder: Path, **changes: Any) -> Commit:
-    soil = Soil(memoryview(b""), memoryview(b""), "ours", frozenset({"/usr/local/lib"}))
+    library, along = frozenset({"/usr/local/lib"}), {"1:2": ("/app", "notes")}
+    soil = Soil(memoryview(b""), memoryview(b""), "ours", library, along)
     (folder / "history").mkdir(exist_ok=True)
     return transplant(made(folder, **changes), folder / "history", soil, "theirs")
 
@@ -162,11 +163,18 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
         (replace(FILE, guest="/app", path=".metadata.json"), None),
         (replace(FILE, guest="/app", path=".wasm_kernel/lock", identity=""), None),
         (replace(FILE, guest="/tmp", path="x"), None),
+        (replace(FILE, guest="/app", path="notes", identity=""), None),
+        (replace(FILE, guest="/app", path="other", identity="1:2"), None),
+        (replace(FILE, guest="/app", path=".metadata.json", identity="1:2"), None),
+        (
+            replace(FILE, guest="/app", path="notes", identity="1:2", flags=15),
+            replace(FILE, guest="/app", path="notes", identity="1:2", flags=2),
+        ),
         (replace(FILE, path="x" * 5000), None),
         (replace(FILE, path=None), None),
     ],
 )
-def test_only_files_of_the_library_are_opened_again(
+def test_only_files_of_the_library_and_those_that_came_along_are_opened_again(
     tmp_path: Path, file: OpenFile, kept: OpenFile | None
 ) -> None:
     (found,) = moved(tmp_path, files=(file,)).files

@@ -6,16 +6,18 @@ completed: it also gets every page in which the image it was made over differs f
 is to lie over from now on. All that follows stands on it and needs no change.
 
 A header is a stranger's word: how much memory, which pages, which files were open. What does not
-fit is refused; files of the session itself are not opened again, as they are other files here.
+fit is refused; files of the session itself are other files here, and only those are opened again
+that are known to have come along.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Run
@@ -44,12 +46,15 @@ class Soil:
         ours: The memory of the other.
         image: What ours is called.
         readable: The guest's names of the folders whose files are the same everywhere.
+        handles: The session's own files that came along: the guest's folder and the path of each,
+            by its identity there.
     """
 
     theirs: memoryview
     ours: memoryview
     image: str
     readable: frozenset[str]
+    handles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def transplant(source: Path, folder: Path, soil: Soil, was: str) -> Commit:
@@ -68,7 +73,7 @@ def transplant(source: Path, folder: Path, soil: Soil, was: str) -> Commit:
     with CommitFile(source) as file:
         file.verify()
         commit = _checked(file.commit, was)
-        fitted = replace(commit, image=soil.image, files=_files(commit.files, soil.readable))
+        fitted = replace(commit, image=soil.image, files=_files(commit.files, soil))
         pages, zeros = _differing(commit, soil) if commit.parent == 0 else ([], [])
         runs = _merged([*commit.runs, *pages])
         fitted = replace(fitted, runs=runs, zeros=_merged([*commit.zeros, *zeros]))
@@ -119,16 +124,17 @@ def _are_runs(runs: Sequence[Run], size: int) -> bool:
     return len(runs) <= _RUNS_MOST
 
 
-def _files(files: Iterable[OpenFile], readable: frozenset[str]) -> tuple[OpenFile, ...]:
-    """What was open: files of the guest's library are opened again, of others the number is kept.
+def _files(files: Iterable[OpenFile], soil: Soil) -> tuple[OpenFile, ...]:
+    """What was open: files of the guest's library are opened again, and the session's own that came
+    along; of others the number is kept.
 
     Raises:
         HistoryError: one of them can't be.
     """
-    return tuple(_file(each, readable) for each in files)
+    return tuple(_file(each, soil) for each in files)
 
 
-def _file(file: OpenFile, readable: frozenset[str]) -> OpenFile:
+def _file(file: OpenFile, soil: Soil) -> OpenFile:
     flags = (file.flags, file.rights, file.inheriting, file.fdflags, file.offset)
     if not (
         _is_number(file.fd, _DESCRIPTOR_MOST)
@@ -138,7 +144,9 @@ def _file(file: OpenFile, readable: frozenset[str]) -> OpenFile:
         raise HistoryError("a commit names an open file that can't be")
     path = file.path
     known = isinstance(path, str) and len(path.encode("utf-8", "replace")) <= _PATH_MOST
-    if file.guest not in readable or not known:
+    if isinstance(file.identity, str) and soil.handles.get(file.identity) == (file.guest, path):
+        return replace(file, flags=file.flags & abi.O_DIRECTORY)
+    if file.guest not in soil.readable or not known:
         return replace(file, guest="/", path=None, identity="")
     return replace(file, identity="")
 

@@ -1,0 +1,60 @@
+"""The files that a session's states had open, in an archive: open again where it arrives.
+
+A state names a file by what the system calls it (`engine/folders/identity.py`), which is another
+name on every disk. So the archive says where each of them lies in it, and they get the names of the
+files that were unpacked there. That is a stranger's word: only a file that is reached by its plain
+path, without a link and past the session's own names, is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.engine.folders.identity import identity
+from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.memory.origin import Origin
+from wasm_kernel.sandbox.private import SCRATCH
+
+HANDLES_MOST = 10_000
+_APP = "/app"
+_PLACES = {_APP: ".", "/tmp": SCRATCH}  # noqa: S108 - a guest path
+
+Handles = Mapping[str, tuple[str, str]]
+"""Guest folder and path of each file, by what the states call it."""
+
+
+def standing(workspace: Path, commits: Iterable[Commit], origin: Origin) -> Handles:
+    """The files that were open at any commit and are still where they were."""
+    found: dict[str, tuple[str, str]] = {}
+    for commit in commits:
+        for written, known in zip(commit.files, origin.files_of(commit), strict=True):
+            if not written.identity or known.path is None or len(found) == HANDLES_MOST:
+                continue
+            there = _named(workspace, known.guest, known.path)
+            if there and there == known.identity:
+                found[written.identity] = (known.guest, known.path)
+    return found
+
+
+def arrived(workspace: Path, handles: Handles) -> dict[str, str]:
+    """What those of the files are called that are in a workspace in which nobody works yet."""
+    named = {one: _named(workspace, guest, path) for one, (guest, path) in handles.items()}
+    return {one: here for one, here in named.items() if here}
+
+
+def _named(workspace: Path, guest: str, path: str) -> str:
+    """What the system calls a file of the guest's; empty where it is not to be opened."""
+    place, parts = _PLACES.get(guest), path.split("/")
+    odd = any(part in ("", ".", "..") or "\0" in part for part in parts)
+    if place is None or odd or (guest == _APP and is_hidden(parts[0])):
+        return ""
+    try:
+        with Descent(workspace) as way:
+            for part in (*Path(place).parts, *parts[:-1]):
+                way.enter(part)
+    except (OSError, ValueError):  # a link, say, or no name that this system can have
+        return ""
+    return identity(f"{workspace}/{place}/{path}")
