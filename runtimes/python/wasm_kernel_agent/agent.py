@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wasm_kernel_agent import bundles, loop, queries, seeds
-from wasm_kernel_agent.boot import make_shell, prepare_guest
+from wasm_kernel_agent.boot import finish, make_shell, prepare_guest
 from wasm_kernel_agent.cells import Cells
 from wasm_kernel_agent.comms import Comms
 from wasm_kernel_agent.door import FRAME_BYTES, Door
@@ -86,6 +86,8 @@ class Agent:
             prepare_guest(shell)
         self.shell = shell
         self._vitals = Vitals(shell)
+        if self._in_guest:
+            finish(self)
         return {"status": "ok"}
 
     def _start(self, request: Reply) -> Reply:

@@ -15,21 +15,28 @@ _FRESH = 32_768  # bytes side by side: that is no hole any more
 _SLOTS = 65_536
 _HEADER = b"".__sizeof__()
 
-_kept: list[bytes | None] = []
+Ballast = list[bytes | None]
+
+_kept: list[Ballast] = []
 
 
-def fill() -> int:
-    """Fill the holes for good; how many objects that took. Only the boot turn may, at its end."""
+def fill() -> Ballast:
+    """Fill the holes; they stay so as long as the ballast is kept. Only the boot turn may."""
     gc.collect()
-    _kept.extend([None] * _SLOTS)  # at once: a list that grows would take holes, too
+    kept: Ballast = [None] * _SLOTS  # at once: a list that grows would take holes, too
     at, size = 0, _LARGEST
     while size >= _SMALLEST:
-        at = _fill(size, at)
+        at = _fill(kept, size, at)
         size = size - _STEP if size <= 1024 else size * 7 // 8 // _STEP * _STEP
-    return at
+    return kept
 
 
-def _fill(size: int, at: int) -> int:
+def fill_for_good() -> None:
+    """The same at the boot's end: sessions find no holes."""
+    _kept.append(fill())
+
+
+def _fill(kept: Ballast, size: int, at: int) -> int:
     """Take every hole for objects of one size; what lies side by side at last goes again."""
     begun, before = at, 0
     while (at - begun) * size < _FRESH and at < _SLOTS:
@@ -37,7 +44,7 @@ def _fill(size: int, at: int) -> int:
         if not 0 < id(one) - before <= size + 2 * _STEP:
             begun = at
         before = id(one)
-        _kept[at] = one
+        kept[at] = one
         at += 1
-    _kept[begun:at] = [None] * (at - begun)
+    kept[begun:at] = [None] * (at - begun)
     return begun

@@ -21,6 +21,7 @@ from wasm_kernel_agent import (
     loop,
     modules,
     namesakes,
+    neighbours,
     plots,
     queries,
     refusals,
@@ -66,7 +67,7 @@ def configuration() -> Config:
 
 
 def prepare_guest(shell: GuestShell) -> None:
-    """Import what notebooks use, and freeze it, so that each session finds it in memory."""
+    """Import what notebooks use, so that each session finds it in memory."""
     refusals.install()
     executors.install()
     folders.install()
@@ -85,8 +86,15 @@ def prepare_guest(shell: GuestShell) -> None:
     _debugger()
     warm(shell)
     modules.list_once(shell)
-    immortal.tell(shell.agent.door)
-    ballast.fill()
+
+
+def finish(agent: Any) -> None:
+    """Lay the booted guest's memory out for the sessions that begin with it."""
+    held = ballast.fill()
+    neighbours.settle(agent)
+    held.clear()
+    immortal.tell(agent.door)
+    ballast.fill_for_good()
     gc.freeze()
 
 
