@@ -203,7 +203,14 @@ def test_variables_go_along_in_an_archive_and_a_fork(
 
 
 def test_bad_usage_is_status_2(command: Command) -> None:
-    for words in ((), ("frob",), ("read", ID), ("prune",), ("fork", ID, "-n", "x")):
+    for words in (
+        (),
+        ("frob",),
+        ("read", ID),
+        ("prune",),
+        ("fork", ID, "-n", "x"),
+        ("fork", ID, "-n", "0"),
+    ):
         assert command(*words).returncode == 2
 
 

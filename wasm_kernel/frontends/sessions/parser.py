@@ -115,11 +115,17 @@ def _prune(parser: argparse.ArgumentParser) -> None:
 
 def _fork(parser: argparse.ArgumentParser) -> None:
     _one(parser)
-    parser.add_argument("--count", "-n", type=int, default=1, metavar="N", help="how many; 1")
+    parser.add_argument("--count", "-n", type=_count, default=1, metavar="N", help="how many; 1")
     parser.add_argument(
         "--deterministic", action="store_true", help="keep the state of random generators"
     )
     _json(parser)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 on is needed, not {text!r}")
+    return int(text)
 
 
 def _export(parser: argparse.ArgumentParser) -> None:
