@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,17 @@ def test_deleting_closes_what_is_open_here(root: Path) -> None:
     assert sandbox.closed
     assert list(root.iterdir()) == []
     assert get(root).execute("print('x' in globals())").stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [({"runtime": "ruby"}, ValueError), ({"policy": {}}, TypeError)]
+)
+def test_a_session_that_can_not_be_made_leaves_no_folder(
+    root: Path, wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        create_session_sandbox(workspace_root=root, **wrong)
+    assert not root.exists() or list(root.iterdir()) == []
 
 
 def test_a_bad_runtime_leaves_nothing_open(root: Path) -> None:

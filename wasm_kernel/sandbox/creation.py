@@ -40,9 +40,16 @@ def create_sandbox(
         quiet: Whether the first cell says nothing where the session goes on just as it was left.
 
     Nothing is started yet: the first cell does it, or `start`.
+
+    Raises:
+        ValueError: there is no guest for `runtime`.
+        TypeError: `policy` is none.
+        OSError: the workspace can't be made.
     """
     if runtime is not RuntimeType.PYTHON:
         raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
+    if policy is not None and not isinstance(policy, ExecutionPolicy):
+        raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
     if driver is None:
         from wasm_kernel.sandbox.python import shared_driver
 

@@ -17,6 +17,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.creation import create_sandbox
 from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.sandbox.history.copying import discard
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.live import LIVE
@@ -45,9 +46,14 @@ def create_session_sandbox(
 
     Raises:
         WorkspaceError: the session's folder can't be made.
+        ValueError, TypeError: as `create_sandbox`; no session is made.
     """
     session = Session(Path(workspace_root), ids.new(), logger, new=True)
-    return session.id, _sandbox_in(session, runtime, policy, logger)
+    try:
+        return session.id, _sandbox_in(session, runtime, policy, logger)
+    except BaseException:
+        discard(session.workspace)
+        raise
 
 
 def get_session_sandbox(
