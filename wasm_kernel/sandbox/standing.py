@@ -211,7 +211,25 @@ class _Reader:
 
 def _order(line: str) -> Order | None:
     """The order that a line `%name words` or `!name words` gives; None where it asks for help."""
-    if line.endswith("?") or line.startswith(("!!", "%%")):
+    if line[0] not in "%!" or line.startswith(("!!", "%%")) or _asks_for_help(line):
         return None
     name, _, words = line[1:].lstrip(" " if line[0] == "!" else "").partition(" ")
     return Order(name, words.strip())
+
+
+def _asks_for_help(line: str) -> bool:
+    """Whether one `?` or two follow a name or an item, by IPython's rule for what it explains."""
+    at = len(line.rstrip("?"))
+    if len(line) - at not in (1, 2):
+        return False
+    while line[at - 1] == "]":
+        bracket = line.rfind("[", 0, at)
+        if bracket < 0 or not re.fullmatch("-?[0-9]+", line[bracket + 1 : at - 1]):
+            return False
+        at = bracket
+    for sign in reversed(line[:at]):
+        if not (sign.isalnum() or sign in "_*"):
+            return False
+        if not sign.isdecimal():
+            return True
+    return False
