@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from typing import Any
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.peak import MB, Peak
 from wasm_kernel.sandbox.listener import Silence
 from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
 from wasm_kernel.sandbox.widgets.comms import COMMS
 
-RSS = 768 * 1024  # kilobytes, as much as the guest alone may have, for guest and host together
+RSS = 768 * MB  # as much as the guest alone may have, for guest and host together
 SECONDS = 30
 FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.dumps(f).encode()))\n"
 
@@ -39,10 +39,6 @@ def move(victim: Victim, value: Any, comm_id: str = "s1") -> Page:
     return page
 
 
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 FLOODS = {
     "messages": "c = create_comm('t')\nfor i in range(10**6): c.send({'i': i})",
     "comms": "for i in range(10**6): create_comm('t')",
@@ -58,7 +54,7 @@ FLOODS = {
 @pytest.mark.parametrize("code", FLOODS.values(), ids=FLOODS.keys())
 def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, code: str) -> None:
     flooded = victim_of(comm_count=5000, comm_bytes=64 << 20)
-    page, before = Page(), peak()
+    page, peak = Page(), Peak()
     begun = time.monotonic()
     start = "from comm import create_comm, get_comm_manager\n"
     result = flooded.run(start + code, interrupt=2, listener=page)
@@ -67,7 +63,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, co
     assert sum(len(b) for m in page.said for b in m.buffers) <= 64 << 20
     assert page.text.count("the rest is dropped") <= 1
     assert len(result.stderr) < 1000
-    assert peak() - before < RSS
+    assert peak.grown < RSS
     flooded.lives()
 
 
@@ -173,10 +169,10 @@ NOT_CARRIED = {
 
 def sent(victim: Victim, value: str) -> tuple[list[str], str]:
     """What the page hears of a value that is sent, and what its cell says of it."""
-    page, before = Page(), peak()
+    page, peak = Page(), Peak()
     code = f"c = create_comm('t', comm_id='odd')\nc.send({{'x': {value}}})\nc.close()"
     result = victim.run(f"from comm import create_comm\n{code}", listener=page)
-    assert peak() - before < 2 * RSS
+    assert peak.grown < 2 * RSS
     kinds = [message.kind for message in page.said]
     victim.run("c.close()")
     return kinds, result.stderr + (result.error.ename if result.error else "")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.peak import MB, Peak
 
-RSS = 400 * 1024  # kilobytes that the host may grow by
-
-
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+RSS = 400 * MB  # that the host may grow by
 
 
 @pytest.mark.parametrize(
@@ -26,11 +22,11 @@ def peak() -> int:
     ],
 )
 def test_case_22_endless_text_is_cut_with_one_notice(victim: Victim, code: str) -> None:
-    before = peak()
+    peak = Peak()
     result = victim.run(code)
     assert len(result.stdout) < 1.2 * (1 << 20)
     assert result.stdout.count("stdout_bytes") == 1
-    assert peak() - before < RSS
+    assert peak.grown < RSS
 
 
 def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
@@ -51,13 +47,13 @@ def test_case_22_endless_text_to_stderr_is_cut(victim: Victim) -> None:
 def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
     victim: Victim, code: str
 ) -> None:
-    before = peak()
+    peak = Peak()
     begun = time.monotonic()
     result = victim.run(code, interrupt=1.5)
     assert time.monotonic() - begun < 5
     assert len(result.outputs) <= 1002
     assert len(result.stderr) < 1.2 * (1 << 20)
-    assert peak() - before < RSS
+    assert peak.grown < RSS
 
 
 def test_case_22_a_cap_on_displays_names_its_setting(victim: Victim) -> None:
@@ -67,12 +63,12 @@ def test_case_22_a_cap_on_displays_names_its_setting(victim: Victim) -> None:
 
 
 def test_case_22_an_error_flood_is_bounded(victim: Victim) -> None:
-    before = peak()
+    peak = Peak()
     show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**6])"
     code = f"for _ in range(10**5): {show}"
     result = victim.run(code, interrupt=5)
     assert result.stderr.count("display_bytes") == 1
-    assert peak() - before < RSS
+    assert peak.grown < RSS
 
 
 def test_case_22_what_is_refused_is_noted_once(victim: Victim) -> None:
@@ -146,11 +142,11 @@ def test_case_24_an_odd_bundle_is_carried_or_dropped(victim: Victim, bundle: str
 
 def test_case_24_an_image_of_500_mb_is_refused(victim_of: Making) -> None:
     large = victim_of(memory_bytes=2048 << 20, display_bytes=256 << 20)
-    before = peak()
+    peak = Peak()
     result = large.run("display({'image/png': 'x' * (500 << 20)}, raw=True)")
     shown = sum(len(str(output.data)) for output in result.outputs)
     assert shown < 1 << 20
-    assert peak() - before < 2 * 2048 * 1024
+    assert peak.grown < 2 * 2048 * MB
     large.lives()
 
 

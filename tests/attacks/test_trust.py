@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.peak import MB, Peak
 
 BREAKING = {
     "agent module gone": "import sys; [sys.modules.pop(n) for n in [*sys.modules] if 'agent' in n]",
@@ -245,13 +245,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("frame", HOSTILE.values(), ids=HOSTILE.keys())
 def test_case_19_a_hostile_frame_is_refused(forger: Victim, frame: str) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = Peak()
     code = (
         f"try:\n  said = forge({frame}).decode()\nexcept OSError as e:\n  said = 'refused'\n"
         "print(said[:200])"
     )
     assert "refused" in forger.says(code)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700 * 1024
+    assert peak.grown < 700 * MB
 
 
 def test_case_19_a_lone_surrogate_is_replaced(forger: Victim) -> None:

@@ -178,10 +178,10 @@ def test_a_frame_of_too_many_values_is_refused_before_it_is_parsed() -> None:
 )
 def test_no_frame_takes_long_to_refuse(unit: bytes) -> None:
     data = (unit * (2**21 // len(unit)))[: 2**21] + b"[" * (FRAME_DEPTH + 1)
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(FrameError):
         read(data)
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 30  # 1 on a good machine, and hours if it were quadratic
 
 
 def test_of_duplicate_keys_the_last_one_counts() -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.peak import MB, Peak
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 pytestmark = pytest.mark.soak
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
-GROWTH = 600 * 1024  # kilobytes
+GROWTH = 600 * MB
 
 FUZZ = """
 import _host, json, random
@@ -72,11 +72,11 @@ def sandbox(warm: None, tmp_path: Path) -> Iterator[BaseSandbox]:
 def test_no_frame_hurts_the_host_or_another_cell(sandbox: BaseSandbox) -> None:
     until, seed = time.monotonic() + SECONDS, 0
     sandbox.execute("mine = 1")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = Peak()
     while time.monotonic() < until:
         sandbox.execute(FUZZ.format(seed=seed))
         result = sandbox.execute(f"print({seed})")
         assert result.stdout.endswith(f"{seed}\n"), (seed, result.error)
         assert [output.kind for output in result.outputs] == []
         seed += 1
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH
+    assert peak.grown < GROWTH
