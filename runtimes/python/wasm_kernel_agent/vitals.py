@@ -91,6 +91,8 @@ class Vitals:
         """
         names = self._names
         for name, value in self._builtins.items():
+            if name in names and names[name] is value:
+                continue  # so with all of them, after nearly every cell
             if name not in names or (_callable(value) and not _callable(names[name])):
                 names[name] = value
         shell = self._shell

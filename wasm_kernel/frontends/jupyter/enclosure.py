@@ -19,7 +19,7 @@ from wasm_kernel.confinement.porter import Duty, Porter
 from wasm_kernel.confinement.walls import Kept, Walls
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.jupyter import magics
+from wasm_kernel.frontends.jupyter import bytecode, magics
 from wasm_kernel.frontends.jupyter.forking import Outside
 from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
@@ -27,6 +27,8 @@ from wasm_kernel.sandbox.environment import runtimes_folder
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from wasm_kernel.packages.fetch import Fetch
     from wasm_kernel.sandbox.python import Builder
     from wasm_kernel.sessions.founding import Founding
@@ -50,6 +52,7 @@ class Enclosure:
     def __init__(self, wanted: str) -> None:
         self._wanted = wanted
         self._porter: Porter | None = None
+        self._writer: Popen[bytes] | None = None
         self.walls = Walls("off", "off", standing=False)
 
     def hire(self, duties: Mapping[str, Duty]) -> None:
@@ -62,6 +65,8 @@ class Enclosure:
             return
         possible = walls.possible()
         if possible.standing:
+            if bytecode.missing():
+                self._writer = bytecode.write()
             self._porter = porter.hire({_PREPARE: _prepare, **duties})
         else:
             self._failed(f"{possible.files}; {possible.calls}")
@@ -128,6 +133,8 @@ class Enclosure:
         if self._porter is not None:
             self._porter.close()
             self._porter = None
+        if self._writer is not None:
+            self._writer.poll()  # long done; where it is not, it ends by itself
 
 
 _REFUSED = (
