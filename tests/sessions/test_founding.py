@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from wasm_kernel.sandbox.history.copying import OpenThere
 from wasm_kernel.sandbox.history.plan import Plan
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.founding import Founder
+from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 
 PLAN = Plan(Bookmark(3, 4, {"early": 2}, (4,)), True, ())
@@ -60,6 +64,26 @@ def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None
     answers = iter([False, True])
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
         Founder(parent.parent, "parent").fork("fork", PLAN.as_json(), lambda: next(answers))
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+
+
+_KILLED = """
+import json, os, pathlib, sys
+from wasm_kernel.sessions import founding
+founding.settle = lambda *given: os.kill(os.getpid(), 9)
+founding.Founder(pathlib.Path(sys.argv[1]), "parent").fork("fork", json.loads(sys.argv[2]))
+"""
+
+
+def test_who_is_killed_in_the_midst_leaves_no_session(parent: Path) -> None:
+    words = [str(parent.parent), json.dumps(PLAN.as_json())]
+    done = subprocess.run([sys.executable, "-c", _KILLED, *words], check=False)
+    assert done.returncode == -9
+    left = [path.name for path in parent.parent.iterdir()]
+    assert len(left) == 2
+    assert "fork" not in left
+    fork(parent)
+    delete_session_workspace("fork", parent.parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 

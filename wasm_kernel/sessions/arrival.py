@@ -11,7 +11,6 @@ import math
 import os
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -19,15 +18,15 @@ from typing import IO
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.private import SCRATCH
-from wasm_kernel.sessions import ids, manifest, metadata, removal
+from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
 from wasm_kernel.sessions.manifest import Manifest
 from wasm_kernel.sessions.paths import SessionPathError, entered, resolve, shown
 from wasm_kernel.sessions.revival import Progress, Revival, fitting
+from wasm_kernel.sessions.staging import inscribe, settle, staged
 from wasm_kernel.sessions.tarball import ArchiveError, Member, members, unpack
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT
 
@@ -100,9 +99,11 @@ def import_session(
     with (
         Path(source).open("rb") as file,
         walk.opened(folder.resolve()) as root,
-        _staged(root) as (aside, place),
+        staged(root) as (aside, place),
         members(file, max_bytes) as found,
     ):
+        with entered(place, SCRATCH.split("/"), make=True, mode=0o700):
+            pass
         arrival = _Arrival(place, folder.resolve() / aside)
         arrival.take_all(found, progress or (lambda text: None))
         name = wanted or (arrival.was if same_id else ids.new())
@@ -115,35 +116,13 @@ def import_session(
     return result
 
 
-@contextmanager
-def _staged(root: int) -> Iterator[tuple[str, int]]:
-    """A folder that is no session's: its name and a descriptor; gone where the block fails."""
-    aside = removal.aside_of(ids.new())
-    os.mkdir(aside, 0o700, dir_fd=root)
-    with walk.opened(aside, root) as place:
-        try_lock(place)  # so that nobody takes it for what a removal left behind
-        try:
-            with entered(place, SCRATCH.split("/"), make=True, mode=0o700):
-                pass
-            yield aside, place
-        except BaseException:
-            with suppress(OSError):
-                walk.empty(place)
-                os.rmdir(aside, dir_fd=root)
-            raise
-
-
 def _settle(root: int, aside: str, name: str) -> None:
     """The folder becomes the session's.
 
     Raises:
         SessionExists: there is one.
     """
-    try:
-        os.stat(name, dir_fd=root, follow_symlinks=False)
-    except FileNotFoundError:
-        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)
-    else:
+    if not settle(root, aside, name):
         raise SessionExists(
             f"There is a session {name} already. Nothing was imported. Import it under another id, "
             "or under a new one."
@@ -282,6 +261,4 @@ class _Arrival:
         if self._revival is not None:
             note = self._revival.finish()
             self.result = replace(self.result, note=note, states=0 if note else self.result.states)
-        descriptor = os.open(metadata.NAME, _NEW, 0o600, dir_fd=self._place)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(metadata.Metadata.new(name, metadata.now()).render())
+        inscribe(self._place, name)

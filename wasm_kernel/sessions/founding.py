@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from wasm_kernel import events
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.content import Stopped
-from wasm_kernel.errors import ForkError, WasmKernelError
+from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.history import told
-from wasm_kernel.sandbox.history.copying import discard
 from wasm_kernel.sandbox.history.plan import Plan, carry_out
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.session import Session
+from wasm_kernel.sessions.staging import inscribe, settle, staged
+
+_TAKEN = "there is a session of that id already"
 
 
 class Founding(Protocol):
@@ -52,7 +55,7 @@ class Founder:
     """
 
     def __init__(self, root: Path, parent: str, logger: SandboxLogger | None = None) -> None:
-        self._root = root
+        self._root = root.resolve()
         self._parent = ids.checked(parent)
         self._logger = logger or SandboxLogger()
 
@@ -60,22 +63,28 @@ class Founder:
         self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
     ) -> str:
         """As `Founding` has it."""
-        wanted = Plan.from_json(plan)
-        session = self._session(ids.checked(session_id))
+        wanted, name = Plan.from_json(plan), ids.checked(session_id)
+        if os.path.lexists(self._root / name):
+            raise ForkError(_TAKEN)
         try:
-            if not session.made:
-                raise ForkError("there is a session of that id already")
-            left_out = carry_out(wanted, session.root / self._parent, session.workspace, stopped)
-        finally:
-            session.closed()
+            left_out = self._make(name, wanted, stopped)
+        except OSError as problem:
+            raise ForkError(told.why(problem)) from problem
+        self._tell(events.SESSION_CREATED, name, workspace_path=self._root / name)
         return told.left_out(left_out) if left_out else ""
 
-    def _session(self, session_id: str) -> Session:
-        place = self._root / session_id
-        there = os.path.lexists(place)
-        try:
-            return Session(self._root, session_id, self._logger)
-        except WasmKernelError:
-            if not there:
-                discard(place)
-            raise
+    def _make(self, name: str, plan: Plan, stopped: Stopped) -> Mapping[str, str]:
+        """What could not be copied."""
+        with walk.opened(self._root) as root, staged(root) as (aside, place):
+            workspace = self._root / aside
+            left_out = carry_out(plan, self._root / self._parent, workspace, stopped)
+            try:
+                inscribe(place, name)
+            except OSError as problem:
+                self._tell(events.METADATA_FAILED, name, error=problem.strerror or str(problem))
+            if not settle(root, aside, name):
+                raise ForkError(_TAKEN)
+        return left_out
+
+    def _tell(self, event: str, session_id: str, **fields: object) -> None:
+        self._logger.log_event(event, session_id=session_id, **fields)
