@@ -13,7 +13,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +64,8 @@ def folder_name(environment: Environment) -> str:
 
 
 def _make(environment: Environment, folder: Path) -> None:
+    import zipfile
+
     aside = Path(tempfile.mkdtemp(prefix=".bundle-", dir=folder.parent))
     lib = aside / "lib"
     lib.mkdir()

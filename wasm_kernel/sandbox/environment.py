@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -171,6 +170,8 @@ def find() -> Environment:
 
 def _built_in(stdlib: Path) -> dict[str, str]:
     """The packages in the guest's own zip, and those that it is given."""
+    import zipfile
+
     with zipfile.ZipFile(stdlib) as bundle:
         found = filter(None, map(_METADATA.fullmatch, bundle.namelist()))
         theirs = {match[1].replace("_", "-"): match[2] for match in found}

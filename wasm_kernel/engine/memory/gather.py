@@ -56,6 +56,9 @@ def in_steps(memory: memoryview, runs: Sequence[tuple[int, int]]) -> Iterator[me
 
 def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """The ranges in portions that one call can take; longer ones are cut."""
+    if len(ranges) <= _AT_ONCE and sum(end - start for start, end in ranges) <= _MOST:
+        yield list(ranges)  # so after most cells
+        return
     portion: list[Range] = []
     room = _MOST
     for start, end in ranges:

@@ -134,7 +134,8 @@ class WriteProtect:
         return [*ranges, (before, size)] if size > before else ranges
 
     def _scan(self, size: int) -> list[Range]:
-        found, at, end = [], self._address, self._address + size
+        found: list[Range] = []
+        at, end = self._address, self._address + size
         vector = ctypes.addressof(self._found)
         while at < end:
             flags = _WP_MATCHING | _CHECK_WPASYNC
@@ -142,9 +143,11 @@ class WriteProtect:
             request = bytearray(struct.pack("<12Q", *fields, _PAGE_IS_WRITTEN))
             count = _ioctl(self._pagemap, _PAGEMAP_SCAN, request)
             at = struct.unpack_from("<Q", request, 32)[0]
-            for index in range(count):
-                start, stop = self._found[3 * index], self._found[3 * index + 1]
-                found.append((start - self._address, stop - self._address))
+            regions = self._found[: 3 * count]  # start, end and categories of each
+            base = self._address
+            found += [
+                (a - base, b - base) for a, b in zip(regions[::3], regions[1::3], strict=True)
+            ]
         return found
 
     def close(self) -> None:

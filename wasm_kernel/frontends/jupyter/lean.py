@@ -1,15 +1,18 @@
-"""Packages whose `__init__` waits until somebody asks for what it imports.
+"""Imports that a kernel's start does without.
 
 The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
 exception class of `IPython.core.error`. But importing any module of a package runs the package's
 `__init__` first, and these import everything they have: managers and clients of kernels, a shell
-that this process never has (the guest has its own). Together that took a sixth of a kernel's start.
+that this process never has (the guest has its own). Together that took a tenth of a kernel's start,
+and ssl, for an asyncio that connects to nobody, a fiftieth.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import Any
@@ -38,3 +41,21 @@ def lazily(name: str) -> None:
 
     vars(package)["__getattr__"] = complete
     sys.modules[name] = package
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """While it lasts, a module is not there: what is imported does without it, and goes on so.
+
+    Afterwards anybody else finds it. Nothing is done where it is loaded already. Main thread,
+    before others import anything.
+    """
+    absent: Any = None  # what the import system takes for "there is none"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = absent
+    try:
+        yield
+    finally:
+        del sys.modules[name]
