@@ -74,13 +74,16 @@ _FRAGMENT = re.compile(r"#[A-Za-z0-9_.-]{1,200}\Z")
 _CUSTOM = re.compile(r"--[A-Za-z0-9_-]{1,200}\Z")
 
 
-def declared(nodes: Sequence[Any], removals: Removals, *, custom_only: bool = False) -> str:
+def declared(
+    nodes: Sequence[Any], removals: Removals, *, custom_only: bool = False, painting: bool = False
+) -> str:
     """The declarations among tinycss2's nodes that may stand, as CSS text.
 
     Args:
         nodes: What stands between the braces of a rule, or in a `style` attribute.
         removals: Hears of what was taken out and could be missed.
         custom_only: Keep custom properties (`--x`) and nothing else.
+        painting: Keep what paints with a part of the same document.
     """
     kept = []
     for node in nodes[:DECLARATIONS_MOST]:
@@ -92,7 +95,8 @@ def declared(nodes: Sequence[Any], removals: Removals, *, custom_only: bool = Fa
             name = node.name
         if not (_CUSTOM.match(name) if custom else name in PROPERTIES and not custom_only):
             continue
-        value = _own_part(name, node.value) or written(node.value, removals)
+        own = _own_part(name, node.value) if painting else None
+        value = own or written(node.value, removals)
         if value is None or (not value and not custom):
             continue
         if name == "position" and value.lower() not in POSITIONS:
@@ -132,4 +136,4 @@ def _cleaned(text: str) -> tuple[str, tuple[str, ...]]:
 
     removals = Removals()
     nodes = tinycss2.parse_blocks_contents(text, skip_comments=True, skip_whitespace=True)
-    return declared(nodes, removals), removals.phrases
+    return declared(nodes, removals, painting=True), removals.phrases

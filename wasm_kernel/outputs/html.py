@@ -18,6 +18,7 @@ from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_o
 from wasm_kernel.outputs.hints import tell
 from wasm_kernel.outputs.math import clean_math_in
 from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.repetition import check_repetition
 from wasm_kernel.outputs.svg import clean_svg
 
 BOX = "contain: layout paint; position: relative; min-width: min-content; margin: 0"
@@ -63,6 +64,7 @@ def clean_html(html: str, removals: Removals) -> str:
     clean = clean_styles(clean, scope, removals)
     clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
     clean = clean_math_in(clean, removals)
+    check_repetition(clean)
     if not _STYLED.search(clean):
         return clean
     return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'

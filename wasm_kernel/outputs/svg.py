@@ -15,6 +15,7 @@ from wasm_kernel.outputs.attributes import Attributes
 from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_of
 from wasm_kernel.outputs.hints import tell
 from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.repetition import check_repetition
 
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _BOUNDARY = re.compile(r"<(/?)svg(?=[\s>])")
@@ -42,6 +43,7 @@ def clean_svg(svg: str, removals: Removals) -> str:
     root = _first_image(clean_styles(cleaner.clean(svg), scope, removals, escaped=True))
     if not root:
         return ""
+    check_repetition(root)
     text = _NOT_XML.sub("", root).replace("&nbsp;", "&#160;")
     opened = text.index(">") + 1
     head = text[: len("<svg")] + f" {_NAMESPACES}" + text[len("<svg") : opened]
