@@ -15,7 +15,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 20
+SECONDS = 60
 
 
 class Driven:
