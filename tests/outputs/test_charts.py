@@ -22,6 +22,7 @@ BARS: dict[str, Any] = {
         "y": {"aggregate": "mean", "field": "b", "scale": {"domain": [0, 60]}},
     },
 }
+LAYERED = BARS | {"layer": [{"data": None, "mark": "rule"}]}
 INLINE = BARS | {"data": {"values": ROWS}}
 SCATTER: dict[str, Any] = {
     "data": [
@@ -49,7 +50,9 @@ def safe(mime: str, content: Any) -> Shown:
 
 
 @pytest.mark.parametrize(
-    ("mime", "content"), [(LITE, BARS), (LITE, INLINE), (PLOTLY, SCATTER)], ids=["a", "b", "c"]
+    ("mime", "content"),
+    [(LITE, BARS), (LITE, INLINE), (LITE, LAYERED), (PLOTLY, SCATTER)],
+    ids=["named", "inline", "layered", "plotly"],
 )
 def test_an_everyday_chart_passes_whole(mime: str, content: Any) -> None:
     clean = safe(mime, content)

@@ -18,7 +18,11 @@ CHARACTERS_MOST = 100_000
 
 # Tags, entities, escapes, formulas, JupyterLab's own markers for formulas, links, link targets, and
 # what MyST, Pandoc and their kin make attributes, roles and directives of.
-_ACTIVE = re.compile(r"<[A-Za-z/!?]|[&\\${]|@@|:::|\]\s*[(:\[]|\bmermaid\b", re.IGNORECASE)
+_ACTIVE = re.compile(
+    r"<[A-Za-z/!?]|[&\\$]|@@|:::|\]\s*[(:\[]|\bmermaid\b"
+    r"|\{[\w:+.-]+\}`|\{:?\s*[.#][A-Za-z]|\{[^{}\n]{0,200}=[^{}\n]{0,200}\}",
+    re.IGNORECASE,
+)
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(.*)")
 _LANGUAGE = re.compile(r"\s*[A-Za-z0-9_+#.-]*\s*\Z")
 

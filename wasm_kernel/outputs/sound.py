@@ -15,8 +15,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*\Z")
 _HEAD = 512  # characters that hold more than any signature needs
 
 FORMATS = words("""
-    3gpp aac flac m4a matroska mov mp3 mp4 mpeg ogg opus quicktime wav wave webm x-aac x-flac x-m4a
-    x-m4v x-matroska x-mpeg x-ms-wma x-wav vnd.wave
+    3gpp aac flac m4a matroska mov mp3 mp4 mp4a-latm mpeg ogg opus quicktime wav wave webm x-aac
+    x-flac x-m4a x-m4v x-matroska x-mpeg x-ms-wma x-wav vnd.wave
     """)
 _SIGNATURES = (
     re.compile(rb"(?:RIFF|RIFX|RF64|OggS|fLaC|ID3|\x1aE\xdf\xa3)"),

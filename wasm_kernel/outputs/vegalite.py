@@ -95,6 +95,8 @@ def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]
 
 
 def _of_data(data: Any) -> Iterator[tuple[str, Any]]:
+    if data is None:
+        return
     if not isinstance(data, dict):
         raise Refused("a Vega-Lite chart with data in a strange place")
     for key, value in data.items():
