@@ -150,6 +150,9 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "cdata": lambda n: "<svg>" + "<![CDATA[" * n,
     "half tags": lambda n: "<a b " * n,
     "closing": lambda n: "</p>" * n,
+    "braces": lambda n: ("{" + "=" * 400) * (n // 10),
+    "boxes": lambda n: "\\bbox[ a" * n + "\\bbox" + " " * n,
+    "directives": lambda n: "{a:" * n,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ CHARACTERS_MOST = 100_000
 # what MyST, Pandoc and their kin make attributes, roles and directives of.
 _ACTIVE = re.compile(
     r"<[A-Za-z/!?]|[&\\$]|@@|:::|\]\s*[(:\[]|\bmermaid\b"
-    r"|\{[\w:+.-]+\}`|\{:?\s*[.#][A-Za-z]|\{[^{}\n]{0,200}=[^{}\n]{0,200}\}",
+    r"|\{[\w:+.-]+\}`|\{:?\s*[.#][A-Za-z]|\{[^{}\n=]{0,200}+=[^{}\n]{0,200}+\}",
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(.*)")
