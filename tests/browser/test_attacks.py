@@ -127,4 +127,4 @@ def test_the_control_run_notices(lab: Lab, server: Server, canary: Canary) -> No
     assert {"script", "img_onerror", "link_js_case", "js", "md_fence", "isolated"} - ran <= {
         "link_js_case"
     }
-    assert {"img_remote", "style_import", "vegalite_url"} <= fetched
+    assert {"img_remote", "style_import", "vegalite_url", "tex_doc_unicode"} <= fetched
