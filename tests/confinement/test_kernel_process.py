@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
+from traitlets.config import Config
 
 from tests.confinement.inside import needs_walls
 from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.frontends.jupyter.enclosure import kept_by
+from wasm_kernel.policy import ExecutionPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 REACHABLE = {"own files"}
@@ -120,6 +123,16 @@ def test_a_mounted_folder_stays_in_reach(start: Start, tmp_path: Path) -> None:
     kernel = start(f"--WasmKernel.mounts={mounts}")
     kernel.run("open('/out/copy', 'w').write(open('/data/data').read())")
     assert (tmp_path / "write" / "copy").read_text() == "mounted"
+
+
+def test_a_cache_that_is_not_there_yet_can_be_read_once_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = tmp_path / "not" / "there"
+    monkeypatch.setenv("WASM_KERNEL_CACHE", str(cold))
+    kept = kept_by(tmp_path, ExecutionPolicy(), tmp_path / "connection.json", Config())
+    assert cold in kept.readable
+    assert cold.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.soak

@@ -1,7 +1,7 @@
 """A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
 
-`FAKE_START` names how its start goes: a number of seconds it takes, `fail`, or the path of a file
-whose coming ends it.
+`FAKE_START` names how its start goes: a number of seconds it takes, `fail`, `refused`, or the path
+of a file whose coming ends it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def gate(progress: Callable[[str], None]) -> None:
     progress("compiling the fake")
     if START == "fail":
         raise CompileError("The fake does not compile.")
+    if START == "refused":
+        raise PermissionError(13, "Permission denied", "/a/path/of/the/host")
     if START.startswith("/"):
         while not Path(START).exists():
             time.sleep(0.02)

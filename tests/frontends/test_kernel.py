@@ -188,6 +188,13 @@ def test_an_interrupt_ends_a_cell_that_waits_for_the_start(start: Start, tmp_pat
     assert kernel.run("pass")[0]["status"] == "ok"
 
 
+def test_a_start_that_the_system_refuses_is_the_cells_error(start: Start) -> None:
+    reply, heard = start(FAKE_START="refused").run("pass")
+    assert reply["ename"] == "PermissionError"
+    assert reply["evalue"] == "The sandbox could not be started: Permission denied."
+    assert "error" in kinds(heard)
+
+
 def test_a_failed_start_is_the_cells_error(start: Start) -> None:
     reply, heard = start(FAKE_START="fail").run("pass")
     assert (reply["ename"], reply["evalue"]) == ("CompileError", "The fake does not compile.")

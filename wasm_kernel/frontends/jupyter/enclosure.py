@@ -7,6 +7,7 @@ guest's thread begins; then, once it listens, new sockets, programs and processe
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -168,9 +169,12 @@ def kept_by(workspace: Path, policy: ExecutionPolicy, file: Path, config: Config
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         writable.append(file.parent)  # it is written there, and removed at the end
+    cached = default_folder()
+    with contextlib.suppress(OSError):  # whoever fills it says what is wrong
+        cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # nothing is kept that is not there
     return Kept(
         writable=tuple(writable),
-        readable=(default_folder(), runtimes_folder(), *_read_only(policy)),
+        readable=(cached, runtimes_folder(), *_read_only(policy)),
         files=(file,),
         sockets=_socket_folders(file, config),
     )

@@ -121,6 +121,9 @@ class WasmKernel(CommKernel):
             result = await cell
         except WasmKernelError as problem:
             return self._failed(listener, messages.own_error(type(problem).__name__, str(problem)))
+        except OSError as problem:  # the start met it; without a reply the cell would never end
+            why = f"The sandbox could not be started: {problem.strerror or problem}."
+            return self._failed(listener, messages.own_error(type(problem).__name__, why))
         listener.finish()
         self.end_refused(listener)
         self._usage.note(result)
