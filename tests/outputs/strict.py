@@ -59,6 +59,8 @@ def problems_in(bundle: Mapping[str, Any]) -> list[str]:
             found.append(f"{mime} acts")
         elif mime == "application/vnd.plotly.v1+json":
             found += [f"{mime}: {tag}" for tag in _TAG.findall(str(content)) if _ACTS.search(tag)]
+        elif mime == "application/geo+json" and "<" in str(content):
+            found.append(f"{mime} holds HTML")
         elif mime.endswith(("javascript", "ecmascript")) or "vega.v" in mime or "bokeh" in mime:
             found.append(mime)
     return found

@@ -9,6 +9,7 @@ import pytest
 from wasm_kernel.outputs.bundle import Mode, Shown, shown
 
 LITE, PLOTLY = "application/vnd.vegalite.v5+json", "application/vnd.plotly.v1+json"
+GEO = "application/geo+json"
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.20.1.json"
 ROWS = [{"a": "x<y", "b": 28}, {"a": "image", "b": 55}]
 BARS: dict[str, Any] = {
@@ -44,6 +45,19 @@ SCATTER: dict[str, Any] = {
     },
 }
 
+PLACES: dict[str, Any] = {
+    "type": "FeatureCollection",
+    "features": [
+        {
+            "type": "Feature",
+            "id": 7,
+            "geometry": {"type": "Polygon", "coordinates": [[[0, 0], [1, 0.5], [0, 1], [0, 0]]]},
+            "properties": {"name": "Ort", "people": 12, "open": None},
+        },
+        {"type": "Feature", "geometry": None, "properties": None},
+    ],
+}
+
 
 def safe(mime: str, content: Any) -> Shown:
     return shown({mime: content}, {}, Mode.SAFE)
@@ -51,8 +65,8 @@ def safe(mime: str, content: Any) -> Shown:
 
 @pytest.mark.parametrize(
     ("mime", "content"),
-    [(LITE, BARS), (LITE, INLINE), (LITE, LAYERED), (PLOTLY, SCATTER)],
-    ids=["named", "inline", "layered", "plotly"],
+    [(LITE, BARS), (LITE, INLINE), (LITE, LAYERED), (PLOTLY, SCATTER), (GEO, PLACES)],
+    ids=["named", "inline", "layered", "plotly", "geojson"],
 )
 def test_an_everyday_chart_passes_whole(mime: str, content: Any) -> None:
     clean = safe(mime, content)
@@ -114,3 +128,33 @@ def test_a_chart_that_would_run_or_load_something_is_refused(part: Any) -> None:
     clean = safe(LITE, BARS | part)
     assert LITE not in clean.data
     assert len(clean.removed) == 1
+
+
+def test_a_map_shows_its_properties_as_text_and_asks_the_cell_for_no_server() -> None:
+    place = {
+        "type": "Feature",
+        "geometry": {"type": "Point", "coordinates": [1, 2]},
+        "properties": {"<b>": ["<img src=x>", {"a": "<i>"}]},
+        "style": {"iconUrl": "http://x/"},
+    }
+    clean = shown({GEO: place}, {GEO: {"url_template": "http://x/{z}"}}, Mode.SAFE)
+    assert clean.metadata == {}
+    assert clean.data[GEO] == {
+        "type": "Feature",
+        "geometry": {"type": "Point", "coordinates": [1, 2]},
+        "properties": {"&lt;b&gt;": ["&lt;img src=x&gt;", {"a": "&lt;i&gt;"}]},
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "x",
+        {"type": "Map"},
+        {"type": "Point", "coordinates": ["<img src=x>", 0]},
+        {"type": "Feature", "geometry": {"type": ["Point"]}},
+        {"type": "LineString", "coordinates": [[0, 0]] * 200_000},
+    ],
+)
+def test_what_is_no_map_is_not_shown(content: Any) -> None:
+    assert GEO not in safe(GEO, content).data

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wasm_kernel.outputs import markdown, plotly, raster, terminal, vegalite
+from wasm_kernel.outputs import geojson, markdown, plotly, raster, terminal, vegalite
 from wasm_kernel.outputs.math import clean_latex
 from wasm_kernel.outputs.removals import PICTURES, Refused, Removals
 from wasm_kernel.record import record
@@ -80,6 +80,10 @@ def _plotly(content: Any, removals: Removals) -> Any:
     return plotly.plotly(content, removals)
 
 
+def _geojson(content: Any, _: Removals) -> Any:
+    return geojson.geojson(content)
+
+
 def _widget(content: Any, _: Removals) -> Any:
     model = content.get("model_id") if isinstance(content, dict) else None
     if not isinstance(model, str) or not model.isalnum() or len(model) > 64:
@@ -146,7 +150,9 @@ KINDS: dict[str, Kind] = {
         "Made of expressions and event handlers.", _never("a Vega chart")
     ),
     "application/geo+json": Kind(
-        "Its renderer builds HTML from the properties and fetches a map.", _never("a GeoJSON map")
+        "Its renderer builds HTML from the properties: they are escaped. The map's server is the "
+        "front end's own; one that the output names is dropped.",
+        _geojson,
     ),
     "application/pdf": Kind(
         "A browser's PDF viewer runs the document's scripts, forms and links.",
