@@ -1,7 +1,7 @@
 """A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
 
-`FAKE_START` names how its start goes: a number of seconds it takes, `fail`, `refused`, or the path
-of a file whose coming ends it.
+`FAKE_START` names how its start goes: a number of seconds it takes, `fail`, `refused`, `fault`, or
+the path of a file whose coming ends it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def gate(progress: Callable[[str], None]) -> None:
         raise CompileError("The fake does not compile.")
     if START == "refused":
         raise PermissionError(13, "Permission denied", "/a/path/of/the/host")
+    if START == "fault":
+        raise LookupError("/a/path/of/the/host")
     if START.startswith("/"):
         while not Path(START).exists():
             time.sleep(0.02)

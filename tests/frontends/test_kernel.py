@@ -195,6 +195,13 @@ def test_a_start_that_the_system_refuses_is_the_cells_error(start: Start) -> Non
     assert "error" in kinds(heard)
 
 
+def test_a_fault_of_the_kernels_own_is_answered_as_well(start: Start) -> None:
+    reply, heard = start(FAKE_START="fault").run("pass")
+    assert reply["ename"] == "LookupError"
+    assert reply["evalue"].startswith("The kernel failed")
+    assert "/a/path" not in str(heard)
+
+
 def test_a_failed_start_is_the_cells_error(start: Start) -> None:
     reply, heard = start(FAKE_START="fail").run("pass")
     assert (reply["ename"], reply["evalue"]) == ("CompileError", "The fake does not compile.")

@@ -119,11 +119,10 @@ class WasmKernel(CommKernel):
                 started, cell, lambda line: listener.emit(Stream("stderr", line))
             )
             result = await cell
-        except WasmKernelError as problem:
-            return self._failed(listener, messages.own_error(type(problem).__name__, str(problem)))
-        except OSError as problem:  # the start met it; without a reply the cell would never end
-            why = f"The sandbox could not be started: {problem.strerror or problem}."
-            return self._failed(listener, messages.own_error(type(problem).__name__, why))
+        except Exception as problem:  # without a reply the cell would never end
+            if not isinstance(problem, (WasmKernelError, OSError)):
+                self.log.exception("a fault of the kernel's own")
+            return self._failed(listener, messages.of_problem(problem))
         listener.finish()
         self.end_refused(listener)
         self._usage.note(result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import outputs
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
@@ -60,6 +61,21 @@ def error_fields(error: Error | CellError) -> Content:
 def own_error(ename: str, sentence: str) -> Error:
     """An error that the kernel itself reports, in the looks of a Python one."""
     return Error(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
+
+
+def of_problem(problem: Exception) -> Error:
+    """What kept the kernel from running a cell, for the user who waits for it."""
+    name = type(problem).__name__
+    if isinstance(problem, WasmKernelError):
+        return own_error(name, str(problem))
+    if isinstance(problem, OSError):
+        why = problem.strerror or "the system refuses"
+        return own_error(name, f"The sandbox could not be started: {why}.")
+    return own_error(
+        name,
+        "The kernel failed in a way that it never should; its log says more. The files in /app are "
+        "kept. Restart the kernel, and report this, please.",
+    )
 
 
 def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode.SAFE) -> Content:
