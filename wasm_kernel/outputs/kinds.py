@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wasm_kernel.outputs import geojson, markdown, plotly, raster, terminal, vegalite
+from wasm_kernel.outputs import markdown, raster, terminal
 from wasm_kernel.outputs.math import clean_latex
 from wasm_kernel.outputs.removals import PICTURES, Refused, Removals
 from wasm_kernel.record import record
@@ -73,15 +73,21 @@ def _data(content: Any, _: Removals) -> Any:
 
 
 def _vegalite(content: Any, _: Removals) -> Any:
-    return vegalite.vegalite(content)
+    from wasm_kernel.outputs.vegalite import vegalite
+
+    return vegalite(content)
 
 
 def _plotly(content: Any, removals: Removals) -> Any:
-    return plotly.plotly(content, removals)
+    from wasm_kernel.outputs.plotly import plotly
+
+    return plotly(content, removals)
 
 
 def _geojson(content: Any, _: Removals) -> Any:
-    return geojson.geojson(content)
+    from wasm_kernel.outputs.geojson import geojson
+
+    return geojson(content)
 
 
 def _widget(content: Any, _: Removals) -> Any:
