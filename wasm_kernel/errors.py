@@ -167,6 +167,16 @@ class GuestExited(GuestStopped):
         self.code = code
 
 
+class GuestClosed(GuestStopped):
+    """The cell ran while its sandbox was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The cell was stopped, as its sandbox was closed; a kernel that shuts down or restarts "
+            "does that."
+        )
+
+
 class Interrupted(GuestStopped):
     """The cell did not answer an interrupt within its grace time, and was stopped the hard way.
 

@@ -77,7 +77,8 @@ class ExecutionPolicy:
         memory_bytes: The most the guest's memory may grow to, in bytes, for the whole session.
         cell_timeout: Wall-clock seconds a cell may take, or None for no limit. Time spent
             waiting for the user's `input()` does not count.
-        grace_seconds: Seconds an interrupted cell has to end by itself before it is stopped.
+        grace_seconds: Seconds an interrupted cell has to notice it before it is stopped. One that
+            catches the interrupt and goes on is stopped by the next one.
         query_seconds: Seconds that a completion or an inspection may take.
         stdout_bytes: Bytes of standard output a cell may write; the rest is cut with a notice.
         stderr_bytes: The same for standard error.

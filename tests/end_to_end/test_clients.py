@@ -91,6 +91,8 @@ def test_papermill_stops_a_cell_at_its_time_limit(tmp_path: Path) -> None:
         papermill.execute_notebook(
             str(book), str(tmp_path / "out.ipynb"), execution_timeout=2, progress_bar=False
         )
+    written = (tmp_path / "out.ipynb").read_text()
+    assert "crashed" not in written
 
 
 def test_papermill_tells_which_cell_failed(tmp_path: Path) -> None:

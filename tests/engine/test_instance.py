@@ -20,6 +20,7 @@ from wasm_kernel.engine.thread import STACK_BYTES, GuestThread
 from wasm_kernel.engine.traps import classify
 from wasm_kernel.errors import (
     CellTimeout,
+    GuestClosed,
     GuestCrashed,
     GuestExited,
     GuestStopped,
@@ -56,7 +57,7 @@ def test_every_trap_has_an_error(code: wasmtime.TrapCode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind"), [("deadline", CellTimeout), ("grace", Interrupted), ("closed", GuestCrashed)]
+    ("cause", "kind"), [("deadline", CellTimeout), ("grace", Interrupted), ("closed", GuestClosed)]
 )
 def test_every_reason_of_the_clock_has_an_error(cause: str, kind: type[GuestStopped]) -> None:
     assert type(classify(Stop(), Reason(cause, 1.0), fuel=None)) is kind
@@ -139,7 +140,7 @@ def test_a_computing_guest_is_stopped_at_its_deadline(guest: Guest) -> None:
 
 def test_a_computing_guest_is_stopped_when_its_sandbox_closes(guest: Guest) -> None:
     threading.Timer(0.1, guest.clock.close).start()
-    assert isinstance(stopped(guest, "spin"), GuestCrashed)
+    assert isinstance(stopped(guest, "spin"), GuestClosed)
 
 
 def test_memory_grows_to_its_limit_and_no_further(tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ def test_an_everyday_chart_passes_whole(mime: str, content: Any) -> None:
     assert clean.removed == ()
 
 
+def test_a_template_may_know_maps_that_the_figure_has_not() -> None:
+    known = {"scatter": [{"type": "scatter"}], "scattermapbox": [{"type": "scattermapbox"}]}
+    layout = {"template": {"data": known, "layout": {"mapbox": {"style": "light"}}}}
+    clean = safe(PLOTLY, {"data": [{"y": [1, 2]}], "layout": layout})
+    assert clean.removed == ()
+    assert clean.data[PLOTLY]["layout"]["template"]["data"] == {"scatter": known["scatter"]}
+
+
 @pytest.mark.parametrize(
     ("text", "label"),
     [

@@ -19,6 +19,8 @@ IMPORT = "import numpy as np, pandas as pd\n"
         "a = np.full((300, 400), 50_000)\nb = (a * a).T",
         "a = np.arange(100_000).cumsum()[::-1]",
         "ids = np.array([20_000_000, 30_000_000])",
+        "s = pd.Series([3_000_000, 1]).astype(int) * 10",
+        "t = pd.DataFrame({'a': [1, 100_000]}).astype(int) ** 2",
     ],
 )
 def test_numbers_that_have_wrapped_around_or_soon_may_are_noticed(

@@ -8,6 +8,7 @@ from wasm_kernel.engine.clock import Reason
 from wasm_kernel.engine.seams import Stop
 from wasm_kernel.errors import (
     CellTimeout,
+    GuestClosed,
     GuestCrashed,
     GuestExited,
     GuestStopped,
@@ -41,4 +42,4 @@ def _by_clock(reason: Reason) -> GuestStopped:
         return CellTimeout(reason.seconds, own=reason.own)
     if reason.cause == "grace":
         return Interrupted(reason.seconds)
-    return GuestCrashed("closed")
+    return GuestClosed()

@@ -62,7 +62,7 @@ def plotly(figure: Any, removals: Removals) -> Any:
                 f"a Plotly figure of type '{str(kind)[:40]}', which is drawn from elsewhere"
             )
     kept = {
-        key: _written(figure[key], removals)
+        key: _written(_without_maps(figure[key]) if key == "layout" else figure[key], removals)
         for key in ("data", "layout", "frames")
         if key in figure
     }
@@ -70,6 +70,16 @@ def plotly(figure: Any, removals: Removals) -> Any:
     if isinstance(config, dict):
         kept["config"] = {k: v for k, v in config.items() if k in _CONFIG}
     return kept
+
+
+def _without_maps(layout: Any) -> Any:
+    """A layout whose template, which every figure brings, says nothing of kinds it has not."""
+    template = layout.get("template") if isinstance(layout, dict) else None
+    if not isinstance(template, dict) or not isinstance(template.get("data"), dict):
+        return layout
+    data = template["data"]
+    drawn = {kind: looks for kind, looks in data.items() if kind in _TRACES}
+    return layout | {"template": template | {"data": drawn}}
 
 
 def _written(value: Any, removals: Removals) -> Any:

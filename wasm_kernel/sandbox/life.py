@@ -159,7 +159,7 @@ class Life:
         if spoilt and head is not None:
             self.timeline.go(Journey(head.parent, (), ()))
         changed = self.timeline.files.versions.keeps and self.changes.any
-        stopped.kept = losses.kept(turn, spoilt=spoilt, changed_files=changed)
+        stopped.kept = losses.kept(turn, stopped, spoilt=spoilt, changed_files=changed)
         self._revive()
 
     def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:

@@ -24,7 +24,16 @@ _FULL = (
     "is full). Delete what you no longer need, and close files that you deleted, or raise "
     "workspace_bytes or workspace_files (WasmKernel.workspace_bytes, WasmKernel.workspace_files)."
 )
-_PACKAGE = "{name} is not built in. %pip install {package} brings it in if it is pure Python."
+_PACKAGE = (
+    "{name} is not built in. If it is a file of yours that lies beside the notebook, bring it into "
+    "/app first. If it is the package {package}, and pure Python, %pip install {package} brings it "
+    "in where this kernel allows %pip."
+)
+_COMPILED = "{name} needs compiled code, and is not among what is built in; %pip can't bring it in."
+_NEVER = {
+    *("torch", "torchvision", "tensorflow", "keras", "jax", "cv2", "pyarrow", "polars", "duckdb"),
+    *("xgboost", "lightgbm", "spacy", "numba", "psycopg2", "cupy", "grpc", "zmq"),
+}
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."
 _INTEGERS = (
     "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
@@ -77,6 +86,8 @@ def _missing_module(error: BaseException) -> str:
         return ""  # a part of a package that is there
     if name in sys.stdlib_module_names:
         return _PLATFORM.format(name=name)
+    if name in _NEVER:
+        return _COMPILED.format(name=name)
     return _PACKAGE.format(name=name, package=_NAMES.get(name, name))
 
 

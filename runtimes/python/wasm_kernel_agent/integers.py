@@ -16,7 +16,7 @@ from wasm_kernel_agent.outbox import note
 _NOTICE = (
     "numpy's default integer has 32 bits here: results beyond ±2,147,483,647 wrap around, and "
     "arrays do so without a warning. Some numbers of this cell are large. Where they may be larger "
-    "still, ask for dtype=np.int64, as pandas does by itself. (This is said once.)"
+    "still, ask for dtype=np.int64. (This is said once.)"
 )
 _ASKED = ("int32", "intc", "'i4'", '"i4"', "<i4")
 _LARGE = 2**24  # of the numbers that wrap around, one in 128 is smaller
@@ -49,6 +49,11 @@ def _is_large(numpy: Any, value: Any) -> bool:
     kind = type(value)
     if kind is numpy.int32:
         return abs(int(value)) > _LARGE
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is not None and kind is pandas.DataFrame:
+        return any(_is_large(numpy, value[name]) for name in value.select_dtypes("int32").columns)
+    if pandas is not None and kind in (pandas.Series, pandas.Index):
+        value, kind = value.to_numpy(), numpy.ndarray
     if kind is not numpy.ndarray or value.dtype != numpy.int32 or not value.size:
         return False
     sample = value.flat[:: max(1, value.size // _SAMPLE)]

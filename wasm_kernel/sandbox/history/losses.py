@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.errors import (
+    GuestClosed,
     GuestCrashed,
     GuestExited,
     GuestStopped,
@@ -27,10 +28,12 @@ def spoilt(turn: Turn, stopped: GuestStopped, head: Commit | None, *, closed: bo
     return head is not None and head.parent != 0
 
 
-def kept(turn: Turn, *, spoilt: bool, changed_files: bool) -> str:
+def kept(turn: Turn, stopped: GuestStopped, *, spoilt: bool, changed_files: bool) -> str:
     """What the session still has, in words; `changed_files` where some can be brought back."""
     if spoilt:
         return told.SPOILT
+    if isinstance(stopped, GuestClosed):
+        return told.FILES_KEPT
     if turn.talks:
         return told.KEPT_OF_CALLBACK
     return told.KEPT + told.TAKE_BACK if changed_files else told.KEPT

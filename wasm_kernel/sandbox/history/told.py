@@ -12,6 +12,7 @@ KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
 TAKE_BACK = " %restore --files takes that back."
+FILES_KEPT = "The files in /app are as the cell left them."
 KEPT_OF_CALLBACK = (
     "The variables are as they were before this callback; the files in /app are as it left them."
 )
