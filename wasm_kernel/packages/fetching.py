@@ -87,14 +87,17 @@ class Pip:
         )
 
     def _is_compiled(self, wish: str, folder: Path, stopped: Stopped) -> bool:
-        """Whether there is a wheel for this machine, where there is none for every machine."""
-        end = time.monotonic() + _PROBE_SECONDS
+        """Whether there is a wheel for this machine, where there is none for every machine.
+
+        That pip begins to fetch one is enough; some are larger than all that may be fetched.
+        """
+        end, begun = time.monotonic() + _PROBE_SECONDS, list[str]()
         words = [*_PROBE, "--", wish]
         try:
-            late = lambda: stopped() or time.monotonic() > end  # noqa: E731
-            return not _run(words, folder, lambda line: None, late)[1]
+            late = lambda: bool(begun) or stopped() or time.monotonic() > end  # noqa: E731
+            return not _run(words, folder, begun.append, late)[1]
         except PackageError:
-            return False
+            return bool(begun)
 
 
 def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tuple[str, int]:
