@@ -75,8 +75,8 @@ class ExecutionPolicy:
         fuel_budget: Fuel a cell may burn (roughly one unit a wasm instruction), or None to run
             unmetered code, which is a third faster or more and relies on `cell_timeout` alone.
         memory_bytes: The most the guest's memory may grow to, in bytes, for the whole session.
-        cell_timeout: Wall-clock seconds a cell may take, or None for no limit. Time spent
-            waiting for the user's `input()` does not count.
+        cell_timeout: Wall-clock seconds a cell may take; None (as a trait: 0) for no limit. Time
+            spent waiting for the user's `input()` does not count.
         grace_seconds: Seconds an interrupted cell has to notice it before it is stopped. One that
             catches the interrupt and goes on is stopped by the next one.
         query_seconds: Seconds that a completion or an inspection may take.
