@@ -157,3 +157,12 @@ def test_a_slow_errand_burns_no_fuel(warm_metered: None, victim_of: Making) -> N
         metered.sandbox.errands.offer("knock", lambda order, caller, s=seconds: caller.wait(s))
         burnt.append(metered.run("%knock").fuel_consumed or 0)
     assert burnt[1] < burnt[0] * 1.5
+
+
+def test_f6_a_text_that_is_too_long_to_be_read_is_refused_in_words(
+    victim: Victim, done: list[str]
+) -> None:
+    result = victim.run("%knock long\n#" + "x" * 300_000)
+    assert "not done in a cell of more than 250,000 characters" in result.stderr
+    assert "cell of its own" in result.stderr
+    assert done == []

@@ -203,15 +203,37 @@ def test_every_text_is_read_to_its_end(code: str) -> None:
         assert order.name in NAMES
 
 
-@pytest.mark.parametrize(
-    "piece", ["[0]", "%fork a[0]", "f'{", "(", "%time ", "'\\", "f'{a:{", "%%time\n", "x = ", '"']
-)
-def test_no_text_takes_long(piece: str) -> None:
-    small, large = piece * 2_000, piece * 200_000
-    orders(small, NAMES)
+LONG = ["[0]", "%fork a[0]", "f'{", "(", "%time ", "'\\", "f'{a:{", "%%time\n", "x = ", '"', "\\\n"]
+LONG += [
+    "{x:",
+    'f"{',
+    'f"\\N{',
+    "\\N{",
+    "{{",
+    "f'{'",
+    "\n ",
+    "\n\t",
+    " \f",
+    "x=%fork\n",
+    "!",
+    "?",
+    "]",
+]
+
+
+def cpu_seconds(code: str) -> float:
     begun = time.process_time()
-    orders(large, NAMES)
-    assert time.process_time() - begun < 60  # 4 at most, and hours if it were quadratic
+    orders(code, NAMES)
+    return time.process_time() - begun
+
+
+@pytest.mark.parametrize("piece", LONG)
+def test_f6_case_45_a_text_twice_as_long_takes_twice_as_long(piece: str) -> None:
+    """Quadratic before inside nested f-strings: 16 kB took 14 seconds that nothing could end."""
+    for begin in ('f"', ""):
+        small, large = (begin + piece * (size // len(piece)) for size in (75_000, 300_000))
+        once, more = cpu_seconds(small), cpu_seconds(large)
+        assert more < 0.3 or more < 4 * 2 * once, (begin, once, more)
 
 
 @pytest.mark.parametrize("words", ["[0]" * 300_000, "[0" * 300_000 + "]", "9" * 900_000])

@@ -19,6 +19,8 @@ from wasm_kernel.sandbox.standing import Order, orders
 
 Json = Any
 
+_TEXT_MOST = 250_000  # characters: the reader takes some 2 us each, while the guest waits
+
 
 class ErrandRefused(WasmKernelError):
     """The errand is not done; `str()` says why to the cell's author, as a sentence."""
@@ -136,6 +138,11 @@ class Standing:
         Raises:
             ErrandRefused: it does not stand there, or has been done as often as it does.
         """
+        if len(self._code) > _TEXT_MOST:
+            raise ErrandRefused(
+                f"%{asked.name} is not done in a cell of more than {_TEXT_MOST:,} characters. Nothing "
+                "was changed. Put it into a cell of its own."
+            )
         if self._left is None:  # most cells never ask
             self._left = Counter(orders(self._code, self._names()))
             self._stood = frozenset(self._left)

@@ -90,7 +90,8 @@ _PLAIN = {
     '"""': re.compile(r'(?:[^"\\]++|\\(?s:.)|"(?!""))*+(?P<end>""")?'),
     "'''": re.compile(r"(?:[^'\\]++|\\(?s:.)|'(?!''))*+(?P<end>''')?"),
 }
-_LITERAL = re.compile(r"[^\\{}'\"\n]++|\\(?:N\{[^}\n]*\}|[^{}])|\{\{|\}\}|(?s:.)")
+# A character's name is bounded, so that many that never end are not each sought to the line's end.
+_LITERAL = re.compile(r"[^\\{}'\"\n]++|\\(?:N\{[^{}\n]{0,200}+\}|[^{}])|\{\{|\}\}|(?s:.)")
 _LITERAL_RAW = re.compile(r"[^\\{}'\"\n]++|\\[^{}]|\{\{|\}\}|(?s:.)")
 _START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")
 _BRACKET, _FIELD, _FORMAT = "bracket", "field", "format"
@@ -111,6 +112,7 @@ class _Reader:
         self._text = text
         self._at = 0
         self._open: list[str | _Formatted] = []
+        self._formatted: list[int] = []  # where f-strings stand in it, innermost last
 
     def orders(self) -> Iterator[Order]:
         """The magics at top level."""
@@ -168,6 +170,7 @@ class _Reader:
 
     def _string(self, prefix: str, mark: str) -> None:
         if "f" in prefix or "t" in prefix:
+            self._formatted.append(len(self._open))
             self._open.append(_Formatted(mark, "r" in prefix))
             return
         string = _PLAIN[mark].match(self._text, self._at)
@@ -186,19 +189,16 @@ class _Reader:
 
     def _in_formatted(self) -> None:
         """Read a piece of the text of an f-string, or of the format behind a field's colon."""
-        at = next(
-            i for i in reversed(range(len(self._open))) if isinstance(self._open[i], _Formatted)
-        )
-        string, in_format = self._open[at], self._open[-1] is _FORMAT
+        string, in_format = self._open[self._formatted[-1]], self._open[-1] is _FORMAT
         assert isinstance(string, _Formatted)
         if self._text.startswith(string.mark, self._at):
             self._at += len(string.mark)
-            del self._open[at:]
+            self._leave_formatted()
             return
         piece = (_LITERAL_RAW if string.raw else _LITERAL).match(self._text, self._at)
         assert piece is not None
         if piece[0] == "\n" and len(string.mark) == 1:
-            del self._open[at:]  # it never ends; the newline is read again, outside of it
+            self._leave_formatted()  # it never ends; the newline is read again, outside of it
             return
         self._at = piece.end()
         if in_format and piece[0] in ("}}", "{{"):
@@ -207,6 +207,9 @@ class _Reader:
             del self._open[-2:]
         elif piece[0] == "{" or (in_format and piece[0] == "{{"):
             self._open.append(_FIELD)
+
+    def _leave_formatted(self) -> None:
+        del self._open[self._formatted.pop() :]
 
 
 def _order(line: str) -> Order | None:
