@@ -140,8 +140,8 @@ class Standing:
         """
         if len(self._code) > _TEXT_MOST:
             raise ErrandRefused(
-                f"%{asked.name} is not done in a cell of more than {_TEXT_MOST:,} characters. Nothing "
-                "was changed. Put it into a cell of its own."
+                f"%{asked.name} is not done in a cell of more than {_TEXT_MOST:,} characters. "
+                "Nothing was changed. Put it into a cell of its own."
             )
         if self._left is None:  # most cells never ask
             self._left = Counter(orders(self._code, self._names()))
