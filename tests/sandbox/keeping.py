@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
@@ -23,7 +22,7 @@ class Keeping:
     def opened(self, sandbox: BaseSandbox) -> None:
         pass
 
-    def executed(self, result: SandboxResult) -> None:
+    def executed(self) -> None:
         pass
 
     def new_home(self) -> Home:

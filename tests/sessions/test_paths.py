@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.sessions.paths import LINKS_MOST, SessionPathError, parts_of
+from wasm_kernel.sessions.paths import LINKS_MOST, SessionPathError, normalized
 from wasm_kernel.sessions.workspace import (
     _validate_session_path,
     delete_session_path,
@@ -219,7 +219,7 @@ def test_no_operation_reaches_outside(
 @pytest.mark.parametrize("path", ["", "/", "/a", "\\a", "a\0b", "C:", "c:\\x", "z:a", "//a"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
     with pytest.raises(SessionPathError):
-        parts_of(path)
+        normalized(path)
 
 
 @pytest.mark.parametrize(
@@ -235,16 +235,16 @@ def test_a_path_that_is_none_is_refused(path: str) -> None:
     ],
 )
 def test_the_names_along_a_path(path: str, parts: list[str]) -> None:
-    assert parts_of(path) == parts
+    assert normalized(path) == parts
 
 
 def test_a_path_that_is_no_text_is_a_type_error() -> None:
     with pytest.raises(TypeError):
-        parts_of(Path("a"))  # type: ignore[arg-type]
+        normalized(Path("a"))  # type: ignore[arg-type]
 
 
 def test_an_error_escapes_what_a_terminal_would_obey() -> None:
     with pytest.raises(SessionPathError) as caught:
-        parts_of("/\x1b]0;title\x07\u202e" + "x" * 100_000)
+        normalized("/\x1b]0;title\x07\u202e" + "x" * 100_000)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500

@@ -43,13 +43,11 @@ def listed(root: Path, pattern: str | None = None) -> list[str]:
 
 
 def test_a_session_that_is_not_there_is_told(tmp_path: Path) -> None:
-    for operation in (
-        lambda: list_session_files(ID, tmp_path),
-        lambda: read_session_file(ID, "a", tmp_path),
-        lambda: delete_session_path(ID, "a", tmp_path),
-    ):
-        with pytest.raises(FileNotFoundError, match=f"no such session: '{ID}'"):
-            operation()
+    with pytest.raises(FileNotFoundError, match=f"no such session: '{ID}'"):
+        list_session_files(ID, tmp_path)
+    for operation in (read_session_file, delete_session_path):
+        with pytest.raises(FileNotFoundError, match=f"no session {ID}.*: 'a/b'"):
+            operation(ID, "a/b", tmp_path)
 
 
 def test_a_session_begins_with_its_first_file(tmp_path: Path) -> None:
@@ -58,10 +56,60 @@ def test_a_session_begins_with_its_first_file(tmp_path: Path) -> None:
     assert listed(tmp_path) == ["a"]
 
 
-def test_a_session_does_not_begin_by_a_bad_path(tmp_path: Path) -> None:
-    with pytest.raises(SessionPathError):
-        write_session_file(ID, "/a", b"", tmp_path)
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/a", SessionPathError),
+        ("../a", SessionPathError),
+        ("a/../../b", SessionPathError),
+        ("..\\a", SessionPathError),
+        (".metadata.json", SessionPathError),
+        ("x/../.metadata.json/y", SessionPathError),
+        (".", IsADirectoryError),
+        ("n" * 300, OSError),
+        (f"folder/{'n' * 300}", OSError),
+    ],
+)
+def test_no_session_begins_by_a_write_that_is_refused(
+    tmp_path: Path, path: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        write_session_file(ID, path, b"", tmp_path / "deep" / "root")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "deep" / "root").mkdir(parents=True)
+    with pytest.raises(error):
+        write_session_file(ID, path, b"", tmp_path / "deep" / "root")
+    assert not list((tmp_path / "deep" / "root").iterdir())
+
+
+def test_what_is_neither_bytes_nor_text_is_not_written(tmp_path: Path) -> None:
+    for data in (5, None, ["a"]):
+        with pytest.raises(TypeError, match="bytes or text"):
+            write_session_file(ID, "a", data, tmp_path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_with_a_backslash_is_found_by_that_name(root: Path, app: Path) -> None:
+    (app / "a\\b.txt").write_text("exact")
+    (app / "folder\\").mkdir()
+    (app / "folder\\" / "C:\\x").write_text("deep")
+    (app / "\\etc").write_text("begins so")
+    (app / "..\\up").write_text("dots")
+    for path in listed(root):
+        assert read_session_file(ID, path, root) == (app / path).read_bytes()
+    (app / "a").mkdir()
+    (app / "a" / "b.txt").write_text("normalized")
+    assert read_session_file(ID, "a\\b.txt", root) == b"exact"
+    write_session_file(ID, "a\\b.txt", b"new", root)
+    assert (app / "a\\b.txt").read_bytes() == b"new"
+    delete_session_path(ID, "a\\b.txt", root)
+    assert read_session_file(ID, "a\\b.txt", root) == b"normalized"
+    delete_session_path(ID, "a\\b.txt", root)
+    assert not (app / "a" / "b.txt").exists()
+    with pytest.raises(SessionPathError, match="escapes"):
+        read_session_file(ID, "..\\other", root)
+    with pytest.raises(SessionPathError, match="reserved"):
+        read_session_file(ID, "a\\..\\.metadata.json", root)
 
 
 def test_a_link_in_the_sessions_place_is_none(root: Path, tmp_path: Path) -> None:

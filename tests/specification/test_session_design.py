@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 import wasm_kernel
+import wasm_kernel.sessions
 from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import (
     BaseSandbox,
@@ -202,6 +203,9 @@ def test_exports_of_the_public_api() -> None:
     assert set(FUNCTIONS) <= set(wasm_kernel.__all__)
     for name, (function, _, _) in FUNCTIONS.items():
         assert getattr(wasm_kernel, name) is function
+        assert getattr(wasm_kernel.sessions, name) is function
+    assert set(FUNCTIONS) <= set(wasm_kernel.sessions.__all__)
+    assert set(wasm_kernel.sessions.__all__) <= set(wasm_kernel.__all__)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -93,8 +93,9 @@ def test_read_nested_file(workspace: Path) -> None:
 
 
 def test_read_nonexistent_file() -> None:
-    with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
-        read_session_file(ID, "missing.txt")
+    for session_id in (ID, "no-such-session"):
+        with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
+            read_session_file(session_id, "missing.txt")
 
 
 def test_reject_path_traversal_in_read(tmp_path: Path) -> None:
@@ -103,6 +104,8 @@ def test_reject_path_traversal_in_read(tmp_path: Path) -> None:
         read_session_file(ID, OUTSIDE)
     with pytest.raises(ValueError, match="escapes session workspace"):
         read_session_file(ID, "../../secret")
+    with pytest.raises(ValueError, match="escapes session workspace"):
+        read_session_file("no-such-session", "../../etc/passwd")
 
 
 # Write session files
@@ -136,7 +139,11 @@ def test_reject_path_traversal_in_write(tmp_path: Path) -> None:
     for path in ("../../../tmp/evil.txt", "../../tmp/evil.txt", "../evil.txt"):
         with pytest.raises(ValueError, match="escapes"):
             write_session_file(ID, path, b"data")
+    for path in ("../../../tmp/evil.txt", "../evil.txt", "a/../../evil.txt"):
+        with pytest.raises(ValueError, match="escapes"):
+            write_session_file("no-such-session", path, b"data")
     assert not list(tmp_path.rglob("evil.txt"))
+    assert not (tmp_path / "workspace" / "no-such-session").exists()
 
 
 # Delete session paths
@@ -179,8 +186,9 @@ def test_reject_path_traversal_in_delete(tmp_path: Path) -> None:
 
 
 def test_delete_nonexistent_path() -> None:
-    with pytest.raises(FileNotFoundError, match=r"nonexistent\.txt"):
-        delete_session_path(ID, "nonexistent.txt")
+    for session_id in (ID, "no-such-session"):
+        with pytest.raises(FileNotFoundError, match=r"nonexistent\.txt"):
+            delete_session_path(session_id, "nonexistent.txt")
 
 
 # Path validation and security
@@ -225,6 +233,13 @@ def test_resolve_symlinks_safely(
 def test_normalize_path_separators(workspace: Path) -> None:
     put(workspace, data__subdir__file_txt=b"x")
     assert read_session_file(ID, "data\\subdir/file.txt") == b"x"
+    write_session_file(ID, "data\\subdir/new.txt", b"y")
+    assert (workspace / "data" / "subdir" / "new.txt").read_bytes() == b"y"
+    assert list_session_files(ID, pattern="data\\subdir/*.txt") == [
+        "data/subdir/file.txt", "data/subdir/new.txt"
+    ]  # fmt: skip
+    delete_session_path(ID, "data\\subdir/new.txt")
+    assert not (workspace / "data" / "subdir" / "new.txt").exists()
     with pytest.raises(ValueError, match="escapes"):
         read_session_file(ID, "data\\..\\..\\outside")
     for absolute in ("C:\\Windows\\win.ini", "C:file", "\\\\server\\share", "\\etc\\passwd"):
@@ -270,11 +285,12 @@ def test_log_file_delete_operation(workspace: Path, heard: Heard) -> None:
 
 
 def test_file_not_found_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        read_session_file(ID, "missing.txt")
-    assert "missing.txt" in str(caught.value)
-    assert str(tmp_path) not in str(caught.value)
-    assert caught.value.filename == "missing.txt"
+    for session_id in (ID, "no-such-session"):
+        with pytest.raises(FileNotFoundError) as caught:
+            read_session_file(session_id, "missing.txt")
+        assert "missing.txt" in str(caught.value)
+        assert str(tmp_path) not in str(caught.value)
+        assert caught.value.filename == "missing.txt"
 
 
 def test_permission_error(workspace: Path) -> None:

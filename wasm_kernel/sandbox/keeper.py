@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.record import record
-from wasm_kernel.result import SandboxResult
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -29,8 +28,8 @@ class Keeper(Protocol):
     def opened(self, sandbox: BaseSandbox) -> None:
         """This sandbox lives in the session from now on."""
 
-    def executed(self, result: SandboxResult) -> None:
-        """A cell has ended with this result. Never raises: a cell does not fail over it."""
+    def executed(self) -> None:
+        """A cell has ended, in whatever way. Never raises: a cell does not fail over it."""
 
     def new_home(self) -> Home:
         """A place for a fork: a new session beside this one, its workspace made and empty.

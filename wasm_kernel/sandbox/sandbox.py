@@ -304,7 +304,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         result = self._outcome(turn, stopped, duration)
         self._settle(listener)
         if self._keeper is not None:
-            self._keeper.executed(result)
+            self._keeper.executed()
         self._diary.end_cell(turn, stopped, result)
         return result
 

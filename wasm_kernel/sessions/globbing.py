@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from wasm_kernel.sessions.paths import SessionPathError, parts_of
+from wasm_kernel.sessions.paths import SessionPathError, normalized
 
 _ANY_FOLDERS = "**"
 
@@ -18,7 +18,7 @@ class Pattern:
     """
 
     def __init__(self, text: str) -> None:
-        parts = parts_of(text)
+        parts = normalized(text)
         if not parts or ".." in parts:
             raise SessionPathError("A pattern stays inside the session workspace", text)
         if parts[-1] == _ANY_FOLDERS:

@@ -48,7 +48,7 @@ class Metadata:
     Attributes:
         session_id: The session's id, which is its folder's name.
         created_at: When the session was made.
-        updated_at: When a cell last succeeded in it.
+        updated_at: When a cell last ended in it, successful or not.
         fields: Every field of the file, also those that mean nothing here.
     """
 
@@ -138,7 +138,7 @@ def create(workspace: Path, session_id: str) -> None:
 
 
 def touch(workspace: Path, session_id: str) -> bool:
-    """Note that a cell succeeded; False where the session has no metadata.
+    """Note that a cell ended; False where the session has no metadata.
 
     Raises:
         MetadataCorrupted: what is there is no metadata of this session; it was left as it is.

@@ -28,7 +28,7 @@ class Overview:
         session_id: Its id.
         workspace: Its folder.
         created_at: When it was made; None where its metadata does not say.
-        updated_at: When a cell last succeeded in it; None as above.
+        updated_at: When a cell last ended in it, successful or not; None as above.
         files: How many files it holds.
         file_bytes: Their length.
         history_states: How many states of its memory are kept.

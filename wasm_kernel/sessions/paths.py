@@ -21,6 +21,9 @@ from wasm_kernel.errors import WasmKernelError
 
 LINKS_MOST = 40  # as many as Linux follows
 _SHOWN_CHARACTERS = 200
+_ABSOLUTE = "Absolute paths are not allowed in a session workspace"
+_ESCAPES = "Path escapes session workspace"
+_RESERVED = "This name is reserved for the session itself"
 _NO_LINK = {errno.EINVAL, errno.ENOENT}
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
@@ -39,44 +42,93 @@ def shown(path: str) -> str:
 
 
 def parts_of(path: str) -> list[str]:
-    """The names along a path; backslashes separate them, too. `..` is left in its place.
+    """Returns the names along a path, split at its slashes; `..` is left in its place.
+
+    A name may hold backslashes: `resolve` finds out whether they separate names.
 
     Raises:
-        SessionPathError: the path is empty, absolute, names a drive, or holds a NUL.
+        SessionPathError: the path is empty, absolute, or holds a NUL.
     """
     if not isinstance(path, str):
         raise TypeError(f"a path in a session is text, not {type(path).__name__}")
-    plain = path.replace("\\", "/")
-    if "\0" in plain:
+    if "\0" in path:
         raise SessionPathError("A path can't hold a NUL character", path)
-    if plain.startswith("/") or re.match(r"[A-Za-z]:", plain):
-        raise SessionPathError("Absolute paths are not allowed in a session workspace", path)
-    parts = [part for part in plain.split("/") if part not in ("", ".")]
-    if not plain:
+    if path.startswith("/"):
+        raise SessionPathError(_ABSOLUTE, path)
+    if not path:
         raise SessionPathError("A path needs a name", path)
-    return parts
+    return _names(path)
 
 
-def resolve(workspace: Path, parts: Sequence[str], path: str) -> tuple[str, ...]:
-    """The names that lead to what a path means, below `workspace` and with no link among them.
+def normalized(path: str) -> list[str]:
+    """Returns the names along a path whose backslashes separate names like its slashes.
 
-    Links are followed, also at the end. As in `os.path.realpath`, what is missing is taken by its
-    name. An absolute link is followed where it names the workspace's own real path.
+    Raises:
+        SessionPathError: as `parts_of`; or the path names a drive.
+    """
+    parts_of(path)
+    plain = path.replace("\\", "/")
+    if _begins_elsewhere(plain):
+        raise SessionPathError(_ABSOLUTE, path)
+    return _names(plain)
+
+
+def lexical(path: str) -> tuple[str, ...]:
+    """Returns the names that a path means in a session that has no folder yet.
+
+    Raises:
+        SessionPathError: as `normalized`; or the path leaves the workspace, or leads through a
+            reserved name.
+    """
+    found: list[str] = []
+    for name in normalized(path):
+        if name == "..":
+            if not found:
+                raise SessionPathError(_ESCAPES, path)
+            found.pop()
+        elif not found and is_hidden(name):
+            raise SessionPathError(_RESERVED, path)
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+def _names(plain: str) -> list[str]:
+    return [part for part in plain.split("/") if part not in ("", ".")]
+
+
+def _begins_elsewhere(plain: str) -> bool:
+    return plain.startswith("/") or re.match(r"[A-Za-z]:", plain) is not None
+
+
+def resolve(
+    workspace: Path, parts: Sequence[str], path: str, *, follow: bool = True
+) -> tuple[str, ...]:
+    """Returns the names that lead to what a path means, below `workspace`, without links.
+
+    Links are followed. As in `os.path.realpath`, what is missing is taken by its name. An absolute
+    link is followed if it names the workspace's own real path. A name with backslashes is that of
+    what lies there; if there is no such thing, the backslashes separate names.
 
     Args:
         workspace: The session's folder.
         parts: The names along the path, as `parts_of` has them.
         path: The path as it was given, for errors.
+        follow: Whether a link at the end is followed, too.
 
     Raises:
-        SessionPathError: the path leaves the workspace, or leads to or through a reserved name.
+        SessionPathError: the path leaves the workspace, names a drive, or leads to or through a
+            reserved name.
         OSError: a folder on the way can't be looked at, or links lead in circles.
     """
     todo = list(reversed(parts))
     with Descent(workspace) as way:
         walk = _Walk(workspace, way, path)
+        if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not walk.holds(parts[0]):
+            raise SessionPathError(_ABSOLUTE, path)
         while todo:
-            todo += reversed(walk.step(todo.pop(), last=not todo))
+            name = todo.pop()
+            todo += reversed(walk.step(name, last=not todo, follow=follow))
         return walk.parts
 
 
@@ -94,17 +146,29 @@ class _Walk:
     def parts(self) -> tuple[str, ...]:
         return (*self._way.way, *self._beyond)
 
-    def step(self, part: str, *, last: bool) -> list[str]:
-        """Take one step; what is to be walked in its place, where it was a link."""
+    def holds(self, name: str) -> bool:
+        """Whether something of that name lies where the walk stands."""
+        if self._beyond:
+            return False
+        try:
+            os.stat(name, dir_fd=self._way.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def step(self, part: str, *, last: bool, follow: bool) -> list[str]:
+        """Take one step; returns what is to be walked in its place, if it was not a plain name."""
         if part == "..":
             self._back()
             return []
+        if "\\" in part and not self.holds(part):
+            return _names(part.replace("\\", "/"))
         if not self.parts and is_hidden(part):
-            raise SessionPathError("This name is reserved for the session itself", self._path)
+            raise SessionPathError(_RESERVED, self._path)
         if self._beyond:
             self._beyond.append(part)
             return []
-        target = self._target(part)
+        target = self._target(part) if follow or not last else None
         if target is not None:
             return self._followed(target)
         try:
@@ -124,7 +188,7 @@ class _Walk:
         elif self._way.way:
             self._way.leave()
         else:
-            raise SessionPathError("Path escapes session workspace", self._path)
+            raise SessionPathError(_ESCAPES, self._path)
 
     def _target(self, name: str) -> str | None:
         try:
@@ -141,7 +205,7 @@ class _Walk:
         if target.startswith("/"):
             inside = f"{target.rstrip('/')}/".startswith(f"{self._root}/")
             if not inside:
-                raise SessionPathError("Path escapes session workspace through a link", self._path)
+                raise SessionPathError(f"{_ESCAPES} through a link", self._path)
             while self._way.way:
                 self._way.leave()
             target = target[len(self._root) :]

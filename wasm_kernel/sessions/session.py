@@ -13,7 +13,6 @@ from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.result import SandboxResult
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions import drafts, ids, metadata
@@ -34,8 +33,8 @@ class WorkspaceError(WasmKernelError):
 class Session:
     """A session that is open in this process: nobody deletes or prunes it meanwhile.
 
-    It is the keeper of its sandbox: it notes each successful cell in the metadata and finds homes
-    for forks. The sandbox's thread calls it; `closed` may come from any.
+    It is the keeper of its sandbox: it notes each cell in the metadata and finds homes for forks.
+    The sandbox's thread calls it; `closed` may come from any.
 
     Attributes:
         id: The session's id.
@@ -118,10 +117,8 @@ class Session:
             self._parent = None
         sandbox.facts.add(self._times)
 
-    def executed(self, result: SandboxResult) -> None:
-        """A cell has ended: the metadata says so, where the session has any."""
-        if not result.success:
-            return
+    def executed(self) -> None:
+        """A cell has ended, in whatever way: the metadata says so, if the session has any."""
         try:
             metadata.touch(self.workspace, self.id)
         except MetadataCorrupted as problem:
@@ -182,7 +179,7 @@ class Session:
     # -- what it tells
 
     def _times(self) -> dict[str, str]:
-        """When the session was made, and when a cell last succeeded, for people."""
+        """When the session was made, and when a cell last ran, for people."""
         with walk.opened(self.workspace) as folder:
             found = metadata.read(folder, self.id)
         if found is None:
@@ -220,14 +217,3 @@ def _own_folder(folder: Path) -> bool:
 def _why(problem: OSError) -> str:
     """A problem in words, without a path of the host."""
     return problem.strerror or str(problem)
-
-
-def begin(root: Path, session_id: str, logger: SandboxLogger | None = None) -> None:
-    """Make a session's folder with its metadata, where it is missing, without being present in it.
-
-    Raises:
-        SessionIdError: `session_id` is none.
-        SessionInUse: another process is deleting it.
-        WorkspaceError: the folder can't be made, or something else is in its place.
-    """
-    Session(root, session_id, logger).leave()

@@ -4,7 +4,7 @@ Every operation takes a path relative to the session's workspace and goes throug
 `_validate_session_path`, which says what the path means once all links are followed. The operation
 then opens that place by descriptors, name by name with links refused. So what lies at the end was
 reached without a link, and a link that is swapped in between check and use ends the attempt; the
-path is then looked at anew, a few times, and given up.
+path is then looked at anew, a few times, and given up. A call that is refused changes nothing.
 
 Errors name the path as it was given, never one of the host. The session's own names
 (`.metadata.json`, `.wasm_kernel`, in every spelling of `engine/files/names.py`) are no files here.
@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.sessions import entry, ids, session
+from wasm_kernel.sessions import entry, ids, removal
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.listing import files
-from wasm_kernel.sessions.paths import SessionPathError, entered, parts_of, resolve
+from wasm_kernel.sessions.paths import SessionPathError, entered, lexical, parts_of, resolve
+from wasm_kernel.sessions.session import Session
 
 T = TypeVar("T")
 WORKSPACE_ROOT = Path("workspace")
@@ -135,12 +138,10 @@ def write_session_file(
         PermissionError: the file is read-only, or the folder can't be written to.
         OSError: it can't be written; what was there before is still there.
     """
-    content = data.encode() if isinstance(data, str) else bytes(data)
+    content = _content(data)
     name = ids.checked(session_id)
     workspace = Path(workspace_root).resolve() / name
-    parts_of(relative_path)  # no session begins because of a bad path
-    if not workspace.is_dir():
-        session.begin(Path(workspace_root), session_id, logger)
+    parts_of(relative_path)
 
     def write() -> None:
         resolved = _validate_session_path(session_id, relative_path, workspace_root)
@@ -148,8 +149,46 @@ def write_session_file(
         with walk.opened(workspace) as root, entered(workspace, folders, make=True) as way:
             entry.replace(root, way.fd, name, content, overwrite=overwrite)
 
-    _again(relative_path, write)
+    if workspace.is_dir():
+        _again(relative_path, write)
+    else:
+        if not lexical(relative_path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
+        with _begun(Path(workspace_root), name, logger):
+            _again(relative_path, write)
     _log(logger, events.FILE_WRITE, session_id, relative_path, len(content))
+
+
+def _content(data: bytes | str) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"data is bytes or text, not {type(data).__name__}. Nothing was written.")
+
+
+@contextmanager
+def _begun(root: Path, session_id: str, logger: SandboxLogger | None) -> Iterator[None]:
+    """A session that a first file is written to. If that fails, nothing of it is left.
+
+    Raises:
+        SessionInUse: another process is deleting it.
+        WorkspaceError: the folder can't be made, or something else is in its place.
+    """
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    session = Session(root, session_id, logger)
+    try:
+        yield
+    except BaseException:
+        session.leave()
+        with suppress(OSError, WasmKernelError), walk.opened(session.root) as folder:
+            if session.made:
+                removal.remove(folder, session_id)
+                (logger or SandboxLogger()).log_event(events.SESSION_DELETED, session_id=session_id)
+            for made in missing:
+                made.rmdir()  # which fails where somebody else has put something
+        raise
+    session.leave()
 
 
 def delete_session_path(
@@ -200,7 +239,8 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
 
     Args:
         session_id: The session.
-        relative_path: A path relative to its workspace; backslashes separate names, too.
+        relative_path: A path relative to its workspace. Backslashes separate names, too, unless
+            there is something whose name holds them.
         workspace_root: The folder that holds the sessions' folders.
 
     Raises:
@@ -208,12 +248,12 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
         SessionPathError: the path is empty, absolute, names a drive or holds a NUL; it escapes the
             workspace, by `..` or through a link; or it leads to or through one of the session's own
             names, in any spelling (a `ValueError`).
-        FileNotFoundError: there is no such session.
+        FileNotFoundError: there is no such session, and the path would be valid in one.
         OSError: a folder on the way can't be looked at, or links lead in circles.
     """
     ids.checked(session_id)
     parts = parts_of(relative_path)
-    workspace = folder_of(session_id, workspace_root)
+    workspace = _folder_for(session_id, relative_path, workspace_root)
     try:
         return workspace.joinpath(*resolve(workspace, parts, relative_path))
     except OSError as problem:
@@ -234,6 +274,22 @@ def folder_of(session_id: str, workspace_root: Path | str) -> Path:
     return workspace
 
 
+def _folder_for(session_id: str, path: str, workspace_root: Path | str) -> Path:
+    """The session's folder, for an operation on a path in it.
+
+    Raises:
+        SessionIdError: `session_id` is none.
+        SessionPathError: there is no such folder, and the path would be refused in any.
+        FileNotFoundError: there is no such folder; the error names the path.
+    """
+    try:
+        return folder_of(session_id, workspace_root)
+    except FileNotFoundError:
+        lexical(path)
+        words = f"There is no session {session_id}, and so no such file"
+        raise _told(FileNotFoundError(errno.ENOENT, words), path) from None
+
+
 def _at(
     session_id: str,
     path: str,
@@ -252,13 +308,12 @@ def _at(
         follow: Whether a link at the end of the path is followed. It is validated in any case.
     """
     parts = parts_of(path)
-    workspace = folder_of(session_id, workspace_root)
+    workspace = _folder_for(session_id, path, workspace_root)
 
     def try_once() -> T:
         resolved = _validate_session_path(session_id, path, workspace_root)
-        if not follow and parts and parts[-1] != "..":
-            above = resolve(workspace, parts[:-1], path)
-            resolved = workspace.joinpath(*above, parts[-1])
+        if not follow:
+            resolved = workspace.joinpath(*resolve(workspace, parts, path, follow=False))
         *folders, name = resolved.relative_to(workspace).parts or (".",)
         if is_hidden((*folders, name)[0]):  # a folder above was swapped for a link to here
             raise SessionPathError("This name is reserved for the session itself", path)
