@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.confinement.inside import needs_walls, said_by
 
 _DUTIES = """
@@ -22,6 +24,12 @@ def wait(fields, tell, stopped):
         time.sleep(0.01)
     return {"stopped": True}
 
+def deaf(fields, tell, stopped):
+    time.sleep(60)
+
+def compute(fields, tell, stopped):
+    return {"sum": sum(i * i for i in range(10**10))}
+
 def fail(fields, tell, stopped):
     raise WasmKernelError("It rained. Nothing was changed.")
 
@@ -37,8 +45,7 @@ def tried(what):
 folder = Path(sys.argv[1])
 
 def hire():
-    duties = {"read": read, "wait": wait, "fail": fail, "crash": crash}
-    return porter.hire(duties, at_the_end=lambda: (folder / "ended").write_text("yes"))
+    return porter.hire({each.__name__: each for each in (read, wait, deaf, compute, fail, crash)})
 """
 _HIRED = f"{_DUTIES}\nhired = hire()\n"
 
@@ -84,18 +91,44 @@ def test_a_failure_comes_back_in_its_own_words_and_an_accident_without_any(tmp_p
     ]
 
 
-def test_it_ends_when_the_one_inside_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("duty", ["", "wait", "deaf", "compute"])
+def test_it_ends_within_a_second_of_the_one_inside(tmp_path: Path, duty: str) -> None:
+    """F25, whatever it is doing: nothing, heeding that it must stop, not heeding it, computing."""
     code = f"""{_DUTIES}
+watch, alive = os.pipe()  # its other end closes once all who have it are gone
 inside = os.fork()
 if not inside:
-    hire()
+    hired = hire()
+    if {duty!r}:
+        threading.Thread(target=lambda: hired.ask({duty!r}, {{}})).start()
+    time.sleep(0.3)
     os.kill(os.getpid(), 9)
+os.close(alive)
 os.waitpid(inside, 0)
-while not (folder / "ended").exists():
-    time.sleep(0.01)
-print("ended")
+begun = time.monotonic()
+os.read(watch, 1)
+print(time.monotonic() - begun < 1.5)
 """
-    assert said_by(code, tmp_path) == ["ended"]
+    assert said_by(code, tmp_path) == ["True"]
+
+
+def test_a_program_that_it_starts_ends_with_it(tmp_path: Path) -> None:
+    code = """
+import os, subprocess, time
+from wasm_kernel.confinement.child import tied
+watch, alive = os.pipe()
+starter = os.fork()
+if not starter:
+    program = tied("import time; print('up', flush=True); time.sleep(60)")
+    up = subprocess.Popen(program, pass_fds=[alive], stdout=subprocess.PIPE).stdout.readline()
+    os.kill(os.getpid(), 9)
+os.close(alive)
+os.waitpid(starter, 0)
+begun = time.monotonic()
+os.read(watch, 1)
+print(time.monotonic() - begun < 1)
+"""
+    assert said_by(code) == ["True"]
 
 
 def test_without_a_porter_the_answer_is_a_sentence(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ What it returns, and the text of a `WasmKernelError` that it raises, reach who a
 
 _PACKET = 128 * 1024  # a sequenced packet arrives whole or not at all
 _POLL_SECONDS = 0.05
+_LEAVE_SECONDS = 0.5  # what a duty has to put away what it was in the midst of
+_ALL = 1 << 62  # beyond the number of every wish
 
 
 class PorterError(WasmKernelError):
@@ -99,12 +102,13 @@ class Porter:
             self._process = 0
 
 
-def hire(duties: Mapping[str, Duty], at_the_end: Callable[[], None] = lambda: None) -> Porter:
+def hire(duties: Mapping[str, Duty]) -> Porter:
     """Fork the porter. The process must have one thread, and not be within its walls yet.
+
+    It ends within a second of the inner process, whatever it is doing then.
 
     Args:
         duties: What it does, by name.
-        at_the_end: What it does once the inner process is gone, however that ended.
     """
     inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = os.fork()
@@ -114,13 +118,11 @@ def hire(duties: Mapping[str, Duty], at_the_end: Callable[[], None] = lambda: No
         return Porter(inner, process)
     try:
         inner.close()
-        # The group's signals are for the kernel: this process ends with it, but puts away first
-        # what it was in the midst of, also where the whole group is killed.
+        # The group's signals are for the kernel: this process ends with it, but first puts away
+        # what it was in the midst of, also when the whole group is killed.
         os.setpgid(0, 0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _Service(outer, duties).run()
-        at_the_end()
     finally:
         os._exit(0)
 
@@ -132,11 +134,11 @@ class _Service:
         self._link = link
         self._duties = duties
         self._wishes: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
-        self._stopped = 0  # the wish that is to stop; beyond all of them once the link is closed
+        self._stopped = 0  # the last wish that is to stop
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
-        while (wish := self._wishes.get()) is not None:
+        while (wish := self._wishes.get()) is not None and self._stopped < _ALL:
             with contextlib.suppress(OSError):
                 self._link.send(_packet(self._answer(wish)))
 
@@ -149,8 +151,10 @@ class _Service:
                     self._wishes.put(said)
         except (OSError, ValueError, TypeError):
             pass
-        self._stopped = 1 << 62
+        self._stopped = _ALL
         self._wishes.put(None)
+        time.sleep(_LEAVE_SECONDS)
+        os._exit(0)  # a duty that does not heed `stopped`, such as compiling, only fills the cache
 
     def _answer(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
         number = int(wish["as"])

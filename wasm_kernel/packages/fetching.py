@@ -12,12 +12,12 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from wasm_kernel.confinement.child import tied
 from wasm_kernel.errors import PackageError
 from wasm_kernel.packages.command import requirement
 from wasm_kernel.packages.fetch import Stopped, Tell
@@ -31,6 +31,11 @@ _DOWNLOAD = (
 )
 _PROBE = ("install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary=:all:")
 _PROBE_SECONDS = 60.0
+_PIP = """
+import runpy, sys
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 _QUIET = {
     "PIP_NO_INPUT": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -110,7 +115,7 @@ def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tu
     scratch.mkdir(exist_ok=True)
     own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     process = subprocess.Popen(  # noqa: S603 - every word is ours or was checked
-        [sys.executable, "-P", "-m", "pip", *words],
+        [*tied(_PIP), *words],
         cwd=folder,
         env=own | _QUIET | {"TMPDIR": str(scratch)},
         stdin=subprocess.DEVNULL,

@@ -14,6 +14,8 @@ import sys
 from importlib.util import cache_from_source
 from pathlib import Path
 
+from wasm_kernel.confinement.child import tied
+
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.sockets"
 _IMPORTS += ", wasm_kernel.sandbox.creation, wasm_kernel.sandbox.python, wasm_kernel.packages.offer"
 
@@ -28,9 +30,11 @@ def missing() -> bool:
 
 
 def write() -> subprocess.Popen[bytes]:
-    """Have another interpreter import what a kernel does; it is not waited for."""
-    command = [sys.executable, "-P", "-c", _IMPORTS]
+    """Have another interpreter import what a kernel does; it is not waited for.
+
+    It ends with this process: the next start goes on where it was.
+    """
     quiet = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - nothing of it comes from anybody
-        command, stdin=quiet, stdout=quiet, stderr=quiet
+        tied(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
     )

@@ -1,0 +1,126 @@
+"""F25: no process outlives its kernel by more than a second, whatever it is doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+SECONDS = 2.0  # one is promised; the tests share their machine
+PATIENCE = 60.0
+
+
+class Started:
+    """A kernel, and all processes that it leads to: each inherits a mark in its environment."""
+
+    def __init__(self, folder: Path, **env: str) -> None:
+        self.mark = f"LEFT_BEHIND={uuid.uuid4()}"
+        self.file = folder / "connection.json"
+        write_connection_file(str(self.file), key=b"k")
+        name, _, value = self.mark.partition("=")
+        env |= {name: value, "WASM_KERNEL_WORKSPACE_ROOT": str(folder / "sessions")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wasm_kernel", "-f", str(self.file)],
+            env=os.environ | env,
+            cwd=folder,
+            start_new_session=True,  # as Jupyter's managers start it
+        )
+
+    def commands(self) -> dict[int, str]:
+        """The command lines of its processes that live, by process id."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdecimal() and self.mark.encode() in (
+                    (entry / "environ").read_bytes().split(b"\0")
+                ):
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue  # it has just ended, or is somebody else's
+        return found
+
+    def ask(self, code: str) -> None:
+        """Have a cell run; nobody waits for its end."""
+        client: Any = BlockingKernelClient(connection_file=str(self.file))
+        client.load_connection_file()
+        client.start_channels()
+        client.wait_for_ready(timeout=PATIENCE)
+        client.execute(code)
+        client.stop_channels()
+
+
+def until(holds: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    kernels: list[Started] = []
+
+    def starting(**env: str) -> Started:
+        kernels.append(Started(tmp_path, **env))
+        return kernels[-1]
+
+    yield starting
+    for kernel in kernels:
+        for process in kernel.commands():
+            os.kill(process, signal.SIGKILL)
+        kernel.process.wait(PATIENCE)
+
+
+def nothing_is_left(kernel: Started) -> None:
+    kernel.process.wait(PATIENCE)
+    ended = time.monotonic()
+    assert until(lambda: not kernel.commands(), SECONDS), kernel.commands()
+    assert time.monotonic() - ended < SECONDS
+
+
+def kill_the_group(kernel: Started) -> None:
+    os.killpg(kernel.process.pid, signal.SIGKILL)  # what `shutdown_kernel(now=True)` does
+
+
+def kill_the_kernel(kernel: Started) -> None:
+    kernel.process.kill()
+
+
+def end_it(kernel: Started) -> None:
+    kernel.process.terminate()
+
+
+@pytest.mark.parametrize("end", [kill_the_group, kill_the_kernel, end_it])
+def test_a_first_compilation_ends_with_its_kernel(
+    start: Callable[..., Started], tmp_path: Path, end: Callable[[Started], None]
+) -> None:
+    cache = tmp_path / "cache"
+    kernel = start(WASM_KERNEL_CACHE=str(cache))
+    assert until(lambda: list(cache.glob("*.cwasm.lock")))
+    time.sleep(1.0)  # it is in the midst of it
+    assert len(kernel.commands()) > 1
+    end(kernel)
+    nothing_is_left(kernel)
+
+
+def test_pip_ends_with_its_kernel(start: Callable[..., Started], warm: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that never answers
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        kernel = start(PIP_INDEX_URL=index, PIP_EXTRA_INDEX_URL="", PIP_NO_INDEX="0")
+        kernel.ask("%pip install nothing-of-this-name")
+        assert until(lambda: any("pip" in each for each in kernel.commands().values()))
+        kill_the_group(kernel)
+        nothing_is_left(kernel)
