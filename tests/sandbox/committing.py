@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wasm_kernel import create_sandbox
-from wasm_kernel.engine.memory import aside
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.history.claim import Resume
 
@@ -78,6 +77,9 @@ class Watched:
         self._killer.count()
         return written + self._file.write(data[half:])
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
     def __enter__(self) -> Watched:
         return self
 
@@ -87,14 +89,17 @@ class Watched:
 
 def arm(killer: Killer) -> None:
     """Before each open, write and rename of a commit or a bookmark, the killer counts."""
-    opened = aside.open_new
+    opened: Any = os.fdopen
 
-    def open_new(path: Path) -> Any:
+    def fdopen(fd: int, mode: str, **options: Any) -> Any:
+        if mode != "wb":
+            return opened(fd, mode, **options)
         killer.count()
-        return Watched(opened(path), killer)
+        return Watched(opened(fd, mode, **options), killer)
 
-    aside.open_new = open_new
+    os.fdopen = fdopen  # type: ignore[assignment]
     os.link, os.write = killer.before(os.link), killer.before(os.write)
+    os.rename, os.unlink = killer.before(os.rename), killer.before(os.unlink)
     Path.replace = killer.before(Path.replace)  # type: ignore[method-assign]
     Path.unlink = killer.before(Path.unlink)  # type: ignore[method-assign]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel.engine.folders import content, tree
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.origin import Origin
@@ -101,8 +102,8 @@ def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path)
         "origin.json",
     ]
     assert (made / "0000000003.commit").samefile(parent / HISTORY / "0000000003.commit")
-    assert Bookmark.read(made) == PLAN.mark
-    assert Origin.read(made, 99) == Origin(4, True, {})
+    assert Bookmark.read(Folder.open(made)) == PLAN.mark
+    assert Origin.read(Folder.open(made), 99) == Origin(4, True, {})
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
@@ -125,7 +126,7 @@ def test_open_files_are_called_as_their_copies(parent: Path) -> None:
         OpenThere("mounted", "mounted", "/data", "data.csv"),
     )
     made = fork(parent, Plan(PLAN.mark, False, inventory))
-    names = Origin.read(made / HISTORY, 99).files
+    names = Origin.read(Folder.open(made / HISTORY), 99).files
     assert names == {"written": identity(str(made / "data.csv")), "replaced": "gone"}
 
 
@@ -136,7 +137,7 @@ def test_a_plan_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> No
     (other / "secret").touch()
     known = identity(str(other / "secret"))
     made = fork(parent, Plan(PLAN.mark, False, (OpenThere("x", known, "/app", path),)))
-    assert Origin.read(made / HISTORY, 99).files == {"x": "gone"}
+    assert Origin.read(Folder.open(made / HISTORY), 99).files == {"x": "gone"}
 
 
 @pytest.mark.parametrize("name", ["parent", "other"])
@@ -195,21 +196,35 @@ def test_a_private_folder_that_is_a_link_leads_nowhere(
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-def test_a_link_among_the_commits_is_not_followed(parent: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_among_the_commits_is_refused(
+    parent: Path, tmp_path: Path, kind: str
+) -> None:
+    """F11: a pipe held whoever read it."""
     (tmp_path / "secret").write_text("secret")
-    (parent / HISTORY / "0000000004.commit").symlink_to(tmp_path / "secret")
-    made = fork(parent)
-    assert (made / HISTORY / "0000000004.commit").is_symlink()
+    place = parent / HISTORY / "0000000004.commit"
+    if kind == "link":
+        place.symlink_to(tmp_path / "secret")
+    else:
+        os.mkfifo(place)
+    with pytest.raises(ForkError, match="not a regular file"):
+        fork(parent)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-def test_a_link_among_the_commits_is_not_copied_either(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_among_the_commits_is_not_copied_either(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def no_links(*args: object, **options: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     (tmp_path / "secret").write_text("secret")
-    (parent / HISTORY / "0000000004.commit").symlink_to(tmp_path / "secret")
+    place = parent / HISTORY / "0000000004.commit"
+    if kind == "link":
+        place.symlink_to(tmp_path / "secret")
+    else:
+        os.mkfifo(place)
     monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(ForkError):
         fork(parent)
@@ -270,7 +285,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
             assert [path.name for path in parent.parent.iterdir()] == ["parent"], number
             continue
         assert (made / "folder" / "link").is_symlink(), number
-        assert Bookmark.read(made / HISTORY) == PLAN.mark, number
+        assert Bookmark.read(Folder.open(made / HISTORY)) == PLAN.mark, number
         assert (made / "data.csv").read_text() == "1,2\n", number
         if left > 0:
             break

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,15 @@ from pathlib import Path
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.found import name_of, usable
+from wasm_kernel.engine.memory.found import name_of, names_in, usable
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.history.claim import is_forsaken
-from wasm_kernel.sandbox.private import HISTORY, PACKAGES, SCRATCH
+from wasm_kernel.sandbox.private import HISTORY, PACKAGES, PRIVATE, SCRATCH
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
@@ -104,15 +105,18 @@ def export_session(
         folder = held.enter_context(walk.opened(workspace))
         if not files_only:
             _be_alone(held, folder)
-        memory, image, note = (None, None, _FILES_ONLY) if files_only else _memory(workspace)
+        memory, image, note = None, None, _FILES_ONLY
+        history = None if files_only else _history_folder(held, workspace)
+        if not files_only:
+            memory, image, note = _memory(workspace, history)
         with open_target(path) as file:
             try:
                 packing = Packing(file)
                 packed = _Packed(packing)
                 packing.text(manifest.NAME, Manifest(session_id, memory, note).dump())
                 packed.parts(folder)
-                if memory is not None and image is not None:
-                    packed.memory(workspace, memory, image)
+                if memory is not None and image is not None and history is not None:
+                    packed.memory(history, memory, image)
                 packing.close()
             except BaseException:
                 with suppress(OSError):
@@ -132,13 +136,23 @@ def _be_alone(held: ExitStack, folder: int) -> None:
         raise SessionInUse(_IN_USE) from None
 
 
-def _memory(workspace: Path) -> tuple[Memory | None, Path | None, str]:
+def _history_folder(held: ExitStack, workspace: Path) -> Folder | None:
+    """The folder of a session's history, open as long as `held` is; None if nobody is to use it."""
+    if is_forsaken(workspace / PRIVATE):
+        return None
+    try:
+        top = held.enter_context(Folder.open(workspace))
+        return held.enter_context(top.enter(*HISTORY.split("/")))
+    except OSError:
+        return None
+
+
+def _memory(workspace: Path, folder: Folder | None) -> tuple[Memory | None, Path | None, str]:
     """The history that can be exported with the image that it lies over, or why there is none."""
     from wasm_kernel.sandbox.python import shared_driver
 
-    folder = workspace / HISTORY
-    files = sorted(folder.glob("*.commit"))
-    if not files or is_forsaken(folder.parent):
+    files = [] if folder is None else names_in(folder)
+    if folder is None or not files:
         return None, None, _NO_VARIABLES
     driver = shared_driver()
     at_hand = driver.image_at_hand()
@@ -147,29 +161,36 @@ def _memory(workspace: Path) -> tuple[Memory | None, Path | None, str]:
     path, facts = at_hand
     image = f"{driver.image_name}.{facts.build}"
     try:
-        found, _ = usable(files, image)
+        found, _ = usable(folder, files, image)
     except HistoryError as problem:
         return None, None, f"The variables are not in the archive: {problem}."
     if not found:
         return None, None, _NO_VARIABLES
-    return _history(folder, found, driver.image_name, image, facts.dump()), path, ""
+    head = _head(folder, found)
+    memory = Memory(
+        driver.image_name,
+        image,
+        facts.dump(),
+        tuple(sorted(found)),
+        head.at,
+        head.after,
+        head.names,
+        head.undone,
+        standing(workspace, found.values(), Origin.read(folder, max(found))),
+    )
+    return memory, path, ""
 
 
-def _history(
-    folder: Path, found: dict[int, Commit], artifact: str, image: str, facts: str
-) -> Memory:
-    newest = at = max(found)
+def _head(folder: Folder, found: Mapping[int, Commit]) -> Bookmark:
+    """Where memory stands among the commits that can be used, and what those are called."""
+    newest = max(found)
     mark = Bookmark.read(folder)
-    names: dict[str, int] = {}
-    undone: tuple[int, ...] = ()
-    if mark is not None:
-        names = {name: one for name, one in mark.names.items() if one in found}
-        if newest <= mark.after and mark.at in found:
-            at, undone = mark.at, tuple(one for one in mark.undone if one in found)
-    after = max(newest, mark.after if mark is not None else 0)
-    origin = Origin.read(folder, newest)
-    handles = standing(folder.parent.parent, found.values(), origin)
-    return Memory(artifact, image, facts, tuple(sorted(found)), at, after, names, undone, handles)
+    if mark is None:
+        return Bookmark(newest, newest)
+    names = {name: one for name, one in mark.names.items() if one in found}
+    if newest > mark.after or mark.at not in found:
+        return Bookmark(newest, max(newest, mark.after), names)
+    return Bookmark(mark.at, mark.after, names, tuple(one for one in mark.undone if one in found))
 
 
 class _Packed:
@@ -224,13 +245,14 @@ class _Packed:
         finally:
             os.close(descriptor)
 
-    def memory(self, workspace: Path, memory: Memory, image: Path) -> None:
+    def memory(self, history: Folder, memory: Memory, image: Path) -> None:
         """The base image, and each state."""
-        states = [name_of(one) for one in memory.states]
-        members = [(IMAGE, image), *((f"{MEMORY}/{s}", workspace / HISTORY / s) for s in states)]
-        for name, path in members:
-            descriptor = os.open(path, _READ)
-            try:
-                self._packing.file(name, descriptor)
-            finally:
-                os.close(descriptor)
+        self._opened(IMAGE, os.open(image, _READ))
+        for name in map(name_of, memory.states):
+            self._opened(f"{MEMORY}/{name}", history.open_regular(name))
+
+    def _opened(self, name: str, descriptor: int) -> None:
+        try:
+            self._packing.file(name, descriptor)
+        finally:
+            os.close(descriptor)

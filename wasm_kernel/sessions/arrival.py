@@ -7,10 +7,12 @@ leaves a folder that the next removal sweeps away.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -27,13 +29,17 @@ from wasm_kernel.sessions.manifest import Manifest
 from wasm_kernel.sessions.paths import SessionPathError, entered, resolve, shown
 from wasm_kernel.sessions.revival import Progress, Revival, fitting
 from wasm_kernel.sessions.staging import inscribe, settle, staged
-from wasm_kernel.sessions.tarball import ArchiveError, Member, members, unpack
+from wasm_kernel.sessions.tarball import ArchiveError, Member, Room, members, unpack
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT
 
 MOST_BYTES = 64 << 30
 """The most bytes that may come out of an archive by default."""
 
 _MEMBERS_MOST = 1_000_000
+_NAME_MOST = 64 * 1024
+_LINK_MOST = 4096
+_LINKS_MOST_BYTES = 64 * 1024 * 1024  # they are kept in memory until the end
+_IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.EILSEQ}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TIME_MOST = 1 << 40
 
@@ -101,10 +107,10 @@ def import_session(
         walk.opened(folder.resolve()) as root,
         staged(root) as (aside, place),
         members(file, max_bytes) as found,
+        closing(_Arrival(place, folder.resolve() / aside, Room(max_bytes))) as arrival,
     ):
         with entered(place, SCRATCH.split("/"), make=True, mode=0o700):
             pass
-        arrival = _Arrival(place, folder.resolve() / aside)
         arrival.take_all(found, progress or (lambda text: None))
         name = wanted or (arrival.was if same_id else ids.new())
         arrival.finish(name)
@@ -132,10 +138,12 @@ def _settle(root: int, aside: str, name: str) -> None:
 class _Arrival:
     """A session on its way; one thread's own."""
 
-    def __init__(self, place: int, workspace: Path) -> None:
+    def __init__(self, place: int, workspace: Path, room: Room) -> None:
         self._place = place
         self._workspace = workspace
+        self._room = room
         self._links: list[tuple[str, tuple[str, ...], str]] = []
+        self._links_length = 0
         self._revival: Revival | None = None
         self._has_memory = False
         self.was = ""
@@ -174,7 +182,7 @@ class _Arrival:
         if isinstance(fits, str):
             self.result = replace(self.result, note=fits)
         else:
-            self._revival = Revival(self._workspace, fits)
+            self._revival = Revival(self._workspace, fits, self._room)
             self.result = replace(self.result, states=len(told.memory.states))
 
     def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
@@ -187,6 +195,8 @@ class _Arrival:
             return
         if part not in PARTS or not rest:
             raise ArchiveError(f"The archive holds something strange: {shown(info.name)}.")
+        if len(os.fsencode(rest)) > _NAME_MOST:
+            raise ArchiveError(f"The archive holds a name that is too long: {shown(info.name)}.")
         names = tuple(rest.split("/"))
         if any(name in ("", ".", "..") or "\0" in name for name in names):
             raise ArchiveError(f"The archive holds a name that leads out: {shown(info.name)}.")
@@ -203,7 +213,7 @@ class _Arrival:
                 with entered(self._place, where, make=True) as way:
                     os.fchmod(way.fd, info.mode & 0o777 | 0o700)
             elif info.issym():
-                self._links.append((part, names, info.linkname))
+                self._note_link(part, names, info)
             elif content is not None:
                 self._write(where, info, content)
                 self.result = replace(self.result, files=self.result.files + (part == FILES))
@@ -213,12 +223,25 @@ class _Arrival:
                 )
         except (FileExistsError, NotADirectoryError) as problem:
             raise ArchiveError(f"The archive holds a name twice: {shown(info.name)}.") from problem
+        except OSError as problem:
+            if problem.errno not in _IMPOSSIBLE:
+                raise
+            raise ArchiveError(
+                f"The archive holds what this file system can't have: {shown(info.name)}."
+            ) from problem
+
+    def _note_link(self, part: str, names: tuple[str, ...], info: tarfile.TarInfo) -> None:
+        self._links.append((part, names, info.linkname))
+        self._links_length += len(info.name) + len(info.linkname)
+        if len(info.linkname) > _LINK_MOST or self._links_length > _LINKS_MOST_BYTES:
+            raise ArchiveError("The archive holds links that are too long, or too many of them.")
 
     def _write(self, where: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes]) -> None:
         with entered(self._place, where[:-1], make=True) as way:
             descriptor = os.open(where[-1], _NEW, 0o600, dir_fd=way.fd)
             try:
-                unpack(info, content, descriptor)
+                self._room.take(1)
+                unpack(info, content, descriptor, self._room)
                 os.fchmod(descriptor, info.mode & 0o777)
                 if math.isfinite(info.mtime) and abs(info.mtime) < _TIME_MOST:
                     os.utime(descriptor, (info.mtime, info.mtime))
@@ -250,6 +273,11 @@ class _Arrival:
     @staticmethod
     def _folder(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
         return (*(name for name in PARTS[part].split("/") if name), *names)
+
+    def close(self) -> None:
+        """Closes what is open."""
+        if self._revival is not None:
+            self._revival.close()
 
     def finish(self, name: str) -> None:
         """The session is whole: its memory becomes its history, and it gets its metadata.

@@ -19,6 +19,7 @@ from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.sandbox.private import SCRATCH
 
 HANDLES_MOST = 10_000
+_TEXT_MOST = 512 * 1024
 _APP = "/app"
 _PLACES = {_APP: ".", "/tmp": SCRATCH}  # noqa: S108 - a guest path
 
@@ -29,10 +30,14 @@ Handles = Mapping[str, tuple[str, str]]
 def standing(workspace: Path, commits: Iterable[Commit], origin: Origin) -> Handles:
     """The files that were open at any commit and are still where they were."""
     found: dict[str, tuple[str, str]] = {}
+    length = 0
     for commit in commits:
         for written, known in zip(commit.files, origin.files_of(commit), strict=True):
-            if not written.identity or known.path is None or len(found) == HANDLES_MOST:
+            if not written.identity or known.path is None or written.identity in found:
                 continue
+            length += len(known.path)
+            if len(found) == HANDLES_MOST or length > _TEXT_MOST:
+                return found
             there = _named(workspace, known.guest, known.path)
             if there and there == known.identity:
                 found[written.identity] = (known.guest, known.path)

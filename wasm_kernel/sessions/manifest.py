@@ -16,8 +16,8 @@ from wasm_kernel.sessions.tarball import ArchiveError
 
 NAME = "manifest.json"
 KIND, VERSION = "wasm-kernel session", 1
-MOST_BYTES = 16 * 1024 * 1024
-_STATES_MOST = 100_000
+MOST_BYTES = 2 * 1024 * 1024  # some thirty times as much of this process's memory
+_STATES_MOST = 50_000
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,15 @@ def _memory(raw: Any) -> Memory:
     states, undone = _numbers(raw, "states"), _numbers(raw, "undone")
     if not states or sorted(set(states)) != list(states):
         raise ArchiveError("The archive's manifest names no proper states.")
-    names = raw.get("names")
-    if not isinstance(names, dict) or any(one not in states for one in names.values()):
+    names, known = raw.get("names"), set(states)
+    if not isinstance(names, dict) or not known.issuperset(names.values()):
         raise ArchiveError("The archive's manifest names checkpoints that are not there.")
     try:
         named = {checked_name(name): int(one) for name, one in names.items()}
     except TravelError as problem:
         raise ArchiveError(str(problem)) from None
     at, after = _number(raw, "at"), _number(raw, "after")
-    if at not in states or not set(undone) <= set(states):
+    if at not in known or not known.issuperset(undone):
         raise ArchiveError("The archive's manifest stands at a state that is not there.")
     artifact, image, facts = (_text(raw, name) for name in ("artifact", "image", "facts"))
     return Memory(artifact, image, facts, states, at, after, named, undone, _handles(raw))

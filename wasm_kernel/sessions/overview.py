@@ -12,8 +12,9 @@ from pathlib import Path
 
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
-from wasm_kernel.engine.memory.found import SUFFIX
+from wasm_kernel.engine.memory.found import names_in
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -108,8 +109,7 @@ def _overview(workspace: Path, name: str, folder: int) -> Overview:
     except MetadataCorrupted:
         known = None
     sizes = list(_file_sizes(folder))
-    states = [path.stat().st_size for path in (workspace / HISTORY).glob(f"*{SUFFIX}")]
-    mark = Bookmark.read(workspace / HISTORY)
+    states, mark = _states(workspace)
     return Overview(
         name,
         workspace,
@@ -122,6 +122,16 @@ def _overview(workspace: Path, name: str, folder: int) -> Overview:
         tuple(sorted(mark.names)) if mark else (),
         is_used(folder),
     )
+
+
+def _states(workspace: Path) -> tuple[list[int], Bookmark | None]:
+    """The sizes of the states of a session's memory, and what they are called."""
+    try:
+        with Folder.open(workspace) as top, top.enter(*HISTORY.split("/")) as history:
+            found = [status for name in names_in(history) if (status := history.status(name))]
+            return [one.st_size for one in found], Bookmark.read(history)
+    except OSError:
+        return [], None
 
 
 def _file_sizes(folder: int) -> Iterator[int]:

@@ -11,24 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
+from wasm_kernel.engine.memory.commit import CommitFile
 from wasm_kernel.engine.memory.found import name_of
 from wasm_kernel.engine.memory.image import Facts
 from wasm_kernel.engine.memory.origin import Origin
-from wasm_kernel.engine.memory.transplant import Soil, transplant
+from wasm_kernel.engine.memory.transplant import HEADER_MOST, Soil, transplant
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.sandbox.bundles import DATA_GUEST, LIB_GUEST
 from wasm_kernel.sandbox.history.claim import leave_fork
-from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import Memory
-from wasm_kernel.sessions.tarball import ArchiveError, unpack
+from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.python import PythonDriver
 
 Progress = Callable[[str], None]
-_ARRIVING = f"{PRIVATE}/arriving"
+_ARRIVING, _HISTORY = "arriving", "history"
 _IMAGE = "image"
 _OTHER = (
     "The variables were not imported: they were saved by another version of the sandbox, or of a "
@@ -82,13 +84,16 @@ class Revival:
     Args:
         workspace: The folder that becomes the session's.
         fitting: What arrives.
+        room: How much it may become on disk.
     """
 
-    def __init__(self, workspace: Path, fitting: Fitting) -> None:
+    def __init__(self, workspace: Path, fitting: Fitting, room: Room) -> None:
         self._workspace = workspace
         self._fitting = fitting
-        self._folder = workspace / _ARRIVING
-        self._folder.mkdir(mode=0o700)
+        self._room = room
+        with Folder.open(workspace) as top:
+            self._private = top.enter(PRIVATE)
+        self._folder = self._private.enter(_ARRIVING, make=True)
         self._expected = {_IMAGE, *(name_of(one) for one in fitting.memory.states)}
 
     def take(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
@@ -101,10 +106,10 @@ class Revival:
         if content is None or name not in self._expected:
             raise ArchiveError("The archive holds something in its memory that it does not name.")
         self._expected.discard(name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._folder / name, flags, 0o600)
+        self._room.take(info.size)  # holes, too: all of it is going to be read
+        descriptor = self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            unpack(info, content, descriptor)
+            unpack(info, content, descriptor, self._room)
         finally:
             os.close(descriptor)
 
@@ -117,43 +122,56 @@ class Revival:
         """
         if self._expected:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
-        history, memory = self._workspace / HISTORY, self._fitting.memory
-        history.mkdir(mode=0o700)
+        memory = self._fitting.memory
         files = arrived(self._workspace, memory.handles)
-        try:
-            self._settle(history, {one: memory.handles[one] for one in files})
-        except HistoryError as problem:
-            for left in history.iterdir():
-                left.unlink()
-            return _DAMAGED.format(why=problem)
-        finally:
-            for left in self._folder.iterdir():
-                left.unlink()
-            self._folder.rmdir()
-        Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
-        Origin(max(memory.states), reseed=True, files=files).write(history)
+        with self._private.enter(_HISTORY, make=True) as history:
+            try:
+                self._settle(history, {one: memory.handles[one] for one in files})
+            except HistoryError as problem:
+                _empty(history)
+                return _DAMAGED.format(why=problem)
+            finally:
+                _empty(self._folder)
+                os.rmdir(_ARRIVING, dir_fd=self._private.fd)
+            Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
+            Origin(max(memory.states), reseed=True, files=files).write(history)
         leave_fork(self._workspace / PRIVATE)
         return ""
 
-    def _settle(self, history: Path, handles: Handles) -> None:
+    def close(self) -> None:
+        """Closes its folders. Safe to call twice."""
+        self._folder.close()
+        self._private.close()
+
+    def _settle(self, history: Folder, handles: Handles) -> None:
         fitting, known = self._fitting, {0}
-        with _mapped(self._folder / _IMAGE) as theirs, _mapped(fitting.image) as ours:
+        with (
+            _mapped(self._folder.open_regular(_IMAGE)) as theirs,
+            _mapped(os.open(fitting.image, os.O_RDONLY | os.O_CLOEXEC)) as ours,
+        ):
             if len(theirs) != fitting.theirs.size:
                 raise HistoryError("its base image is not complete")
             library = frozenset({LIB_GUEST, DATA_GUEST})
             soil = Soil(theirs, ours, fitting.image_id, library, handles)
             for one in fitting.memory.states:
-                source = self._folder / name_of(one)
-                commit = transplant(source, history, soil, fitting.memory.image)
+                was, take = fitting.memory.image, self._room.take
+                with CommitFile(self._folder, name_of(one), HEADER_MOST) as file:
+                    commit = transplant(file, history, soil, was, take)
                 if commit.id != one or commit.parent not in known:
                     raise HistoryError("a state stands on one that is not there")
+                known.discard(0)  # one beginning is enough, and each is completed with an image
                 known.add(one)
 
 
+def _empty(folder: Folder) -> None:
+    for name in folder.names():
+        folder.remove(name)
+
+
 @contextmanager
-def _mapped(path: Path) -> Iterator[memoryview]:
-    """The bytes of a file, read as they are needed."""
-    with path.open("rb") as file:
+def _mapped(descriptor: int) -> Iterator[memoryview]:
+    """The bytes of a file, read as they are needed; the descriptor is closed afterwards."""
+    with os.fdopen(descriptor, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise HistoryError("its base image is empty")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held, memoryview(held) as view:

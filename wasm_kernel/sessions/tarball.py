@@ -19,12 +19,16 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from wasm_kernel.engine.folders.content import stretches
+from wasm_kernel.engine.memory.commit import DAMAGED
 from wasm_kernel.errors import WasmKernelError
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
-_READ_MOST = 64 * 1024 * 1024
 _CHUNK = 4 * 1024 * 1024
 _BLOCK = 512
+_DISK_BLOCK = 4096
+_HEADER_MOST = 1024 * 1024  # one part of a header
+_HEADERS_MOST = 2 * 1024 * 1024  # all that is said of a member
+_STRETCHES_MOST = 50_000  # so many fit into that
 _PERMISSIONS = 0o777
 
 
@@ -66,7 +70,7 @@ class Packing:
         """
         status = os.fstat(descriptor)
         info = _info(name, status)
-        found = list(stretches(descriptor, status.st_size))
+        found = _fewer(list(stretches(descriptor, status.st_size)))
         held = sum(end - start for start, end in found)
         head = b""
         if held < status.st_size:
@@ -97,6 +101,16 @@ def _sparse(name: str, size: int) -> dict[str, str]:
     return {f"GNU.sparse.{key}": value for key, value in fields.items()}
 
 
+def _fewer(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns stretches, joined with their neighbours if there are too many."""
+    step = -(-len(found) // _STRETCHES_MOST) or 1
+    return [
+        (some[0][0], some[-1][1])
+        for at in range(0, len(found), step)
+        if (some := found[at : at + step])
+    ]
+
+
 def _map(found: list[tuple[int, int]]) -> bytes:
     numbers = [len(found), *(number for start, end in found for number in (start, end - start))]
     text = "".join(f"{number}\n" for number in numbers).encode()
@@ -108,7 +122,7 @@ class _Stretches:
 
     def __init__(self, descriptor: int, head: bytes, found: list[tuple[int, int]]) -> None:
         self._pieces = self._read(descriptor, head, found)
-        self._left = b""
+        self._left = memoryview(b"")
 
     @staticmethod
     def _read(descriptor: int, head: bytes, found: list[tuple[int, int]]) -> Iterator[bytes]:
@@ -120,25 +134,59 @@ class _Stretches:
 
     def read(self, size: int) -> bytes:
         """So many bytes, fewer at the end."""
-        while len(self._left) < size:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            self._left += piece
-        taken, self._left = self._left[:size], self._left[size:]
-        return taken
+        taken = bytearray()
+        while len(taken) < size:
+            if not self._left:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    break
+                self._left = memoryview(piece)
+            wanted = size - len(taken)
+            taken += self._left[:wanted]
+            self._left = self._left[wanted:]
+        return bytes(taken)
+
+
+class Room:
+    """How many bytes an archive may still become on disk.
+
+    Args:
+        most: How many in all.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+
+    def take(self, size: int) -> None:
+        """Counts what is going to be written, in whole blocks of the disk.
+
+        Raises:
+            ArchiveError: it is more than what is left.
+        """
+        self._left -= -(-size // _DISK_BLOCK) * _DISK_BLOCK
+        if self._left < 0:
+            raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
 
 
 class _Bounded(io.RawIOBase):
-    """What comes out of the compression, up to a limit, and never too much at once."""
+    """What comes out of the compression, up to a limit, never too much at once, and only forwards.
+
+    Attributes:
+        header: How many bytes of headers may still be read; None while it is content.
+    """
 
     def __init__(self, source: IO[bytes], most: int) -> None:
         self._source = source
         self._most = most
+        self.header: int | None = _HEADERS_MOST
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _READ_MOST:
-            raise ArchiveError("The archive holds a header that is too large.")
+        if self.header is not None:
+            self.header -= size
+            if not 0 <= size <= _HEADER_MOST or self.header < 0:
+                raise ArchiveError("The archive holds a header that is too large.")
+        elif not 0 <= size <= _CHUNK:
+            raise ArchiveError("The archive holds a part that is too large.")
         data = self._source.read(size)
         if self._source.tell() > self._most:
             raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
@@ -147,6 +195,8 @@ class _Bounded(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence != io.SEEK_SET or offset > self._most:
             raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
+        if offset < self._source.tell():
+            raise ArchiveError("The archive is damaged: one of its parts lies within another.")
         return self._source.seek(offset)
 
     def tell(self) -> int:
@@ -179,33 +229,42 @@ def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
         plain: Any = gzip.GzipFile(fileobj=source, mode="rb") if compressed else source
         bounded: Any = _Bounded(plain, most)
         with tarfile.open(fileobj=bounded, mode="r:") as tar:
-            yield _each(tar)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as problem:
+            yield _each(tar, bounded)
+    except ArchiveError:
+        raise
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, *DAMAGED) as problem:
         raise ArchiveError("This is no archive of a session, or it is damaged.") from problem
 
 
-def _each(tar: tarfile.TarFile) -> Iterator[Member]:
+def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
     reader: Any = tar
     while (info := tar.next()) is not None:
         reader.members = []  # it would keep them all
+        if tar.pax_headers:  # it would copy them to each member
+            raise ArchiveError("The archive holds a header for all of its members.")
+        source.header = None
         yield info, _content(tar, info)
+        source.header = _HEADERS_MOST
 
 
 def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes] | None:
     return tar.extractfile(info) if info.isreg() else None
 
 
-def unpack(info: tarfile.TarInfo, content: IO[bytes], descriptor: int) -> None:
+def unpack(info: tarfile.TarInfo, content: IO[bytes], descriptor: int, room: Room) -> None:
     """Write a member's content into an empty file, holes as holes.
 
     Raises:
-        ArchiveError: its stretches are not inside of it.
+        ArchiveError: its stretches are not inside of it, or there is no room for them.
         OSError: it can't be written.
     """
     found: Any = getattr(info, "sparse", None)
+    last = 0
     for start, size in [(0, info.size)] if found is None else found:
-        if start < 0 or size < 0 or start + size > info.size:
+        if start < last or size < 0 or start + size > info.size:
             raise ArchiveError("The archive holds a file whose parts do not fit into it.")
+        last = start + size
+        room.take(size)
         content.seek(start)
         at, end = start, start + size
         while at < end:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.engine.tiny import Guest
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.pages import PAGE
@@ -30,7 +31,9 @@ class Session:
     ) -> None:
         self.folder = folder / "history"
         self._parent = folder
-        self.history = history or History(self.folder if disk else None, image)
+        if not history and disk:
+            self.folder.mkdir(exist_ok=True)
+        self.history = history or History(Folder.open(self.folder) if disk else None, image)
         self.problems = self.history.load() if load else []
         if not (load or history):
             self.history.clear()

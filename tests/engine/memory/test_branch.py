@@ -12,6 +12,7 @@ import pytest
 
 from tests.engine.memory.session import IMAGE, Session
 from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
@@ -31,7 +32,9 @@ def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
         made += 1
         folder = tmp_path / f"branch {made}"
         folder.mkdir()
-        history = session.history.branch(folder / "history", {}, reseed=reseed)
+        (folder / "history").mkdir()
+        place = Folder.open(folder / "history")
+        history = session.history.branch(place, {}, reseed=reseed)
         return session_of(folder=folder, history=history)
 
     return one
@@ -75,9 +78,9 @@ def test_what_is_not_on_disk_yet_is_written_twice(
     wrote = commits.write
     gate = threading.Event()
 
-    def late(path: Path, commit: Commit, pages: object) -> None:
+    def late(*args: object) -> None:
         gate.wait(30)
-        wrote(path, commit, pages)  # type: ignore[arg-type]
+        wrote(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(commits, "write", late)
     session.cell(p1="one")
@@ -183,7 +186,7 @@ def test_a_new_beginning_has_no_origin(
     branch = branched(session, reseed=True)
     branch.history.clear()
     assert branch.history.origin == Origin()
-    again = History(branch.folder, IMAGE)
+    again = History(Folder.open(branch.folder), IMAGE)
     again.load()
     assert again.origin == Origin()
 
@@ -213,7 +216,7 @@ def test_a_full_disk_is_told(
     session.flush()
     monkeypatch.setattr(os, "link", full)
     with pytest.raises(OSError, match="No space"):
-        session.history.branch(tmp_path / "branch", {}, reseed=False)
+        session.history.branch(Folder.open(tmp_path), {}, reseed=False)
 
 
 def opened(identity: str) -> OpenFile:
@@ -238,12 +241,12 @@ def test_files_of_ones_own_are_called_as_they_are() -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"last": 3}', '{"files": 3}', "\xff"])
 def test_a_damaged_origin_trusts_no_file_and_no_seed(tmp_path: Path, text: str) -> None:
     (tmp_path / "origin.json").write_text(text)
-    origin = Origin.read(tmp_path, 7)
+    origin = Origin.read(Folder.open(tmp_path), 7)
     assert (origin.last, origin.reseed) == (7, True)
     assert origin.files_of(commit(7, "1:a")) == (opened("1:a"),)  # no file here is called so
 
 
 def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
     origin = Origin(5, True, {"1:a": "2:b"})
-    origin.write(tmp_path)
-    assert Origin.read(tmp_path, 99) == origin
+    origin.write(Folder.open(tmp_path))
+    assert Origin.read(Folder.open(tmp_path), 99) == origin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile
 from wasm_kernel.engine.memory.pages import PAGE
@@ -37,12 +39,22 @@ FLIPS = 4000
 def path(tmp_path: Path) -> Path:
     """A commit on disk."""
     path = tmp_path / "one.commit"
-    commits.write(path, COMMIT, [PAGES])
+    write(path, COMMIT, [PAGES])
     return path
 
 
+def write(path: Path, commit: Commit, content: list[bytes]) -> None:
+    with Folder.open(path.parent) as folder:
+        commits.write(folder, path.name, commit, content)
+
+
+def opened(path: Path) -> CommitFile:
+    with Folder.open(path.parent) as folder:
+        return CommitFile(folder, path.name)
+
+
 def read(path: Path) -> tuple[Commit, bytes]:
-    with CommitFile(path) as file:
+    with opened(path) as file:
         file.verify()
         content = bytearray(file.commit.page_bytes)
         file.read(0, memoryview(content))
@@ -54,7 +66,7 @@ def test_what_is_written_is_read(path: Path) -> None:
 
 
 def test_runs_lie_at_multiples_of_a_page(path: Path) -> None:
-    with CommitFile(path) as file:
+    with opened(path) as file:
         places = list(file.places())
     data = path.read_bytes()
     assert [(first, count) for first, count, _ in places] == [(1, 2), (9, 1)]
@@ -63,7 +75,7 @@ def test_runs_lie_at_multiples_of_a_page(path: Path) -> None:
 
 
 def test_a_commit_without_pages(tmp_path: Path) -> None:
-    commits.write(tmp_path / "empty", Commit(1, 0, "i", 0, 1, "", 0.0, PAGE), [])
+    write(tmp_path / "empty", Commit(1, 0, "i", 0, 1, "", 0.0, PAGE), [])
     assert read(tmp_path / "empty")[1] == b""
 
 
@@ -125,7 +137,7 @@ def test_another_format_version_is_refused_in_words(path: Path) -> None:
     data[8:12] = struct.pack("<I", commits.VERSION + 1)
     path.write_bytes(data)
     with pytest.raises(HistoryError, match=f"version {commits.VERSION + 1}, this is"):
-        CommitFile(path)
+        opened(path)
 
 
 def test_a_huge_header_length_is_not_believed(path: Path) -> None:
@@ -133,28 +145,28 @@ def test_a_huge_header_length_is_not_believed(path: Path) -> None:
     data[12:16] = struct.pack("<I", 2**32 - 1)
     path.write_bytes(data)
     with pytest.raises(HistoryError):
-        CommitFile(path)
+        opened(path)
 
 
 def test_a_commit_that_is_a_link_is_not_read(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
-    with pytest.raises(OSError, match="link"):
-        CommitFile(tmp_path / "link")
+    with pytest.raises(OSError, match="not a regular file"):
+        opened(tmp_path / "link")
 
 
 def test_a_failed_write_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(self: Path, target: Path) -> None:
+    def refuses(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", refuses)
+    monkeypatch.setattr(os, "rename", refuses)
     with pytest.raises(OSError, match="No space"):
-        commits.write(path, COMMIT, [b"\x09" * len(PAGES)])
+        write(path, COMMIT, [b"\x09" * len(PAGES)])
     assert read(path) == (COMMIT, PAGES)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 def test_what_a_killed_process_left_is_no_hindrance(path: Path) -> None:
     path.with_name(f".{path.name}.aside").write_bytes(b"half" * 9999)
-    commits.write(path, COMMIT, [PAGES])
+    write(path, COMMIT, [PAGES])
     assert read(path) == (COMMIT, PAGES)
     assert [p.name for p in path.parent.iterdir()] == [path.name]

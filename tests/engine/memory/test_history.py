@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.engine.memory.session import Session
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
@@ -227,17 +227,17 @@ def test_clearing_that_is_killed_leaves_nothing_usable(
 ) -> None:
     """The oldest goes first: what is left stands on nothing."""
     three(session)
-    calls: list[Path] = []
-    unlink = Path.unlink
+    calls: list[str] = []
+    remove = Folder.remove
 
-    def killed(path: Path, missing_ok: bool = False) -> None:
-        calls.append(path)
+    def killed(folder: Folder, name: str) -> None:
+        calls.append(name)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        unlink(path, missing_ok)
+        remove(folder, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "unlink", killed)
+        patch.setattr(Folder, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             session.history.clear()
     with pytest.raises(HistoryError):

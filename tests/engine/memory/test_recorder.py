@@ -6,13 +6,13 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pytest
 
 from tests.engine.memory.session import Session
-from wasm_kernel.engine.memory import bookmark, folding, gather, recorder
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory import folding, gather, recorder
 from wasm_kernel.engine.memory.commit import Commit, Content
 from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
 
@@ -27,10 +27,10 @@ class Disk:
         self._write = commits.write
         patch.setattr(commits, "write", self.write)
 
-    def write(self, path: Path, commit: Commit, content: Iterable[Content]) -> None:
+    def write(self, folder: Folder, name: str, commit: Commit, content: Iterable[Content]) -> None:
         if self.broken:
             raise OSError(self.broken, "the disk failed")
-        self._write(path, commit, content)
+        self._write(folder, name, commit, content)
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_a_bookmark_that_fails_is_written_with_the_next_commit(
     session.cell(p0="a")
     session.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bookmark, "written_aside", _no_room)
+        patch.setattr(Folder, "replacing", _no_room)
         session.history.name("here", 1)
         with pytest.raises(OSError, match="No space"):
             session.history.save_head()

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory.commit import Commit, CommitFile
 from wasm_kernel.engine.memory.found import name_of
 from wasm_kernel.engine.memory.pages import PAGE
-from wasm_kernel.engine.memory.transplant import Soil, transplant
+from wasm_kernel.engine.memory.transplant import HEADER_MOST, Soil, transplant
 from wasm_kernel.errors import HistoryError
 
 PAGES = 12
@@ -32,10 +33,29 @@ def runs_of(pages: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple((page, 1) for page in sorted(pages))
 
 
+def nobody_counts(size: int) -> None:
+    assert size > 0
+
+
+def moved_from(source: Path, history: Path, soil: Soil) -> Commit:
+    """What a commit's file becomes in a history's folder."""
+    with (
+        Folder.open(source.parent) as here,
+        Folder.open(history) as there,
+        CommitFile(here, source.name, HEADER_MOST) as file,
+    ):
+        return transplant(file, there, soil, "theirs", nobody_counts)
+
+
+def put(path: Path, commit: Commit, content: list[bytes]) -> None:
+    with Folder.open(path.parent) as folder:
+        commits.write(folder, path.name, commit, content)
+
+
 def laid(image: list[int], file: Path, size: int) -> list[int]:
     """What the pages of a guest hold after the commit in a file was laid over an image."""
     kinds = (image + [0] * size)[:size]
-    with CommitFile(file) as found:
+    with Folder.open(file.parent) as folder, CommitFile(folder, file.name) as found:
         found.verify()
         for first, pages in found.commit.zeros:
             kinds[first : first + pages] = [0] * pages
@@ -67,7 +87,7 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
             runs=runs_of(list(written)), zeros=runs_of(list(emptied)), files=(FILE,),
         )  # fmt: skip
         content = [memory([written[page]]) for page in sorted(written)]
-        commits.write(folder / "stranger", commit, content)
+        put(folder / "stranger", commit, content)
         before = laid(theirs, folder / "stranger", PAGES)
         soil = Soil(
             memoryview(memory(theirs)),
@@ -75,7 +95,7 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
             "ours",
             frozenset({"/usr/local/lib"}),
         )
-        fitted = transplant(folder / "stranger", folder / "history", soil, "theirs")
+        fitted = moved_from(folder / "stranger", folder / "history", soil)
         assert laid(ours, folder / "history" / name_of(1), PAGES) == before
         assert fitted.image == "ours"
 
@@ -83,7 +103,7 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
 def made(folder: Path, **changes: Any) -> Path:
     """A commit's file with one run of one page, and what a test changes of its header."""
     commit = Commit(2, 1, "theirs", 3, 4, "x = 1", 1.0, PAGES * PAGE, runs=((1, 1),))
-    commits.write(folder / "stranger", replace(commit, **changes), [bytes([7]) * PAGE])
+    put(folder / "stranger", replace(commit, **changes), [bytes([7]) * PAGE])
     return folder / "stranger"
 
 
@@ -91,7 +111,7 @@ def moved(folder: Path, **changes: Any) -> Commit:
     library, along = frozenset({"/usr/local/lib"}), {"1:2": ("/app", "notes")}
     soil = Soil(memoryview(b""), memoryview(b""), "ours", library, along)
     (folder / "history").mkdir(exist_ok=True)
-    return transplant(made(folder, **changes), folder / "history", soil, "theirs")
+    return moved_from(made(folder, **changes), folder / "history", soil)
 
 
 def test_a_later_commit_is_not_made_larger(tmp_path: Path) -> None:
@@ -142,7 +162,7 @@ def test_what_is_no_commit_is_refused(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "history").mkdir()
     soil = Soil(memoryview(b""), memoryview(b""), "ours", frozenset())
     with pytest.raises(HistoryError):
-        transplant(tmp_path / "stranger", tmp_path / "history", soil, "theirs")
+        moved_from(tmp_path / "stranger", tmp_path / "history", soil)
 
 
 def test_a_changed_byte_is_found(tmp_path: Path) -> None:
@@ -153,7 +173,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     (tmp_path / "history").mkdir()
     soil = Soil(memoryview(b""), memoryview(b""), "ours", frozenset())
     with pytest.raises(HistoryError, match="damaged"):
-        transplant(path, tmp_path / "history", soil, "theirs")
+        moved_from(path, tmp_path / "history", soil)
 
 
 @pytest.mark.parametrize(

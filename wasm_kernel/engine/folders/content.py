@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOS
 # ENOENT: also while another file takes the name. Opening says whether there is one.
 _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
 _NO_DATA = errno.ENXIO
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CopyStopped(Exception):
@@ -109,7 +112,7 @@ def clones(folder: Path) -> bool:
         return Content().clone(one.fileno(), other.fileno())
 
 
-def share(folder: int, name: str, target: Path) -> None:
+def share(folder: int, name: str, target: Path | str, there: int | None = None) -> None:
     """Give a file that is never written again a second name, or copy it where that can't be.
 
     Another file may take its name meanwhile: it is given whole, as it was before or is after that.
@@ -118,18 +121,31 @@ def share(folder: int, name: str, target: Path) -> None:
         folder: A descriptor of the folder that it is in.
         name: Its name there; a link is not followed.
         target: Its other name.
+        there: A descriptor of the folder that the other name is in.
 
     Raises:
-        OSError: neither can be done.
+        OSError: neither can be done, or it is not a regular file.
     """
     try:
-        os.link(name, target, src_dir_fd=folder, follow_symlinks=False)
+        os.link(name, target, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
     except OSError as problem:
         if problem.errno not in _NO_LINK:
             raise
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as old, target.open("xb") as new:
-            Content().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
+        with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as old:
+            _check_regular(os.fstat(old.fileno()))
+            with os.fdopen(os.open(target, _NEW, 0o600, dir_fd=there), "wb") as new:
+                Content().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
+        return
+    try:
+        _check_regular(os.stat(target, dir_fd=there, follow_symlinks=False))
+    except OSError:
+        os.unlink(target, dir_fd=there)
+        raise
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def stretches(source: int, size: int) -> Iterator[tuple[int, int]]:

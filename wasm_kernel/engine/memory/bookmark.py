@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 
-from wasm_kernel.engine.memory.aside import written_aside
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.memory.commit import DAMAGED, ID_MOST, is_number
 from wasm_kernel.record import record
 
-_NAME = "head.json"
+NAME = "head.json"
+_MOST_BYTES = 4 * 1024 * 1024
 
 
 @record
@@ -28,28 +29,25 @@ class Bookmark:
     names: Mapping[str, int] = field(default_factory=dict)
     undone: tuple[int, ...] = ()
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Folder) -> None:
         """Put it in place of the one before.
 
         Raises:
             OSError: it can't be written; the one before is there still.
         """
         fields = {**self.__dict__, "names": dict(self.names)}
-        with written_aside(folder / _NAME) as file:
+        with folder.replacing(NAME) as file:
             file.write(json.dumps(fields).encode())
 
     @classmethod
-    def read(cls, folder: Path) -> Bookmark | None:
-        """The one on disk; None where there is none, or none that can be read."""
+    def read(cls, folder: Folder) -> Bookmark | None:
+        """Returns the one on disk; None if there is none, or none that can be read."""
         try:
-            raw = json.loads((folder / _NAME).read_bytes())
+            raw = json.loads(folder.read(NAME, _MOST_BYTES))
             names = {str(name): int(one) for name, one in raw["names"].items()}
             undone = tuple(int(one) for one in raw.get("undone", ()))
-            return cls(int(raw["at"]), int(raw["after"]), names, undone)
-        except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
+            mark = cls(int(raw["at"]), int(raw["after"]), names, undone)
+        except (OSError, *DAMAGED):
             return None
-
-
-def remove(folder: Path) -> None:
-    """Forget it."""
-    (folder / _NAME).unlink(missing_ok=True)
+        numbers = (mark.at, mark.after, *names.values(), *undone)
+        return mark if all(is_number(one, ID_MOST) for one in numbers) else None

@@ -18,20 +18,21 @@ base image before the first.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import math
 import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import mapping
-from wasm_kernel.engine.memory.aside import written_aside
 from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.record import record
@@ -39,12 +40,22 @@ from wasm_kernel.record import record
 MAGIC, VERSION = b"WKCOMMIT", 1
 _FIXED = struct.Struct("<8sIIQ")
 _CHECKSUM = 4
-_HEADER_MOST = 256 * 1024 * 1024
+_HEADER_MOST = 32 * 1024 * 1024
+_OBJECTS_MOST = 1 << 17  # in a header: one, and one for each open file
 _BLOCK = 4 * 1024 * 1024
 
 Run = tuple[int, int]
 Content = bytes | bytearray
 """The pages of a commit's runs, one after the other."""
+
+DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading JSON raises if somebody else wrote it."""
+
+MEMORY_MOST = 4 << 30
+ID_MOST = 1 << 31
+_COUNT_MOST = ID_MOST + 1
+_CLOCK_MOST = 1 << 63
+_DESCRIPTOR_MOST = 1 << 17
 
 
 @record
@@ -95,19 +106,67 @@ class Commit:
 
     @classmethod
     def load(cls, header: bytes) -> Commit:
-        """A header, as `dump` writes it.
+        """Returns the commit of a header that `dump` wrote.
 
         Raises:
-            HistoryError: it is none.
+            HistoryError: it is damaged, or says of a commit what can't be.
         """
         try:
             raw: dict[str, Any] = json.loads(header)
             raw["files"] = tuple(OpenFile(**file) for file in raw["files"])
             for name in ("runs", "zeros"):
                 raw[name] = tuple((int(first), int(pages)) for first, pages in raw[name])
-            return cls(**raw)
-        except (ArithmeticError, ValueError, TypeError, KeyError) as problem:
+            commit = cls(**raw)
+            possible = commit._is_possible()
+        except DAMAGED as problem:
             raise HistoryError("a commit's header is damaged") from problem
+        if not possible:
+            raise HistoryError("a commit says of itself what can't be")
+        return commit
+
+    def _is_possible(self) -> bool:
+        """Whether every field is of its type and within its bounds."""
+        counts = (self.cell, self.count, self.cells)
+        return (
+            is_number(self.id, 2 * ID_MOST)
+            and is_number(self.parent, self.id)
+            and all(is_number(count, _COUNT_MOST) for count in counts)
+            and is_number(self.size, MEMORY_MOST + 1)
+            and self.size % PAGE == 0
+            and is_number(self.clock, _CLOCK_MOST)
+            and type(self.time) in (int, float)
+            and math.isfinite(self.time)
+            and isinstance(self.label, str)
+            and isinstance(self.image, str)
+            and _are_runs((*self.runs, *self.zeros), self.size)
+            and all(map(_is_file, self.files))
+        )
+
+
+def is_number(value: object, most: int) -> bool:
+    """Whether a value is a whole number from 0 up to a bound."""
+    return type(value) is int and 0 <= value < most
+
+
+def _are_runs(runs: Iterable[Run], size: int) -> bool:
+    """Whether runs lie inside the memory, and apart from each other."""
+    at = 0
+    for first, pages in sorted(runs):
+        if first < at or pages < 1 or first + pages > size // PAGE:
+            return False
+        at = first + pages
+    return True
+
+
+def _is_file(file: OpenFile) -> bool:
+    flags = (file.flags, file.rights, file.inheriting, file.fdflags, file.offset)
+    return (
+        is_number(file.fd, _DESCRIPTOR_MOST)
+        and all(is_number(flag, 1 << 64) for flag in flags)
+        and isinstance(file.guest, str)
+        and isinstance(file.path, str | None)
+        and isinstance(file.identity, str)
+    )
 
 
 def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
@@ -119,16 +178,26 @@ def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
     return line
 
 
-def write(path: Path, commit: Commit, content: Iterable[Content | memoryview]) -> None:
-    """Put a commit on disk, whole: `content` is that of its runs, in order, in parts of any length.
+def write(
+    folder: Folder, name: str, commit: Commit, content: Iterable[Content | memoryview]
+) -> None:
+    """Puts a commit on disk, whole or not at all.
+
+    Args:
+        folder: The folder that it lies in.
+        name: The name of its file.
+        commit: The commit.
+        content: The content of its runs, in order, in parts of any length.
 
     Raises:
         OSError: it can't be written; nothing is left behind.
     """
     header = commit.dump()
     header += b" " * (-(_FIXED.size + len(header)) % PAGE)
+    if len(header) > _HEADER_MOST:
+        raise OSError(errno.EFBIG, "its memory is in too many pieces")
     fixed, checksum = _FIXED.pack(MAGIC, VERSION, len(header), commit.page_bytes), 0
-    with written_aside(path) as file:
+    with folder.replacing(name) as file:
         for part in itertools.chain((fixed, header), content):
             checksum = zlib.crc32(part, checksum)
             file.write(part)
@@ -138,27 +207,41 @@ def write(path: Path, commit: Commit, content: Iterable[Content | memoryview]) -
 class CommitFile:
     """A commit on disk, open for reading; close it."""
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    def __init__(self, folder: Folder, name: str, header_most: int = _HEADER_MOST) -> None:
+        """Opens a commit's file and reads its header.
+
+        Args:
+            folder: The folder that it lies in.
+            name: The file's name.
+            header_most: The most bytes that its header may have.
+
+        Raises:
+            HistoryError: it is damaged.
+            OSError: it can't be opened, or is not a regular file.
+        """
+        self._descriptor = folder.open_regular(name)
         try:
-            self.commit, self._pages_at = self._read_header()
+            self.commit, self._pages_at = self._read_header(header_most)
         except BaseException:
             self.close()
             raise
 
-    def _read_header(self) -> tuple[Commit, int]:
+    def _read_header(self, most: int) -> tuple[Commit, int]:
         fixed = os.pread(self._descriptor, _FIXED.size, 0)
         if len(fixed) < _FIXED.size:
             raise HistoryError("a commit is cut off")
         magic, version, header_length, pages_length = _FIXED.unpack(fixed)
-        if magic != MAGIC or header_length > _HEADER_MOST:
+        if magic != MAGIC or header_length > most:
             raise HistoryError("a commit is damaged")
         if version != VERSION:
             raise HistoryError(f"a commit has format version {version}, this is {VERSION}")
         at = _FIXED.size + header_length
         if os.fstat(self._descriptor).st_size != at + pages_length + _CHECKSUM:
             raise HistoryError("a commit is cut off")
-        commit = Commit.load(os.pread(self._descriptor, header_length, _FIXED.size))
+        header = os.pread(self._descriptor, header_length, _FIXED.size)
+        if header.count(b"{") > _OBJECTS_MOST:
+            raise HistoryError("a commit's header is damaged")
+        commit = Commit.load(header)
         if commit.page_bytes != pages_length:
             raise HistoryError("a commit's header is damaged")
         return commit, at

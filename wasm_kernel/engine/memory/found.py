@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.commit import Commit, CommitFile
 from wasm_kernel.errors import HistoryError
 
@@ -16,8 +16,18 @@ def name_of(one: int) -> str:
     return f"{one:010d}{SUFFIX}"
 
 
-def usable(files: Iterable[Path], image: str) -> tuple[dict[int, Commit], list[str]]:
-    """The commits in files that are whole, as all that they stand on are.
+def names_in(folder: Folder) -> list[str]:
+    """Returns the names of the commits' files in a folder, oldest first."""
+    return sorted(name for name in folder.names() if name.endswith(SUFFIX) and name[0] != ".")
+
+
+def usable(folder: Folder, names: Iterable[str], image: str) -> tuple[dict[int, Commit], list[str]]:
+    """Returns the commits that are whole, as all that they stand on are.
+
+    Args:
+        folder: The folder that they lie in.
+        names: The names of their files.
+        image: The base image that they are to lie over.
 
     Returns:
         The commits by number, and sentences on those that are damaged.
@@ -27,35 +37,38 @@ def usable(files: Iterable[Path], image: str) -> tuple[dict[int, Commit], list[s
     """
     found: dict[int, Commit] = {}
     problems = []
-    for path in files:
+    for name in names:
         try:
-            commit = _read(path)
+            commit = _read(folder, name)
             found[commit.id] = commit
-        except (HistoryError, OSError) as problem:
+        except HistoryError as problem:
             problems.append(str(problem))
+        except OSError as problem:
+            problems.append(problem.strerror or "it can't be read")
     if found and all(commit.image != image for commit in found.values()):
         raise HistoryError(
             "they were saved by another version of the sandbox, or before its cache was made anew"
         )
-    whole = {one: commit for one, commit in found.items() if _whole(one, found, image)}
+    whole = _whole(found, image)
     if not whole and (found or problems):
         why = problems[0] if problems else "the first commit is not there"
         raise HistoryError(f"what was saved of them can't be used ({why})")
     return whole, problems
 
 
-def _read(path: Path) -> Commit:
-    with CommitFile(path) as file:
+def _read(folder: Folder, name: str) -> Commit:
+    with CommitFile(folder, name) as file:
         file.verify()
-        if path.name != name_of(file.commit.id):
+        if name != name_of(file.commit.id):
             raise HistoryError("a commit has the name of another")
         return file.commit
 
 
-def _whole(one: int, found: Mapping[int, Commit], image: str) -> bool:
-    while one:
-        commit = found.get(one)
-        if commit is None or commit.image != image or commit.parent >= one:
-            return False
-        one = commit.parent
-    return True
+def _whole(found: Mapping[int, Commit], image: str) -> dict[int, Commit]:
+    """Returns the commits of an image whose ancestors are all there; a parent is older."""
+    whole: dict[int, Commit] = {}
+    for one in sorted(found):
+        commit = found[one]
+        if commit.image == image and (commit.parent == 0 or commit.parent in whole):
+            whole[one] = commit
+    return whole

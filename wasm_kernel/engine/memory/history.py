@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import bookmark, folding, origin
 from wasm_kernel.engine.memory import commit as commits
@@ -36,9 +36,14 @@ class Unreadable(HistoryError):
 
 
 class History:
-    """The commits of one session, below one folder, or in memory alone where there is none."""
+    """The commits of one session, in one folder, or in memory alone.
 
-    def __init__(self, folder: Path | None, image: str) -> None:
+    Args:
+        folder: The folder, which belongs to the history from now on; None for none.
+        image: The base image that they lie over.
+    """
+
+    def __init__(self, folder: Folder | None, image: str) -> None:
         self._folder = folder
         self.image = image
         self._guard = threading.Lock()  # over the tables below
@@ -55,7 +60,7 @@ class History:
         self.undone: tuple[int, ...] = ()  # commits that were left by going back, the latest last
 
     def load(self) -> list[str]:
-        """Find the commits on disk; what is damaged, or stands on that, is removed.
+        """Find the commits on disk; what is damaged, or stands on that, is set aside.
 
         Returns:
             Sentences on what was damaged.
@@ -63,7 +68,7 @@ class History:
         Raises:
             HistoryError: there are some, and none can be used.
         """
-        self.commits, problems = self.shelf.find(self.image)
+        self.commits, problems = self.shelf.find(self.image, bookmark.NAME, origin.NAME)
         if self._folder is not None:
             self.origin = Origin.read(self._folder, max(self.commits, default=0))
         self._load_head()
@@ -71,11 +76,16 @@ class History:
 
     def clear(self) -> None:
         """Begin anew: what an earlier process left is removed."""
-        self.shelf.clear()
-        if self._folder is not None:
-            bookmark.remove(self._folder)
-            origin.remove(self._folder)
-        self.origin = Origin()
+        self.shelf.clear(bookmark.NAME, origin.NAME)
+        self._begin()
+
+    def set_aside(self) -> None:
+        """Begin anew: what is on disk stays there unused, as long as there is room for it."""
+        self.shelf.set_aside(None, bookmark.NAME, origin.NAME)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pinned, self.origin = frozenset(), Origin()
         self.commits, self.names, self.undone, self.head, self._last = {}, {}, (), 0, 0
 
     def _load_head(self) -> None:
@@ -90,14 +100,14 @@ class History:
             # a commit that the bookmark knew and that was lost: its number would look older
             self._last = max(newest, mark.after)
 
-    def branch(self, folder: Path, files: Mapping[str, str], *, reseed: bool) -> History:
-        """A history of its own, below a folder that is not there, which begins where this stands.
+    def branch(self, folder: Folder, files: Mapping[str, str], *, reseed: bool) -> History:
+        """A history of its own, in an empty folder, which begins where this stands.
 
         It has all that can be gone back to here. What is in memory only here, is so there, too:
         have it stored.
 
         Args:
-            folder: Where it is to be.
+            folder: Where it is to be; it belongs to that history.
             files: How the files that were open at commits are called there (`origin.py`).
             reseed: Whether other random numbers are drawn there.
 
@@ -105,7 +115,6 @@ class History:
             OSError: it can't be written.
         """
         other = History(folder, self.image)
-        folder.mkdir(mode=0o700)
         with self._shape:
             with self._guard:
                 other.commits, other.names = dict(self.commits), dict(self.names)
@@ -311,6 +320,12 @@ class History:
 
     @property
     def disk_bytes(self) -> int:
-        """How many bytes of pages all commits hold."""
+        """How many bytes of pages all commits hold, and what is set aside."""
         with self._guard:
-            return sum(commit.page_bytes for commit in self.commits.values())
+            pages = sum(commit.page_bytes for commit in self.commits.values())
+        return pages + self.shelf.unused_bytes
+
+    def close(self) -> None:
+        """Closes its folder. Safe to call twice."""
+        if self._folder is not None:
+            self._folder.close()

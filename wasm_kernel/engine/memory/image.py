@@ -20,6 +20,7 @@ from pathlib import Path
 from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory import mapping
+from wasm_kernel.engine.memory.commit import DAMAGED
 from wasm_kernel.errors import ImageError
 from wasm_kernel.record import record
 
@@ -66,7 +67,7 @@ class Facts:
             dice = tuple(int(at) for at in raw["dice"])
             build = str(raw["build"])
             return cls(int(raw["size"]), words, int(raw["scratch"]), files, dice, build)
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        except DAMAGED as problem:
             raise ImageError("the base image's description is damaged") from problem
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field, replace
-from pathlib import Path
 
 from wasm_kernel.engine.files.descriptors import OpenFile
-from wasm_kernel.engine.memory.aside import written_aside
-from wasm_kernel.engine.memory.commit import Commit
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.memory.commit import DAMAGED, ID_MOST, Commit, is_number
 from wasm_kernel.record import record
 
-_NAME = "origin.json"
+NAME = "origin.json"
+_MOST_BYTES = 4 * 1024 * 1024
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
 
@@ -50,32 +50,28 @@ class Origin:
             for file in commit.files
         )
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Folder) -> None:
         """Put it on disk.
 
         Raises:
             OSError: it can't be written.
         """
-        with written_aside(folder / _NAME) as file:
+        with folder.replacing(NAME) as file:
             file.write(json.dumps({**self.__dict__, "files": dict(self.files)}).encode())
 
     @classmethod
-    def read(cls, folder: Path, newest: int) -> Origin:
+    def read(cls, folder: Folder, newest: int) -> Origin:
         """The one on disk.
 
         Where it can't be read, everything up to `newest` counts as inherited from a parent whose
         files are not here: the files that were open then are closed.
         """
         try:
-            raw = json.loads((folder / _NAME).read_bytes())
+            raw = json.loads(folder.read(NAME, _MOST_BYTES))
             files = {str(name): str(here) for name, here in raw["files"].items()}
-            return cls(int(raw["last"]), bool(raw["reseed"]), files)
+            found = cls(int(raw["last"]), bool(raw["reseed"]), files)
         except FileNotFoundError:
             return cls()
-        except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, *DAMAGED):
             return cls(newest, True)
-
-
-def remove(folder: Path) -> None:
-    """Forget it."""
-    (folder / _NAME).unlink(missing_ok=True)
+        return found if is_number(found.last, ID_MOST) else cls(newest, True)

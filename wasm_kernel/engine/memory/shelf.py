@@ -7,16 +7,15 @@ recorder's thread writes; any thread reads.
 from __future__ import annotations
 
 import contextlib
-import os
+import stat
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from wasm_kernel.engine.folders.content import share
-from wasm_kernel.engine.folders.descent import open_folder
-from wasm_kernel.engine.memory import aside, found
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory import found
 from wasm_kernel.engine.memory.commit import Commit, CommitFile, Content
 from wasm_kernel.engine.memory.folding import Piece, merge
 from wasm_kernel.engine.memory.pages import PAGE
@@ -25,6 +24,7 @@ from wasm_kernel.engine.memory.zeros import split_zeros
 from wasm_kernel.errors import HistoryError
 
 _STEP = 1024 * 1024  # other threads of this interpreter wait for the length of one
+_UNUSED = "unused-"
 
 
 class Held:
@@ -46,41 +46,98 @@ Source = Held | CommitFile
 class Shelf:
     """Commits with their content, by number; below one folder, or in memory alone."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Folder | None) -> None:
         self._folder = folder
+        self.unused_bytes = 0  # of what is set aside on disk
         self._guard = threading.Lock()
         self._held: dict[int, tuple[Commit, Content]] = {}
         self._stamps: dict[int, tuple[int, ...]] = {}  # of the files, as they were last verified
 
-    def find(self, image: str) -> tuple[dict[int, Commit], list[str]]:
-        """The commits on disk that can be used, and sentences on those that were damaged.
+    def find(self, image: str, *others: str) -> tuple[dict[int, Commit], list[str]]:
+        """Returns the commits on disk that can be used, and sentences on those that are damaged.
 
-        Those and what stands on them are removed.
+        Those and what stands on them are set aside.
+
+        Args:
+            image: The base image that they are to lie over.
+            others: Names of files that are written here besides; folders in their place are set
+                aside, too.
 
         Raises:
-            HistoryError: there are some, and none can be used.
+            HistoryError: there are some, and none can be used. They are where they were.
         """
-        files = self._files()
-        usable, problems = found.usable(files, image)
-        kept = {self._path(one) for one in usable}
-        self._remove(path for path in files if path not in kept)
+        if self._folder is None:
+            return {}, []
+        self._make_way(self._folder, self._folder.abandoned())
+        names = found.names_in(self._folder)
+        usable, problems = found.usable(self._folder, names, image)
+        kept = {found.name_of(one) for one in usable}
+        self.set_aside([*(name for name in names if name not in kept), *self._folders(others)])
         for one in usable:
             self._note(one)
         return usable, problems
 
-    def clear(self) -> None:
-        """Remove what is there."""
-        self._remove(self._files())
-
-    def _files(self) -> list[Path]:
+    def clear(self, *names: str) -> None:
+        """Removes all commits, what is set aside, and other files of these names."""
         if self._folder is None:
-            return []
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return sorted(self._folder.glob(f"*{found.SUFFIX}"))
+            return
+        there = self._folder.names()
+        unused = [name for name in there if name.startswith(_UNUSED)]
+        commits = found.names_in(self._folder)
+        rest = [name for name in names if name in there]
+        self._make_way(self._folder, [*commits, *rest, *self._folder.abandoned()])
+        self.drop_unused(unused)
 
-    def _remove(self, files: Iterable[Path]) -> None:
-        for path in [*files, *aside.left_in(self._folder)]:
-            path.unlink(missing_ok=True)
+    def set_aside(self, names: Sequence[str] | None = None, *others: str) -> None:
+        """Gives files names under which nobody looks for them: they may be wanted yet.
+
+        Args:
+            names: Their names; those of all commits by default.
+            others: Further names, under which there may be nothing.
+        """
+        if self._folder is None:
+            return
+        there = set(self._folder.names())
+        moving = found.names_in(self._folder) if names is None else names
+        number = 1
+        for name in [*moving, *(other for other in others if other in there)]:
+            while (new := f"{_UNUSED}{number}-{name}") in there:
+                number += 1
+            self._folder.rename(name, new)
+        self._weigh()
+
+    def drop_unused(self, names: Sequence[str] | None = None) -> None:
+        """Removes what is set aside, or of that only what has these names."""
+        if self._folder is None:
+            return
+        some = self._folder.names() if names is None else names
+        for name in some:
+            if name.startswith(_UNUSED):
+                with contextlib.suppress(OSError):  # a folder takes no room that counts
+                    self._folder.remove(name)
+        self._weigh()
+
+    def _folders(self, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            status = self._place().status(name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                yield name
+
+    def _weigh(self) -> None:
+        if self._folder is not None:
+            unused = [name for name in self._folder.names() if name.startswith(_UNUSED)]
+            there = [status for status in map(self._folder.status, unused) if status is not None]
+            self.unused_bytes = sum(one.st_size for one in there if stat.S_ISREG(one.st_mode))
+
+    def _make_way(self, folder: Folder, names: Iterable[str]) -> None:
+        """Removes files; what can't be removed, such as a folder, is set aside."""
+        stubborn = []
+        for name in names:
+            try:
+                folder.remove(name)
+            except (IsADirectoryError, PermissionError):
+                stubborn.append(name)
+        self.set_aside(stubborn)
 
     def hold(self, commit: Commit, content: Content) -> None:
         """Keep a commit in memory until it is written."""
@@ -93,7 +150,7 @@ class Shelf:
         Raises:
             OSError: it can't be written, or there is no disk to write to.
         """
-        commits.write(self._path(commit.id), commit, content)
+        commits.write(self._place(), found.name_of(commit.id), commit, content)
         self._note(commit.id)
 
     def lend(self, other: Shelf, some: Iterable[int]) -> None:
@@ -104,21 +161,16 @@ class Shelf:
         Raises:
             OSError: a file can't be given.
         """
-        with contextlib.ExitStack() as opened:
-            folder = -1
-            for one in some:
-                with self._guard:
-                    held = self._held.get(one)
-                if held is not None:
-                    other.hold(*held)
-                    continue
-                if folder < 0:
-                    folder = open_folder(self._path(one).parent)
-                    opened.callback(os.close, folder)
-                verified = self._stamps.get(one) == self._stamp(one)
-                share(folder, found.name_of(one), other._path(one))
-                if verified:
-                    other._note(one)
+        for one in some:
+            with self._guard:
+                held = self._held.get(one)
+            if held is not None:
+                other.hold(*held)
+                continue
+            verified, name = self._stamps.get(one) == self._stamp(one), found.name_of(one)
+            share(self._place().fd, name, name, other._place().fd)
+            if verified:
+                other._note(one)
 
     def squeeze(self, one: int) -> Commit | None:
         """Take the pages of zeros out of a commit in memory: what it is then, None where it is not
@@ -149,7 +201,7 @@ class Shelf:
         with self._guard:
             dropped = self._held.pop(one, None) is None
         if dropped:
-            self._path(one).unlink(missing_ok=True)
+            self._folder.remove(found.name_of(one))
 
     def in_memory(self, one: int) -> bool:
         """Whether a commit is in memory only."""
@@ -170,7 +222,7 @@ class Shelf:
                 self._stamps.pop(one, None)
         if self._folder is not None:
             for one in sorted(some, reverse=True):
-                self._path(one).unlink(missing_ok=True)
+                self._folder.remove(found.name_of(one))
 
     def lay(self, one: int, target: Target) -> None:
         """Lay a commit over memory that newer ones were laid over.
@@ -184,7 +236,7 @@ class Shelf:
             self._lay_held(*held, target)
             return
         self._verify(one)
-        with CommitFile(self._path(one)) as file:
+        with CommitFile(self._place(), found.name_of(one)) as file:
             for first, pages, at in file.places():
                 target.lay_file(first, pages, file, at)
             target.lay_zeros(file.commit.zeros)
@@ -224,13 +276,13 @@ class Shelf:
         if held is not None:
             return Held(*held)
         self._verify(one)
-        return opened.enter_context(CommitFile(self._path(one)))
+        return opened.enter_context(CommitFile(self._place(), found.name_of(one)))
 
     def _verify(self, one: int) -> None:
         """Read a file whole, where somebody touched it since it was written or verified."""
         if self._stamps.get(one) == self._stamp(one):
             return
-        with CommitFile(self._path(one)) as file:
+        with CommitFile(self._place(), found.name_of(one)) as file:
             file.verify()
         self._note(one)
 
@@ -238,16 +290,13 @@ class Shelf:
         self._stamps[one] = self._stamp(one)
 
     def _stamp(self, one: int) -> tuple[int, ...]:
-        try:
-            there = self._path(one).stat()
-        except OSError:
-            return ()
-        return there.st_ino, there.st_size, there.st_mtime_ns
+        there = self._place().status(found.name_of(one))
+        return () if there is None else (there.st_ino, there.st_size, there.st_mtime_ns)
 
-    def _path(self, one: int) -> Path:
+    def _place(self) -> Folder:
         if self._folder is None:
             raise HistoryError("this history is in memory alone")
-        return self._folder / found.name_of(one)
+        return self._folder
 
 
 def _content(pieces: Iterable[Piece], sources: dict[int, Source]) -> Iterator[memoryview]:

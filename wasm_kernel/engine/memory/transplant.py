@@ -12,29 +12,33 @@ that are known to have come along.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit, CommitFile, Run
+from wasm_kernel.engine.memory.commit import ID_MOST, Commit, CommitFile, Run
 from wasm_kernel.engine.memory.cover import Cover
 from wasm_kernel.engine.memory.found import name_of
 from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.engine.memory.zeros import split_zeros
 from wasm_kernel.errors import HistoryError
 
-_MEMORY_MOST = 4 << 30
-_NUMBER_MOST = 1 << 31
-_CLOCK_MOST = 1 << 63
+HEADER_MOST = 4 * 1024 * 1024
+"""The most bytes of a header; it takes some twenty times as much of this process's memory."""
+
 _LABEL_MOST = 200
-_RUNS_MOST = _MEMORY_MOST // PAGE
 _FILES_MOST = 256
 _DESCRIPTOR_MOST = 4096
+_STEP_PAGES = 256
 _PATH_MOST = 1024
 _ZERO = bytes(PAGE)
+_THEIRS = -1
+
+Piece = tuple[int, int, int]
+"""First page, number of pages, and where they lie in the file; `_THEIRS` if in their image."""
 
 
 @dataclass(frozen=True)
@@ -57,71 +61,49 @@ class Soil:
     handles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def transplant(source: Path, folder: Path, soil: Soil, was: str) -> Commit:
+def transplant(
+    file: CommitFile, folder: Folder, soil: Soil, was: str, take: Callable[[int], None]
+) -> Commit:
     """Put a commit's file of somebody else's into a history's folder, fitted to the image of here.
 
     Args:
-        source: The file.
+        file: The file; its header was read, and no more than `HEADER_MOST` of it.
         folder: The history's folder.
         soil: The two images.
         was: What the image was called where the commit was made.
+        take: Hears how many bytes are going to be written, and raises if they are too many.
 
     Raises:
         HistoryError: it is none, is damaged, or says what can't be.
         OSError: it can't be read, or the new one not be written.
     """
-    with CommitFile(source) as file:
-        file.verify()
-        commit = _checked(file.commit, was)
-        fitted = replace(commit, image=soil.image, files=_files(commit.files, soil))
-        pages, zeros = _differing(commit, soil) if commit.parent == 0 else ([], [])
-        runs = _merged([*commit.runs, *pages])
-        fitted = replace(fitted, runs=runs, zeros=_merged([*commit.zeros, *zeros]))
-        content = _content(file, soil.theirs, pages)
-        commits.write(folder / name_of(commit.id), fitted, content)
+    file.verify()
+    commit = _checked(file.commit, was)
+    pages, empty = _differing(commit, soil) if commit.parent == 0 else ([], [])
+    own, zeros = _own(file)
+    pieces = sorted([*own, *((first, count, _THEIRS) for first, count in pages)])
+    fitted = replace(
+        commit,
+        image=soil.image,
+        files=_files(commit.files, soil),
+        runs=_merged((first, count) for first, count, _ in pieces),
+        zeros=_merged([*commit.zeros, *zeros, *empty]),
+    )
+    take(fitted.page_bytes + len(fitted.dump()))
+    commits.write(folder, name_of(commit.id), fitted, _content(file, soil.theirs, pieces))
     return fitted
 
 
 def _checked(commit: Commit, was: str) -> Commit:
-    """A commit, where every field of it is what it should be.
+    """Returns a commit with a label that can be shown.
 
     Raises:
-        HistoryError: one is not.
+        HistoryError: it has too many files open, or lies over another image.
     """
-    numbers = (commit.cell, commit.count, commit.cells)
-    good = (
-        _is_number(commit.id, _NUMBER_MOST)
-        and _is_number(commit.parent, _NUMBER_MOST)
-        and commit.parent < commit.id
-        and all(_is_number(number, _NUMBER_MOST) for number in numbers)
-        and _is_number(commit.size, _MEMORY_MOST + 1)
-        and commit.size % PAGE == 0
-        and _is_number(commit.clock, _CLOCK_MOST)
-        and type(commit.time) in (int, float)
-        and math.isfinite(commit.time)
-        and isinstance(commit.label, str)
-        and commit.image == was
-    )
-    if not good or not _are_runs([*commit.runs], commit.size) or len(commit.files) > _FILES_MOST:
-        raise HistoryError("a commit says of itself what can't be")
-    if not _are_runs([*commit.zeros], commit.size):
+    if commit.id >= ID_MOST or commit.image != was or len(commit.files) > _FILES_MOST:
         raise HistoryError("a commit says of itself what can't be")
     label = "".join(c if c.isprintable() else "\ufffd" for c in commit.label[:_LABEL_MOST])
     return replace(commit, label=label, time=float(commit.time))
-
-
-def _is_number(value: object, most: int) -> bool:
-    return type(value) is int and 0 <= value < most
-
-
-def _are_runs(runs: Sequence[Run], size: int) -> bool:
-    """Whether runs are in order, apart from each other, and inside the memory."""
-    at = 0
-    for first, pages in runs:
-        if first < at or pages < 1 or first + pages > size // PAGE:
-            return False
-        at = first + pages
-    return len(runs) <= _RUNS_MOST
 
 
 def _files(files: Iterable[OpenFile], soil: Soil) -> tuple[OpenFile, ...]:
@@ -135,16 +117,11 @@ def _files(files: Iterable[OpenFile], soil: Soil) -> tuple[OpenFile, ...]:
 
 
 def _file(file: OpenFile, soil: Soil) -> OpenFile:
-    flags = (file.flags, file.rights, file.inheriting, file.fdflags, file.offset)
-    if not (
-        _is_number(file.fd, _DESCRIPTOR_MOST)
-        and all(_is_number(flag, _CLOCK_MOST) for flag in flags)
-        and isinstance(file.guest, str)
-    ):
+    if file.fd >= _DESCRIPTOR_MOST:
         raise HistoryError("a commit names an open file that can't be")
     path = file.path
-    known = isinstance(path, str) and len(path.encode("utf-8", "replace")) <= _PATH_MOST
-    if isinstance(file.identity, str) and soil.handles.get(file.identity) == (file.guest, path):
+    known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST
+    if soil.handles.get(file.identity) == (file.guest, path):
         return replace(file, flags=file.flags & abi.O_DIRECTORY)
     if file.guest not in soil.readable or not known:
         return replace(file, guest="/", path=None, identity="")
@@ -153,13 +130,13 @@ def _file(file: OpenFile, soil: Soil) -> OpenFile:
 
 def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:
     """The pages that neither the commit has nor both images have alike: with content, and empty."""
-    pages = commit.size // PAGE
-    cover = Cover(pages)
+    cover = Cover(commit.size // PAGE)
     for first, count in (*commit.runs, *commit.zeros):
         list(cover.free(first, count))
     full: list[Run] = []
     empty: list[Run] = []
-    for start, end in cover.free(0, pages):
+    longest = -(-max(len(soil.theirs), len(soil.ours)) // PAGE)  # beyond, both are zeros
+    for start, end in cover.free(0, min(commit.size // PAGE, longest)):
         for page in range(start, end):
             theirs = _page(soil.theirs, page)
             if theirs != _page(soil.ours, page):
@@ -183,13 +160,33 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple((first, pages) for first, pages in merged)
 
 
-def _content(file: CommitFile, theirs: memoryview, added: Sequence[Run]) -> Iterator[memoryview]:
-    """The content of the commit's own runs and of the added ones, in the order of their pages."""
-    own = [(first, pages, at) for first, pages, at in file.places()]
-    for first, pages, at in sorted([*own, *((first, pages, -1) for first, pages in added)]):
-        if at < 0:
-            yield memoryview(_page(theirs, first))
-            continue
-        block = bytearray(pages * PAGE)
-        file.read_into(memoryview(block), at)
-        yield memoryview(block)
+def _own(file: CommitFile) -> tuple[list[Piece], list[Run]]:
+    """Returns where a commit has content in its file, and its long stretches of zeros."""
+    kept: list[Piece] = []
+    zeros: list[Run] = []
+    for first, pages, at, block in _steps(file.places(), file):
+        runs, _, empty = split_zeros([(first, pages)], block)
+        kept += [(start, count, at + (start - first) * PAGE) for start, count in runs]
+        zeros += empty
+    return kept, zeros
+
+
+def _content(
+    file: CommitFile, theirs: memoryview, pieces: Iterable[Piece]
+) -> Iterator[memoryview | bytes]:
+    """The content of pieces, in their order and in steps; each is good until the next."""
+    for first, pages, at in pieces:
+        if at == _THEIRS:
+            yield _page(theirs, first)
+        else:
+            yield from (memoryview(block) for *_, block in _steps([(first, pages, at)], file))
+
+
+def _steps(pieces: Iterable[Piece], file: CommitFile) -> Iterator[tuple[int, int, int, bytearray]]:
+    """Pieces of a file cut into smaller ones, each with its content."""
+    for first, pages, at in pieces:
+        for done in range(0, pages, _STEP_PAGES):
+            count = min(_STEP_PAGES, pages - done)
+            block = bytearray(count * PAGE)
+            file.read_into(memoryview(block), at + done * PAGE)
+            yield first + done, count, at + done * PAGE, block

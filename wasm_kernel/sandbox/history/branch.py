@@ -12,6 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.errors import ForkError
 from wasm_kernel.record import record
@@ -53,7 +54,9 @@ def branch(timeline: Timeline, workspace: Path, other: Path, *, reseed: bool) ->
         left_out = copy_files(workspace, other)
         names = names_in(other, workspace, timeline.inventory())
         copy_earlier(workspace, other, timeline.history.last, names)
-        history = timeline.history.branch(other / HISTORY, names, reseed=reseed)
+        with Folder.open(other) as there:
+            folder = there.enter(*HISTORY.split("/"), make=True)
+        history = timeline.history.branch(folder, names, reseed=reseed)
         leave_fork(other / PRIVATE)
     except OSError as problem:
         discard(other)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from wasm_kernel.engine.folders.content import CopyStopped, Stopped, share
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
-from wasm_kernel.engine.memory.found import SUFFIX
+from wasm_kernel.engine.memory.found import names_in as names_in_history
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError
 from wasm_kernel.record import record
@@ -25,7 +26,6 @@ from wasm_kernel.sandbox.history.copying import (
     copy_files,
     discard,
     names_in,
-    standing_in,
 )
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 
@@ -110,14 +110,12 @@ def carry_out(
         left_out = copy_files(workspace, other, stopped)
         names = names_in(other, workspace, plan.inventory)
         copy_earlier(workspace, other, plan.mark.after, names)
-        history = other / HISTORY
-        history.mkdir(mode=0o700)
-        Origin(plan.mark.after, plan.reseed, names).write(history)
-        with standing_in(workspace, HISTORY) as way:
-            for name in way.names():
-                if name.endswith(SUFFIX):
-                    share(way.fd, name, history / name)
-        plan.mark.write(history)
+        with Folder.open(other) as there, there.enter(*HISTORY.split("/"), make=True) as history:
+            Origin(plan.mark.after, plan.reseed, names).write(history)
+            with Folder.open(workspace) as here, here.enter(*HISTORY.split("/")) as own:
+                for name in names_in_history(own):
+                    share(own.fd, name, name, history.fd)
+            plan.mark.write(history)
         leave_fork(other / PRIVATE)
     except CopyStopped as problem:
         discard(other)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History, Unreadable
@@ -90,7 +91,9 @@ class Timeline:
         return branch.history
 
     def _found(self, image: str) -> History:
-        history = History(self._workspace / HISTORY, image)
+        with Folder.open(self._workspace) as workspace:
+            folder = workspace.enter(*HISTORY.split("/"), make=True)
+        history = History(folder, image)
         if self._claim.wants(self._resume):
             self._go_on(history)
         else:
@@ -106,7 +109,7 @@ class Timeline:
             damaged = history.load()
         except HistoryError as problem:
             self._diary.trouble(told.lost(problem), told.why(problem))
-            history.clear()
+            history.set_aside()
             return
         head = history.commits.get(history.head)
         if head is None:
@@ -312,6 +315,7 @@ class Timeline:
         try:
             if self._recorder is not None:
                 self._recorder.close()
+                self._recorder.history.close()
                 self._recorder = None
             self._claim.give_back()
         finally:
