@@ -82,14 +82,15 @@ class PruneResult:
     Attributes:
         deleted_sessions: The ids of the sessions that were deleted, the oldest first; in a dry
             run, of those that would be.
-        skipped_sessions: The ids of sessions that were left alone although they may be old: those
-            without readable metadata, and those that are open in some process.
-        reclaimed_bytes: The size of all files of the deleted sessions; a file with two names
-            counts once.
-        errors: Why a session could not be deleted, by its id.
+        skipped_sessions: The ids of sessions that were left alone because they have no metadata, or
+            none that can be read.
+        reclaimed_bytes: The size of all files in the deleted sessions' workspaces; a file with two
+            names counts once.
+        errors: Why a session could not be deleted, by its id. Each further pruning tries again.
         dry_run: Whether nothing was really deleted.
-        skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata` or
-            `alive`.
+        skip_reasons: Why a session was skipped, by its id: `no_metadata` or `corrupted_metadata`.
+        in_use: Old sessions that were spared, by their ids, and by whom they are used:
+            `running_cell` in this process, or `another_process`.
     """
 
     deleted_sessions: list[str] = field(default_factory=list)
@@ -98,18 +99,21 @@ class PruneResult:
     errors: dict[str, str] = field(default_factory=dict)
     dry_run: bool = False
     skip_reasons: dict[str, str] = field(default_factory=dict)
+    in_use: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """A summary for people: counts, bytes, and each reason and error."""
         mode, would = ("Dry run: ", "would be ") if self.dry_run else ("", "")
+        used = f"{len(self.in_use)} in use, " if self.in_use else ""
         summary = (
             f"{mode}{_counted(len(self.deleted_sessions))} {would}deleted, "
-            f"{len(self.skipped_sessions)} skipped, "
+            f"{len(self.skipped_sessions)} skipped, {used}"
             f"{readable(self.reclaimed_bytes)} {would}reclaimed."
         )
         skipped = [f"  skipped {name}: {why}" for name, why in self.skip_reasons.items()]
+        spared = [f"  in use {name}: {why}" for name, why in self.in_use.items()]
         failed = [f"  failed {name}: {why}" for name, why in self.errors.items()]
-        return "\n".join([summary, *skipped, *failed])
+        return "\n".join([summary, *skipped, *spared, *failed])
 
 
 def _counted(sessions: int) -> str:

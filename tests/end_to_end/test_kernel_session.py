@@ -13,6 +13,7 @@ import pytest
 
 from tests.end_to_end.conftest import Starting
 from wasm_kernel import (
+    SandboxClosed,
     SessionInUse,
     delete_session_workspace,
     get_session_sandbox,
@@ -71,7 +72,8 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
     age(workspace)
     result = prune_sessions(24, root)
     assert result.deleted_sessions == []
-    assert result.skip_reasons == {workspace.name: "alive"}
+    assert result.in_use == {workspace.name: "another_process"}
+    assert result.skipped_sessions == []
     with pytest.raises(SessionInUse, match="Nothing was deleted"):
         delete_session_workspace(workspace.name, root)
     assert kernel.run("x")["value"] == "1"
@@ -81,7 +83,7 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
     assert list(root.iterdir()) == []
 
 
-def test_a_second_user_keeps_the_session_when_the_first_one_goes(
+def test_a_second_user_here_keeps_no_session_from_pruning_when_the_kernel_goes(
     start: Starting, root: Path
 ) -> None:
     kernel = start()
@@ -91,11 +93,14 @@ def test_a_second_user_keeps_the_session_when_the_first_one_goes(
         told = second.execute("print('x' in globals())")
         assert told.stdout == "False\n"
         assert "Another process has this session open" in told.stderr
+        age(workspace)
+        assert prune_sessions(24, root).in_use == {workspace.name: "another_process"}
+        assert second.execute("print('works')").stdout == "works\n"
         kernel.shut_down()
         age(workspace)
-        assert prune_sessions(24, root).skip_reasons == {workspace.name: "alive"}
-    age(workspace)
-    assert prune_sessions(24, root).deleted_sessions == [workspace.name]
+        assert prune_sessions(24, root).deleted_sessions == [workspace.name]
+        with pytest.raises(SandboxClosed, match="prune_sessions"):
+            second.execute("1")
 
 
 def test_events_go_to_the_file_that_the_trait_names(

@@ -132,11 +132,11 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
 ) -> None:
     (workspace / "file").touch()
 
-    def cut(folder: int) -> None:
-        raise OSError(5, "Input/output error")
+    def cut(folder: int, **options: object) -> None:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(walk, "empty", cut)
-    with pytest.raises(WorkspaceError, match="Input/output"):
+    with pytest.raises(KeyboardInterrupt):
         delete_session_workspace(ID, tmp_path)
     monkeypatch.undo()
     (aside,) = tmp_path.iterdir()
@@ -146,6 +146,35 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
     delete_session_workspace("another", tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
     assert not aside.exists()
+
+
+def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_cut_short(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: int, **options: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    aside = tmp_path / f".wasm_kernel-removed-{ID}-0123abcd"
+    for cut_short in (False, True):
+        if cut_short:
+            workspace.rename(aside)
+        monkeypatch.setattr(walk, "empty", fail)
+        with pytest.raises(WorkspaceError, match="Input/output"):
+            delete_session_workspace(ID, tmp_path)
+        monkeypatch.undo()
+        assert [path.name for path in tmp_path.iterdir()] == [ID]
+    workspace.rename(aside)
+    Session(tmp_path, ID).closed()  # another one has the id by now
+    (workspace / "file").write_text("mine")
+    monkeypatch.setattr(walk, "empty", fail)
+    with walk.opened(tmp_path) as root:
+        assert {name: problem.errno for name, problem in removal.finish(root).items()} == {ID: 5}
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([ID, aside.name])
+    assert (workspace / "file").read_text() == "mine"
+    with walk.opened(tmp_path) as root:
+        assert removal.finish(root) == {}
+    assert [path.name for path in tmp_path.iterdir()] == [ID]
 
 
 def test_a_folder_that_cannot_be_renamed_is_deleted_in_its_place(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
-from wasm_kernel import PruneResult, prune_sessions
+from wasm_kernel import PruneResult, SandboxClosed, get_session_sandbox, prune_sessions
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import ids
 
@@ -163,6 +163,50 @@ def test_prune_sessions_older_than_threshold(root: Path) -> None:
     assert {path.name for path in root.iterdir()} == {recent, legacy}
 
 
+def test_a_session_that_this_process_never_closed_is_deleted_when_it_is_due(
+    create: Creating, heard: Heard
+) -> None:
+    session_id, sandbox = create()
+    sandbox.execute("x = 1")
+    workspace = Path("workspace", session_id).absolute()
+    assert prune_sessions(24).deleted_sessions == []
+    assert prune_sessions(0, dry_run=True).deleted_sessions == [session_id]
+    assert sandbox.execute("print(x)").stdout == "1\n"
+    result = prune_sessions(0, logger=heard.logger)
+    assert (result.deleted_sessions, result.skipped_sessions) == ([session_id], [])
+    assert result.in_use == {}
+    assert not workspace.exists()
+    with pytest.raises(SandboxClosed, match="prune_sessions was to delete its session"):
+        sandbox.execute("x")
+    assert heard.one("session.prune.deleted")["session_id"] == session_id
+    with get_session_sandbox(session_id) as anew:
+        assert anew.execute("print('x' in globals())").stdout == "False\n"
+
+
+def test_a_session_that_a_cell_runs_in_is_spared_and_not_skipped(
+    create: Creating, heard: Heard
+) -> None:
+    session_id, sandbox = create()
+    sandbox.execute("1")
+    (idle, _), cell = create(), sandbox.submit("import time\nwhile True: time.sleep(0.01)")
+    for dry_run in (True, False):
+        result = prune_sessions(0, dry_run=dry_run, logger=heard.logger)
+        assert result.deleted_sessions == [idle]
+        assert (result.skipped_sessions, result.errors) == ([], {})
+        assert result.in_use == {session_id: "running_cell"}
+        assert "1 session" in str(result)
+        assert f"in use {session_id}: running_cell" in str(result)
+    assert {fields["session_id"] for fields in heard.of("session.prune.candidate")} == {
+        session_id, idle
+    }  # fmt: skip
+    assert {fields["reason"] for fields in heard.of("session.prune.in_use")} == {"running_cell"}
+    assert heard.of("session.prune.skipped") == []
+    sandbox.interrupt()
+    assert cell.result().error is not None
+    assert sandbox.execute("print('works')").stdout == "works\n"
+    assert prune_sessions(0).deleted_sessions == [session_id]
+
+
 def test_dry_run_mode_lists_candidates_without_deleting(root: Path) -> None:
     sessions = [a_session(root, hours) for hours in (25, 23, 100)]
     before = sorted(root.rglob("*"))
@@ -194,6 +238,49 @@ def test_handle_permission_errors_gracefully(root: Path, heard: Heard) -> None:
     assert "Permission denied" in result.errors[closed]
     assert heard.one("session.prune.failed")["session_id"] == closed
     assert (root / closed / ".metadata.json").exists()
+    candidates = heard.of("session.prune.candidate")
+    assert [fields["session_id"] for fields in candidates] == [first, closed, last]
+
+
+def test_a_session_that_can_be_deleted_in_part_keeps_its_id_and_is_told_each_time(
+    root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, stuck = a_session(root, 30), a_session(root, 60, b"x" * 100)
+    (root / stuck / "folder").mkdir()
+    (root / stuck / "folder" / "stuck.txt").write_text("kept")
+    unlink = os.unlink
+
+    def refuse(name: str, **options: Any) -> None:
+        if name == "stuck.txt":
+            raise PermissionError(1, "Operation not permitted")
+        unlink(name, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    for deleted in ([other], [], []):
+        result = prune_sessions(24, logger=heard.logger)
+        assert result.deleted_sessions == deleted
+        assert result.errors == {stuck: "Operation not permitted"}
+        assert [path.name for path in root.iterdir()] == [stuck]
+        assert prune_sessions(24, dry_run=True).deleted_sessions == [stuck]
+    candidates = [fields["session_id"] for fields in heard.of("session.prune.candidate")]
+    assert candidates.count(stuck) == 3
+    assert (root / stuck / "folder" / "stuck.txt").read_text() == "kept"
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert prune_sessions(24).deleted_sessions == [stuck]
+    assert list(root.iterdir()) == []
+
+
+def test_a_session_whose_folder_cannot_be_entered_is_told_as_a_candidate(
+    root: Path, heard: Heard
+) -> None:
+    closed, old = a_session(root, 60), a_session(root, 30)
+    (root / closed).chmod(0)
+    with as_nobody(root):
+        result = prune_sessions(24, logger=heard.logger)
+    assert result.deleted_sessions == [old]
+    assert result.errors == {closed: "Permission denied"}
+    candidates = heard.of("session.prune.candidate")
+    assert {fields["session_id"] for fields in candidates} == {closed, old}
 
 
 def test_custom_workspace_root(root: Path, tmp_path: Path) -> None:

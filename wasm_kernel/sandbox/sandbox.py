@@ -36,6 +36,7 @@ from wasm_kernel.sandbox.turn import Turn
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
+_CLOSED = "this sandbox is closed; make another one"
 _JOIN_SECONDS, _SAVE_SECONDS = 5.0, 120.0  # for a guest to stop; for the last cells to be saved
 
 
@@ -86,7 +87,8 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
         self._waiting: set[Future[SandboxResult]] = set()
-        self._closed = False
+        self._jobs = 0
+        self._closed, self._why_closed = False, _CLOSED
         if keeper is not None:
             keeper.opened(self)
 
@@ -102,7 +104,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         """
         with self._guard:
             if self._closed:
-                raise SandboxClosed("this sandbox is closed; make another one")
+                raise SandboxClosed(self._why_closed)
             if self._thread is None:
                 self._thread = GuestThread(f"guest {self.session_id or self.workspace.name}")
             failed = (
@@ -156,10 +158,13 @@ class BaseSandbox(Travelling, Forking, Talking):
             "parent": dict(parent or {}),
         }
         started = self.start()
-        assert self._thread is not None
         heard = listener or Silence()
         self._life.clock.expect(1)
-        cell = self._thread.submit(lambda: self._execute(started, request, heard))
+        try:
+            cell = self._queued(lambda: self._execute(started, request, heard))
+        except SandboxClosed:
+            self._life.clock.expect(-1)
+            raise
         with self._guard:
             self._waiting.add(cell)
         outer: Future[SandboxResult] = Future()
@@ -186,14 +191,27 @@ class BaseSandbox(Travelling, Forking, Talking):
 
     def _later(self, job: Callable[[], T]) -> Future[T]:
         started = self.start()
-        assert self._thread is not None
 
         def run() -> T:
             started.result()
             self._life.ensure()
             return job()
 
-        return self._thread.submit(run)
+        return self._queued(run)
+
+    def _queued(self, job: Callable[[], T]) -> Future[T]:
+        """The future of a job on the guest's thread."""
+        with self._guard:
+            if self._closed or self._thread is None:
+                raise SandboxClosed(self._why_closed)
+            self._jobs += 1
+            future = self._thread.submit(job)
+        future.add_done_callback(lambda done: self._ended())
+        return future
+
+    def _ended(self) -> None:
+        with self._guard:
+            self._jobs -= 1
 
     def interrupt(self) -> bool:
         """Interrupt the running cell, or those that wait for the guest to start.
@@ -224,15 +242,42 @@ class BaseSandbox(Travelling, Forking, Talking):
         """Whether `close` was called."""
         return self._closed
 
-    def close(self, *, anew: bool = False) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether a cell or another job runs or waits, or the guest is still starting."""
+        with self._guard:
+            return self._is_busy()
+
+    def _is_busy(self) -> bool:
+        starting = self._started is not None and not self._started.done()
+        return starting or self._jobs > 0
+
+    def retire(self, why: str) -> bool:
+        """Close the sandbox, unless it is busy; returns whether it is closed.
+
+        Args:
+            why: What a later call is told.
+        """
+        with self._guard:
+            if not self._closed:
+                if self._is_busy():
+                    return False
+                self._closed, self._why_closed = True, why
+        self.close()
+        return True
+
+    def close(self, *, anew: bool = False, why: str = _CLOSED) -> None:
         """Stop what runs and give everything back; idempotent, from any thread.
 
         Args:
             anew: Whether the variables end here: who opens the session next begins without them,
                 also where it would go on.
+            why: What a later call is told.
         """
         with self._guard:
-            thread, self._closed = self._thread, True
+            if not self._closed:
+                self._closed, self._why_closed = True, why
+            thread = self._thread
             waiting = list(self._waiting)
         if anew:
             self._life.timeline.forsake()

@@ -24,6 +24,10 @@ from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
 WORKSPACE_ROOT = Path("workspace")
+_DELETED = (
+    "This sandbox was closed because its session was to be deleted. Get the session again with "
+    "get_session_sandbox: it goes on with what is left, or begins empty."
+)
 
 
 def create_session_sandbox(
@@ -154,7 +158,7 @@ def delete_session_workspace(
     """
     name = ids.checked(session_id)
     folder = Path(workspace_root)
-    LIVE.close(folder.resolve() / name)
+    LIVE.close(folder.resolve() / name, _DELETED)
     try:
         with walk.opened(folder.resolve()) as root:
             removal.finish(root)

@@ -18,8 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wasm_kernel.errors import SessionInUse
+
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
+
+
+RUNNING_CELL, ANOTHER_PROCESS = "running_cell", "another_process"
 
 
 class Holders:
@@ -50,8 +55,9 @@ class Holders:
 class _Open:
     """A sandbox of the registry, its holders, and whether it is being closed."""
 
-    def __init__(self, sandbox: BaseSandbox) -> None:
+    def __init__(self, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
         self.sandbox = sandbox
+        self.is_only = is_only
         self.holders = Holders()
         self.leaving = False
         self.gone = threading.Event()
@@ -74,10 +80,16 @@ class Live:
         self._parents.append(self._open)
         self._guard, self._open = threading.RLock(), {}
 
-    def add(self, workspace: Path, sandbox: BaseSandbox) -> None:
-        """A sandbox has been made."""
+    def add(self, workspace: Path, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
+        """A sandbox has been made.
+
+        Args:
+            workspace: Its workspace's real path.
+            sandbox: The sandbox.
+            is_only: Says whether nobody else, such as another process, has the session open.
+        """
         with self._guard:
-            self._open[workspace] = _Open(sandbox)
+            self._open[workspace] = _Open(sandbox, is_only)
 
     def get(
         self,
@@ -127,13 +139,61 @@ class Live:
         if found is not None:
             found.gone.set()
 
-    def close(self, workspace: Path) -> None:
-        """Close the sandbox that is open on a workspace, if there is one."""
+    def has(self, workspace: Path) -> bool:
+        """Returns whether a sandbox is open on a workspace."""
+        with self._guard:
+            return workspace in self._open
+
+    def user(self, workspace: Path) -> str:
+        """Returns who keeps the sandbox that is open on a workspace from being closed for pruning.
+
+        That is a cell of its own or another process; an empty text if there is nobody, or no
+        sandbox.
+        """
+        with self._guard:
+            found = self._open.get(workspace)
+        if found is None:
+            return ""
+        if found.sandbox.busy:
+            return RUNNING_CELL
+        return "" if found.is_only() else ANOTHER_PROCESS
+
+    def close(self, workspace: Path, why: str) -> None:
+        """Close the sandbox that is open on a workspace, if there is one.
+
+        Args:
+            workspace: The workspace's real path.
+            why: What a later call on the sandbox is told.
+
+        Raises:
+            SessionInUse: another process has the session open, too; nothing was closed.
+        """
         with self._guard:
             found = self._open.get(workspace)
         if found is not None:
-            found.sandbox.close()
+            if not (found.closing or found.is_only()):
+                raise SessionInUse(
+                    "Another process has this session open, too. Nothing was deleted or closed. "
+                    "Close it there, or shut its kernel down, and try again."
+                )
+            found.sandbox.close(why=why)
             found.gone.wait()
+
+    def retire(self, workspace: Path, why: str) -> str:
+        """Close the sandbox that is open on a workspace, unless somebody needs it.
+
+        Returns:
+            Who needs it, as `user`; an empty text if no sandbox is open there any more.
+        """
+        needed = self.user(workspace)
+        if not needed:
+            with self._guard:
+                found = self._open.get(workspace)
+            if found is not None:
+                if not found.sandbox.retire(why):
+                    return RUNNING_CELL
+                found.gone.wait()
+        return needed
 
     def close_all(self) -> None:
         """Close every sandbox; the process ends."""

@@ -53,6 +53,17 @@ class Presence:
                 raise
             os.close(descriptor)  # that lock went away with a session that was deleted
 
+    def is_only(self) -> bool:
+        """Whether nobody else is present, here or in another process."""
+        if self._descriptor < 0:
+            return False
+        try:
+            only = try_lock(self._descriptor)
+            try_lock(self._descriptor, shared=True)  # a try that failed has given the share back
+        except OSError:
+            return False  # a file system without locks: it can't be told
+        return only
+
     def leave(self) -> None:
         """Not be present any more."""
         descriptor, self._descriptor = self._descriptor, -1

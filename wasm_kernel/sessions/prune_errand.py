@@ -131,13 +131,15 @@ def pruner(root: Path) -> Prune:
 def as_json(result: PruneResult) -> dict[str, Any]:
     """A result as JSON that fits into a message: lists and tables are cut, the summary is whole."""
     summary = str(result).partition("\n")[0]
-    left = len(result.deleted_sessions) + len(result.skip_reasons) + len(result.errors)
+    parts = (result.deleted_sessions, result.skip_reasons, result.in_use, result.errors)
+    left = sum(len(part) for part in parts)
     if left > _SHOWN_MOST:
         summary += f" Of {left:,} sessions, only the first are listed."
     return {
         "summary": summary,
         "deleted": result.deleted_sessions[:_SHOWN_MOST],
         "skipped": dict([*result.skip_reasons.items()][:_SHOWN_MOST]),
+        "in_use": dict([*result.in_use.items()][:_SHOWN_MOST]),
         "errors": dict([*result.errors.items()][:_SHOWN_MOST]),
         "reclaimed_bytes": result.reclaimed_bytes,
         "dry_run": result.dry_run,

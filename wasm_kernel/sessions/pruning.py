@@ -1,8 +1,9 @@
 """Deleting the sessions that nobody has used for long: looked over, decided, then carried out.
 
-What decides is `updated_at` in a session's metadata. A session without metadata is never deleted,
-nor is one that is open in any process. Only folders named by a UUID, directly in the sessions'
-folder, are looked at; a link is none, wherever it leads.
+What decides is `updated_at` in a session's metadata: the end of its last cell, successful or not. A
+session without metadata is never deleted, nor is one that another process has open or that a cell
+runs in. A sandbox of this process that is idle is closed. Only folders named by a UUID, directly in
+the sessions' folder, are looked at; a link is none, wherever it leads.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
+from wasm_kernel.sessions.live import ANOTHER_PROCESS, LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import is_used
 
-_NO_METADATA, _CORRUPTED, _ALIVE = "no_metadata", "corrupted_metadata", "alive"
+_NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
+_PRUNED = (
+    "This sandbox was closed because prune_sessions was to delete its session: no cell had run in "
+    "it for more than {hours:g} hours. Get the session again with get_session_sandbox: it goes on "
+    "with what is left, or begins empty."
+)
 
 
 class PruneError(WasmKernelError, ValueError):
@@ -81,11 +88,13 @@ def prune_sessions(
     dry_run: bool = False,
     logger: SandboxLogger | None = None,
 ) -> PruneResult:
-    """Delete the sessions in which no cell has succeeded for long.
+    """Delete the sessions in which no cell has run for long, whether it succeeded or not.
 
-    Sessions without metadata, with corrupted metadata, or open in any process are skipped. A
-    session that can't be deleted does not keep the others. Where the clock went back, a session
-    that seems to come from the future is not old.
+    Sessions without metadata or with corrupted metadata are skipped. What another process has open
+    or a cell of this process runs in is spared. Other sandboxes of this process on such sessions
+    are closed, and a later call on them says why. A session that can't be deleted does not keep the
+    others, and has its id until it is gone. If the clock went back, a session that seems to come
+    from the future is not old.
 
     Args:
         older_than_hours: Sessions that were last used longer ago than this go; 0 means all.
@@ -94,7 +103,7 @@ def prune_sessions(
         logger: Hears `session.prune.*`; silent by default.
 
     Returns:
-        What was deleted and skipped, what failed, and how many bytes it freed.
+        What was deleted, skipped or spared, what failed, and how many bytes it freed.
 
     Raises:
         PruneError: `older_than_hours` is no number of hours.
@@ -109,11 +118,13 @@ def prune_sessions(
             workspace_root=str(workspace_root),
             dry_run=dry_run,
         )
-        result = _Pruning(limit, dry_run, told).run(root)
+        result = _Pruning(root, Path(workspace_root).resolve(), limit, dry_run, told).run()
     told.log_event(
         events.PRUNE_COMPLETED,
         deleted_count=len(result.deleted_sessions),
         skipped_count=len(result.skipped_sessions),
+        in_use_count=len(result.in_use),
+        error_count=len(result.errors),
         reclaimed_bytes=result.reclaimed_bytes,
         duration=time.monotonic() - begun,
     )
@@ -184,29 +195,41 @@ class _Wanted(Exception):
     """The session was used after it had been found old."""
 
 
+class _Used(Exception):
+    """Somebody uses the session; the word says who."""
+
+
 class _Pruning:
     """A plan on its way, and what has come of it so far."""
 
-    def __init__(self, limit: timedelta, dry_run: bool, logger: SandboxLogger) -> None:
+    def __init__(
+        self, root: int, place: Path, limit: timedelta, dry_run: bool, logger: SandboxLogger
+    ) -> None:
+        self._root = root
+        self._place = place
         self._limit = limit
         self._dry_run = dry_run
         self._log = logger.log_event
         self._deleted: list[str] = []
         self._skipped: dict[str, str] = {}
+        self._in_use: dict[str, str] = {}
         self._errors: dict[str, str] = {}
         self._bytes = 0
 
-    def run(self, root: int) -> PruneResult:
+    def run(self) -> PruneResult:
         """Look, decide, act."""
-        if not self._dry_run:
-            removal.finish(root)
-        plan = planned(survey(root, metadata.now()), self._limit)
+        left = {} if self._dry_run else removal.finish(self._root)
+        plan = planned(survey(self._root, metadata.now()), self._limit)
         for one in plan.skipped:
             self._skip(one.session_id, one.reason)
         for one in plan.failed:
+            self._log(events.PRUNE_CANDIDATE, session_id=one.session_id)
             self._fail(one.session_id, one.problem or OSError())
         for one in plan.candidates:
-            self._prune(root, one)
+            self._prune(one)
+        for name, problem in left.items():
+            if name not in self._errors and name not in self._deleted:
+                self._fail(name, problem)
         return PruneResult(
             deleted_sessions=self._deleted,
             skipped_sessions=list(self._skipped),
@@ -214,13 +237,18 @@ class _Pruning:
             errors=self._errors,
             dry_run=self._dry_run,
             skip_reasons=self._skipped,
+            in_use=self._in_use,
         )
 
-    def _prune(self, root: int, one: Found) -> None:
+    def _prune(self, one: Found) -> None:
         try:
-            size = self._preview(root, one) if self._dry_run else self._remove(root, one)
+            size = self._candidate(one)
+            if not self._dry_run:
+                size = self._remove(one)
+        except _Used as used:
+            self._spare(one.session_id, str(used))
         except SessionInUse:
-            self._skip(one.session_id, _ALIVE)
+            self._spare(one.session_id, ANOTHER_PROCESS)
         except (_Wanted, FileNotFoundError):
             return  # somebody used it, or deleted it, since it was found
         except (OSError, MetadataCorrupted) as problem:
@@ -229,40 +257,60 @@ class _Pruning:
             self._deleted.append(one.session_id)
             self._bytes += size
 
-    def _preview(self, root: int, one: Found) -> int:
-        with walk.opened(one.session_id, root) as folder:
-            if is_used(folder):
-                raise SessionInUse
-            return self._candidate(folder, one, force=False)
+    def _candidate(self, one: Found) -> int:
+        """Tell of a candidate; returns its size, if it may be deleted.
 
-    def _remove(self, root: int, one: Found) -> int:
+        A folder that its owner made read-only is his wish to keep it.
+        """
+        with walk.opened(one.session_id, self._root) as folder:
+            size = walk.size_of(folder)
+            hours = (one.age or timedelta()) / timedelta(hours=1)
+            self._log(
+                events.PRUNE_CANDIDATE, session_id=one.session_id, age_hours=hours, size_bytes=size
+            )
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            if self._dry_run:
+                self._look(one, folder)
+        return size
+
+    def _look(self, one: Found, folder: int) -> None:
+        """See whether anybody would keep the session from being deleted."""
+        workspace = self._place / one.session_id
+        if used := LIVE.user(workspace):
+            raise _Used(used)
+        if not LIVE.has(workspace) and is_used(folder):
+            raise SessionInUse
+
+    def _remove(self, one: Found) -> int:
         sizes: list[int] = []
 
         def agree(folder: int) -> None:
             """Nobody can use it any more: is it still as old as it was?"""
-            age = _age(folder, one.session_id, metadata.now())
-            if age is None or age <= self._limit:
-                raise _Wanted
-            sizes.append(self._candidate(folder, one, force=True))
+            self._check_age(folder, one.session_id)
+            sizes.append(walk.size_of(folder, force=True))
 
-        removal.remove(root, one.session_id, agree)
+        with walk.opened(one.session_id, self._root) as folder:
+            self._check_age(folder, one.session_id)
+        why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
+        if used := LIVE.retire(self._place / one.session_id, why):
+            raise _Used(used)
+        removal.remove(self._root, one.session_id, agree)
         self._log(events.PRUNE_DELETED, session_id=one.session_id)
         return sizes[0]
 
-    def _candidate(self, folder: int, one: Found, *, force: bool) -> int:
-        """The session's size; a folder that its owner made read-only is his wish to keep it."""
-        if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        size = walk.size_of(folder, force=force)
-        hours = (one.age or timedelta()) / timedelta(hours=1)
-        self._log(
-            events.PRUNE_CANDIDATE, session_id=one.session_id, age_hours=hours, size_bytes=size
-        )
-        return size
+    def _check_age(self, folder: int, session_id: str) -> None:
+        age = _age(folder, session_id, metadata.now())
+        if age is None or age <= self._limit:
+            raise _Wanted
 
     def _skip(self, session_id: str, reason: str) -> None:
         self._skipped[session_id] = reason
         self._log(events.PRUNE_SKIPPED, session_id=session_id, reason=reason)
+
+    def _spare(self, session_id: str, user: str) -> None:
+        self._in_use[session_id] = user
+        self._log(events.PRUNE_IN_USE, session_id=session_id, reason=user)
 
     def _fail(self, session_id: str, problem: Exception) -> None:
         words = problem.strerror if isinstance(problem, OSError) else str(problem)

@@ -1,8 +1,9 @@
 """Deleting a session's folder: as a whole and at once for everybody else, then piece by piece.
 
 Under the lock that says nobody uses it the folder gets a name that is no session's; what is found
-afterwards under the session's own name is another, new one. Deleting the pieces can take long, and
-can be cut short: whoever deletes next finishes it.
+afterwards under the session's own name is another, new one. If a piece can't be deleted, the
+session gets its id back: it is there until it is gone, and the next removal tries again. Deleting
+the pieces can take long, and can be cut short: whoever deletes next finishes it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.locks import wait_lock
+from wasm_kernel.sessions import metadata
+from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import alone
 
 _WAIT_SECONDS = 1.0  # for who has a last look at its metadata
 _ASIDE = ".wasm_kernel-removed-"
-_LEFT = re.compile(rf"{re.escape(_ASIDE)}[A-Za-z0-9-]+-[0-9a-f]{{8}}")
+_LEFT = re.compile(rf"{re.escape(_ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 
 
 def aside_of(name: str) -> str:
@@ -38,13 +42,14 @@ def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> 
         root: A descriptor of the sessions' folder.
         name: The session's id.
         agree: Called with the folder's descriptor when nobody can use the session any more and
-            nothing has been deleted yet; what it raises keeps the session. Where it is left out, a
+            nothing has been deleted yet; what it raises keeps the session. If it is left out, a
             folder that its owner closed to himself is opened.
 
     Raises:
         FileNotFoundError: there is no such folder.
         SessionInUse: somebody uses the session; nothing was deleted.
-        OSError: it is no folder, or something in it can't be deleted.
+        OSError: it is no folder, or something in it can't be deleted. What is left has the
+            session's id.
     """
     with walk.opened(name, root, force=agree is None) as workspace:
         with alone(workspace):
@@ -59,24 +64,51 @@ def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> 
                 # a folder of a container's own layers, or a mounted one, keeps its name
                 _delete(root, name, workspace)
                 return
-        _delete(root, aside, workspace)
+        try:
+            _delete(root, aside, workspace)
+        except OSError:
+            take_name(root, aside, name)
+            raise
 
 
-def finish(root: int) -> None:
+def finish(root: int) -> dict[str, OSError]:
     """Delete what earlier removals left behind when they were cut short.
 
-    What can't be deleted now stays for the next time.
+    Returns:
+        What kept a session from being deleted, by its id. It has its id back, unless there is
+        another one of that id by now; then it stays aside for the next time.
     """
     with os.scandir(root) as listing:
-        left = [entry.name for entry in listing if _LEFT.fullmatch(entry.name)]
-    for aside in left:
-        with suppress(OSError), walk.opened(aside, root, force=True) as folder:
-            _delete(root, aside, folder, 0)
+        left = [found for entry in listing if (found := _LEFT.fullmatch(entry.name))]
+    problems: dict[str, OSError] = {}
+    for aside, name in ((found[0], found[1]) for found in left):
+        try:
+            with walk.opened(aside, root, force=True) as folder:
+                try:
+                    _delete(root, aside, folder, 0)
+                except OSError:
+                    if _is_session(folder, name):
+                        take_name(root, aside, name)
+                    raise
+        except FileNotFoundError:
+            continue  # somebody else was faster
+        except OSError as problem:
+            problems[name] = problem
+    return problems
+
+
+def _is_session(folder: int, name: str) -> bool:
+    """Whether a folder was a session's of that id, and not one that was still being made."""
+    try:
+        return metadata.read(folder, name) is not None
+    except (OSError, MetadataCorrupted):
+        return False
 
 
 def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
     if not wait_lock(folder, seconds):
         return  # somebody else deletes it just now
-    walk.empty(folder)
+    walk.empty(folder, hidden=lambda each: each == metadata.NAME)
+    walk.empty(folder)  # the metadata last: a session that can't be deleted whole keeps it
     with suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=root)

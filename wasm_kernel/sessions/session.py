@@ -111,7 +111,7 @@ class Session:
 
     def opened(self, sandbox: BaseSandbox) -> None:
         """A sandbox lives here from now on."""
-        LIVE.add(self.workspace, sandbox)
+        LIVE.add(self.workspace, sandbox, self._presence.is_only)
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None

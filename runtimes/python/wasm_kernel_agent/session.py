@@ -94,7 +94,7 @@ class FuelUse(dict[str, Any]):
 
 
 class Pruned(Shown, dict[str, Any]):
-    """What pruning came to; `deleted` are the sessions' ids, `skipped` and `errors` say why."""
+    """What pruning came to; `deleted` are ids, the others say why, by id."""
 
     _headings = ("session", "what", "why")
 
@@ -103,6 +103,7 @@ class Pruned(Shown, dict[str, Any]):
         return [
             *((name, done, "") for name in self["deleted"]),
             *((name, "skipped", why) for name, why in self["skipped"].items()),
+            *((name, "in use", why) for name, why in self.get("in_use", {}).items()),
             *((name, "failed", why) for name, why in self["errors"].items()),
         ]
 
@@ -185,8 +186,8 @@ class SessionMagics(Magics):
         """Delete old sessions: `%prune_sessions --older-than 24h [--apply]`.
 
         Without `--apply` it only tells what would be deleted. `--older-than` takes minutes, hours,
-        days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are open anywhere are skipped, and so
-        are those that have no metadata.
+        days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are spared, and those that
+        have no metadata are skipped.
 
         It reaches other sessions, so it works only where it stands in the cell itself, on a line of
         its own, and only in a kernel that was started with `WasmKernel.prune_sessions=True`.

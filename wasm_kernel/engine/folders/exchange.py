@@ -1,4 +1,6 @@
-"""Two files change places, in one step for whoever looks. Source: renameat2(2)."""
+"""Renaming in one step for whoever looks: two files change places, or a name is taken only if it
+is free. Source: renameat2(2).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 
-_EXCHANGE = 2  # RENAME_EXCHANGE
+_NOREPLACE, _EXCHANGE = 1, 2  # RENAME_NOREPLACE, RENAME_EXCHANGE
 
 
 def exchange(folder: int, name: str, other_folder: int, other_name: str) -> bool:
@@ -23,6 +25,20 @@ def exchange(folder: int, name: str, other_folder: int, other_name: str) -> bool
     if swap is None:
         return False
     return swap(folder, os.fsencode(name), other_folder, os.fsencode(other_name), _EXCHANGE) == 0
+
+
+def take_name(folder: int, name: str, new: str) -> bool:
+    """Rename something in its folder; False, with nothing done, if the name is taken or can't be.
+
+    Args:
+        folder: A descriptor of the folder.
+        name: The name that it has.
+        new: The name that it is to have.
+    """
+    rename = _function()
+    if rename is None:
+        return False
+    return rename(folder, os.fsencode(name), folder, os.fsencode(new), _NOREPLACE) == 0
 
 
 @cache

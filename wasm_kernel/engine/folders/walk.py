@@ -139,15 +139,19 @@ def size_of(folder: int, *, force: bool = False) -> int:
     return total
 
 
-def empty(folder: int) -> None:
+def empty(folder: int, *, hidden: Callable[[str], bool] | None = None) -> None:
     """Delete everything below a folder, also in folders that their owner closed to himself.
 
     Links themselves are deleted, never what they lead to.
 
+    Args:
+        folder: The folder's descriptor.
+        hidden: Which names in the folder itself are left there.
+
     Raises:
         OSError: something can't be deleted; what comes before it is gone.
     """
-    for entry in entries(folder, force=True):
+    for entry in entries(folder, force=True, hidden=hidden):
         remove = os.rmdir if entry.is_folder else os.unlink
         try:
             remove(entry.name, dir_fd=entry.folder)
