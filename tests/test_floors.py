@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from wasm_kernel.frontends.jupyter.enclosure import LATER
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "wasm_kernel"
 FLOORS = {"confinement": 1, "engine": 1, "sandbox": 2, "packages": 3, "sessions": 3, "outputs": 3}
@@ -164,6 +166,11 @@ def test_every_foreign_import_is_declared() -> None:
     known = DECLARED | COMES_WITH_IPYKERNEL | {PACKAGE} | set(sys.stdlib_module_names)
     wrong = [found for found in imports(PACKAGE) if top(found) not in known]
     assert not wrong, told(wrong)
+
+
+def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
+    foreign = {top(found) for found in imports(PACKAGE)} - {PACKAGE, *sys.stdlib_module_names}
+    assert foreign <= set(LATER)
 
 
 def test_the_guest_agent_does_not_know_the_host() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ pytestmark = needs_walls
 class Probed:
     """A kernel with a probe in its process, and a client."""
 
-    def __init__(self, folder: Path, port: int, *arguments: str, **env: str) -> None:
+    def __init__(
+        self, folder: Path, port: int, *arguments: str, cwd: Path | None = None, **env: str
+    ) -> None:
         self.sessions = folder / "sessions"
         secret = folder / "secret"
         secret.write_text("as it was")
@@ -44,7 +48,10 @@ class Probed:
         probe |= {"WASM_KERNEL_WORKSPACE_ROOT": str(self.sessions), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "tests.confinement.probed_kernel", "-f", str(file)]
         self.process = subprocess.Popen(
-            [*command, *arguments], env=os.environ | probe | env, cwd=folder, stderr=subprocess.PIPE
+            [*command, *arguments],
+            env=os.environ | probe | env,
+            cwd=cwd or folder,
+            stderr=subprocess.PIPE,
         )
         self.client: Any = BlockingKernelClient(connection_file=str(file))
         self.client.load_connection_file()
@@ -85,8 +92,9 @@ def start(warm: None, tmp_path: Path) -> Iterator[Start]:
     started: list[Probed] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def starting(*arguments: str, **env: str) -> Probed:
-            started.append(Probed(tmp_path, listening.getsockname()[1], *arguments, **env))
+        def starting(*arguments: str, cwd: Path | None = None, **env: str) -> Probed:
+            port = listening.getsockname()[1]
+            started.append(Probed(tmp_path, port, *arguments, cwd=cwd, **env))
             return started[-1]
 
         yield starting
@@ -123,6 +131,66 @@ def test_a_mounted_folder_stays_in_reach(start: Start, tmp_path: Path) -> None:
     kernel = start(f"--WasmKernel.mounts={mounts}")
     kernel.run("open('/out/copy', 'w').write(open('/data/data').read())")
     assert (tmp_path / "write" / "copy").read_text() == "mounted"
+
+
+SHOW = "from IPython.display import HTML, Markdown\ndisplay(HTML('<b>1</b>'), Markdown('# 2'))"
+
+
+def installed(name: str) -> Path:
+    """The folder of an installed package."""
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+THEIRS = ("jupyter_client", "jupyter_core", "nh3", "tinycss2")
+
+
+@pytest.mark.parametrize(
+    ("where", "packages"),
+    [(".", ()), (".", THEIRS), ("{parent}", THEIRS), ("/not/there:/etc/hostname::", ())],
+)
+def test_a_kernel_starts_with_any_path(
+    start: Start, tmp_path: Path, where: str, packages: tuple[str, ...]
+) -> None:
+    """F26: also where Python finds the kernel's packages in a folder with the user's own files."""
+    cwd = tmp_path / "project" / "notebooks"
+    cwd.mkdir(parents=True)
+    path = where.format(cwd=cwd, parent=cwd.parent)
+    for name in packages:
+        shutil.copytree(installed(name), (cwd / path).resolve() / name)
+    kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}{path}")
+    kernel.run(SHOW)
+    assert {name for name, came in kernel.found().items() if came == "done"} == REACHABLE
+
+
+@pytest.mark.parametrize("cwd", [ROOT, installed("traitlets").parent, Path.home()])
+def test_a_kernel_starts_in_any_folder(start: Start, cwd: Path) -> None:
+    """F26: in this project's folder, among the installed packages, in a home on the path."""
+    kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}.")
+    kernel.run(SHOW)
+    reached = {name for name, came in kernel.found().items() if came == "done"}
+    packages = {"working folder"} if cwd.is_relative_to(sys.prefix) else set()
+    assert reached == REACHABLE | packages
+
+
+def test_a_module_that_is_missing_is_named_in_a_sentence(tmp_path: Path) -> None:
+    broken = tmp_path / "lib" / "tornado"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no such tornado')")
+    done = subprocess.run(
+        [sys.executable, "-m", "wasm_kernel", "-f", str(tmp_path / "connection.json")],
+        env=os.environ | {"PYTHONPATH": str(broken.parent), "PYTHONSAFEPATH": "1"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("wasm-kernel: a module can't be imported (no such tornado)")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_cache_that_is_not_there_yet_can_be_read_once_it_is(

@@ -8,12 +8,10 @@ thread that asks and for its children; system calls are closed last, in all thre
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from wasm_kernel.confinement import landlock, seccomp
+from wasm_kernel.confinement.importing import ImportPlaces, import_places, leave_out
 from wasm_kernel.confinement.landlock import Access
 from wasm_kernel.record import record
 
@@ -39,12 +37,14 @@ class Kept:
         readable: Files and folders that it reads.
         files: Single files that it writes.
         sockets: Folders in which it makes and removes sockets.
+        packages: The packages that it may still import, by name.
     """
 
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     files: tuple[Path, ...] = ()
     sockets: tuple[Path, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 @record
@@ -73,7 +73,10 @@ def close_files(kept: Kept) -> str:
     Raises:
         OSError: it can't be done here; nothing was given up.
     """
-    return f"Landlock version {landlock.restrict(_allowed(kept))}"
+    places = import_places(kept.packages)
+    known = landlock.restrict(_allowed(kept, places))
+    leave_out(places)
+    return f"Landlock version {known}"
 
 
 def close_calls() -> str:
@@ -105,11 +108,12 @@ def _no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _allowed(kept: Kept) -> dict[Path, Access]:
+def _allowed(kept: Kept, places: ImportPlaces) -> dict[Path, Access]:
     allowed: dict[Path, Access] = {}
     groups = (
         (map(Path, _SYSTEM), landlock.READ),
-        (_pythons_own(), landlock.READ),
+        (places.folders, landlock.READ),
+        (places.packages, landlock.READ),
         (kept.readable, landlock.READ),
         (map(Path, _DEVICES), landlock.READ | Access.WRITE_FILE | Access.IOCTL_DEV),
         (kept.writable, landlock.WRITE),
@@ -120,27 +124,3 @@ def _allowed(kept: Kept) -> dict[Path, Access]:
         for path in paths:
             allowed[path] = allowed.get(path, Access(0)) | access
     return allowed
-
-
-def _pythons_own() -> Iterator[Path]:
-    """Where modules are still imported from, and not what `sys.path` may name beside that.
-
-    The folder that the process was started in is the user's notebooks; a home is a home.
-    """
-    private = (Path.cwd().resolve(), _home())
-    for name in {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, _package()}:
-        path = Path(name or os.curdir).resolve()
-        if not any(folder.is_relative_to(path) for folder in private):
-            yield path
-
-
-def _home() -> Path:
-    try:
-        return Path.home().resolve()
-    except RuntimeError:
-        return Path("/")  # this user has none
-
-
-def _package() -> str:
-    """This package's folder: an editable install need not be on `sys.path`."""
-    return str(Path(__file__).parent.parent)

@@ -55,6 +55,13 @@ SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, "Builder | None"], 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
+_UNREAD = (
+    "a module can't be imported ({why}), and no kernel was started. Either the installation is not "
+    "complete (`wasm-kernel doctor` says more), or the module lies beside the notebook or in your "
+    "home folder, which the kernel gives up: then leave that folder out of PYTHONPATH, or start "
+    "with WasmKernel.confinement=off."
+)
+
 # Launchers hand these to every Python kernel. They name IPython's files on the host, which no guest
 # sees: understood, and without effect.
 _IPYTHON = {
@@ -296,4 +303,7 @@ def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) ->
         app.run(factory)
     except (WasmKernelError, TraitError) as problem:
         print(f"wasm-kernel: {problem}", file=sys.stderr)  # noqa: T201 - nobody else would hear it
+        sys.exit(1)
+    except ImportError as problem:
+        print(f"wasm-kernel: {_UNREAD.format(why=problem)}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.founding import Founding
     from wasm_kernel.sessions.session import Session
 
+LATER = (
+    *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
+    *("comm", "dateutil", "psutil", "wasmtime", "packaging", "structlog"),
+    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins"),
+)
+"""The packages that a kernel imports when its walls stand already, or parts of them."""
+
 OFF, AUTO, REQUIRED = "off", "auto", "required"
 _PREPARE = "prepare"
 
@@ -177,6 +184,7 @@ def kept_by(workspace: Path, policy: ExecutionPolicy, file: Path, config: Config
         readable=(cached, runtimes_folder(), *_read_only(policy)),
         files=(file,),
         sockets=_socket_folders(file, config),
+        packages=LATER,
     )
 
 
