@@ -44,7 +44,7 @@ def in_time(work: Callable[[], object]) -> None:
     def run() -> None:
         try:
             work()
-        except BaseException as problem:  # noqa: BLE001 - told below
+        except BaseException as problem:
             failed.append(problem)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -173,10 +173,10 @@ class Life:
         if leaves or self.timeline.commit(
             self._living(), cell=cell, count=self.next_count, code=code, counted=numbered
         ):
-            wishes.name_here()
+            wishes.name_here(turn)
         if wishes.journey is not None:
             told.tell_brought(self.go(wishes.journey), turn.hear)
-            wishes.name_there()
+            wishes.name_there(turn)
         wishes.keep_promises(turn, self.clock)
         wishes.forget()
 

@@ -67,8 +67,30 @@ def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int
     """
     found: dict[int | None, list[int]] = {}
     for one, child in steps:
-        found.setdefault(child, []).extend([*found.pop(one, []), one])
+        chain = found.pop(one, [])
+        chain.append(one)
+        if child in found:
+            found[child] += chain
+        else:
+            found[child] = chain
     return {child: sorted(chain) for child, chain in found.items()}
+
+
+def least_bytes(commits: Mapping[int, Commit], head: int, kept: Collection[int]) -> int:
+    """Returns how many bytes of pages are left when all is folded away that can be.
+
+    Args:
+        commits: Every commit.
+        head: The one that memory stands at.
+        kept: Commits that must stay.
+    """
+    folded = chains(plan(commits, head, kept, 0))
+    gone = {one for chain in folded.values() for one in chain}
+    total = 0
+    for one in commits.keys() - gone:
+        whole, _ = merge([commits[each] for each in (one, *reversed(folded.get(one, [])))])
+        total += whole.page_bytes
+    return total
 
 
 def spared(commits: Mapping[int, Commit], chain: list[int], child: int) -> list[int]:
@@ -78,9 +100,10 @@ def spared(commits: Mapping[int, Commit], chain: list[int], child: int) -> list[
     have become a good part of it.
     """
     sizes = [commits[one].page_bytes for one in (*chain, child)]
-    at = 0
-    while at < len(chain) and sizes[at] > max(HEAVY_BYTES, _FAR * sum(sizes[at + 1 :])):
+    at, rest = 0, sum(sizes[1:])
+    while at < len(chain) and sizes[at] > max(HEAVY_BYTES, _FAR * rest):
         at += 1
+        rest -= sizes[at]
     return chain[at:]
 
 

@@ -210,6 +210,22 @@ class History:
         with self._guard:
             self.names, self._stale = {**self.names, name: one}, True
 
+    def least_bytes(self, names: Mapping[str, int], undone: Collection[int] = ()) -> int:
+        """Returns how many bytes of pages stay when all is folded away that can be.
+
+        Args:
+            names: The names that commits have then.
+            undone: Commits that were left by going back and are kept.
+        """
+        with self._guard:
+            commits = dict(self.commits)
+        return folding.least_bytes(commits, self.head, {*names.values(), *undone})
+
+    def forget_undone(self) -> None:
+        """What was left by going back can't be gone back to any more. Call `pin`."""
+        with self._guard:
+            self.undone, self._stale = (), True
+
     def pin(self, some: Collection[int]) -> None:
         """Keep these commits from being folded away, and no longer those before.
 
@@ -242,8 +258,10 @@ class History:
     def forget(self, one: int) -> None:
         """A commit can't be read: it and what stands on it are no more, the head is before it."""
         with self._shape:
-            before = self.commits[one].parent
-            gone = {o for o in self.commits if self.commits[one] in self.lineage(o)}
+            before, gone = self.commits[one].parent, {one}
+            for other in sorted(self.commits):
+                if self.commits[other].parent in gone:
+                    gone.add(other)
             with contextlib.suppress(OSError):
                 self.drop(gone)
             with self._guard:

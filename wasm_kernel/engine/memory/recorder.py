@@ -159,7 +159,8 @@ class Recorder:
     def _fold(self) -> None:
         """Fold old commits away, some cells at a time: each folding writes a commit anew.
 
-        It waits for a pause between cells, but not for ever: there may be none. What is still to be
+        It waits for a pause between cells, but not for ever: there may be none, and no more than
+        twice the cap may be on disk. What is still to be
         written is left alone then: else a crash would lose more the longer it goes on.
         """
         keep, paused = self._keep, self._jobs.empty()
@@ -168,11 +169,13 @@ class Recorder:
         between = sum(not commit.cells for commit in list(self.history.commits.values()))
         if len(self.history.commits) - min(between, keep) > most:
             thin(self.history, keep, unwritten)
-        if not paused:
+        if not paused and self.history.disk_bytes <= 2 * self._cap:
             return
+        if self.history.disk_bytes > self._cap:
+            self.history.shelf.drop_unused()
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
-            thin(self.history, keep, all_of_it=True)
+            thin(self.history, keep, unwritten, all_of_it=True)
         if keep < self._narrowed_to:
             self._narrow(keep)
         self._narrowed_to = keep

@@ -13,6 +13,8 @@ from wasm_kernel.engine.memory import folding
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.errors import HistoryError
 
+_AT_ONCE = 100
+
 
 def thin(
     history: History, keep: int, kept: Collection[int] = (), *, all_of_it: bool = False
@@ -47,6 +49,9 @@ def _fold(history: History, chain: list[int], child: int | None) -> None:
     if child is None:
         history.let_go(chain)
         return
+    while len(chain) > _AT_ONCE:  # each is an open file meanwhile
+        some, chain = chain[: _AT_ONCE - 1], chain[_AT_ONCE - 1 :]
+        _merge(history, some, chain[0])
     held = history.shelf.in_memory
     disk = history.on_disk and held(child)
     written = [one for one in chain if disk and not held(one)]

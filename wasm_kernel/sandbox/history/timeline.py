@@ -5,6 +5,7 @@ Everything here runs on the sandbox's own thread.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from wasm_kernel.sandbox.history.branch import Branch
 from wasm_kernel.sandbox.history.claim import Claim, Resume
 from wasm_kernel.sandbox.history.copying import OpenThere, inventory
 from wasm_kernel.sandbox.history.earlier import EarlierFiles
-from wasm_kernel.sandbox.history.travel import Journey, Past, listed
+from wasm_kernel.sandbox.history.travel import NAMES_MOST, Journey, Past, listed
 from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 
 _LABEL = 80
@@ -239,10 +240,19 @@ class Timeline:
         except (OSError, MemoryError) as problem:
             self._diary.trouble(told.untaken(cell, label, problem), told.why(problem))
             return False
+        self._forget_undone()
         self._pin()
         for words in self.files.taken(self.history):
             self._diary.trouble(words, "earlier versions of files are not kept")
         return True
+
+    def _forget_undone(self) -> None:
+        """What was undone makes room, if nothing else does."""
+        history, most = self.history, self._policy.history_bytes
+        if not history.undone or history.disk_bytes <= most:
+            return
+        if history.least_bytes(history.names, history.undone) > most:
+            history.forget_undone()
 
     @property
     def count(self) -> int:
@@ -288,11 +298,31 @@ class Timeline:
         self._save_head()
         self._diary.travel(journey, self.head)
 
-    def name(self, name: str) -> None:
-        """Give the head a name."""
-        self.history.name(name, self.history.head)
+    def check_names(self, names: Collection[str]) -> None:
+        """See that a state like the head can be given names.
+
+        Raises:
+            TravelError: there would be too many, or too much on disk; nothing was changed.
+        """
+        history, most = self.history, self._policy.history_bytes
+        after = {**history.names, **dict.fromkeys(names, history.head)}
+        if len(after) > NAMES_MOST:
+            raise TravelError(told.TOO_MANY_NAMES)
+        if history.disk_bytes > most and history.least_bytes(after) > most:
+            raise TravelError(told.no_room_for_names(most))
+
+    def name(self, *names: str) -> None:
+        """Give the head names.
+
+        Raises:
+            TravelError: as `check_names`.
+        """
+        self.check_names(names)
+        for name in names:
+            self.history.name(name, self.history.head)
         self._save_head()
-        self._diary.name(name, self.head)
+        for name in names:
+            self._diary.name(name, self.head)
 
     def _save_head(self) -> None:
         try:

@@ -52,6 +52,16 @@ _NARROWED = (
     "({most:,.1f} GB). From here on {cells} can be undone; variables and named checkpoints are "
     "kept all the same. Raise history_bytes to undo more.\n"
 )
+TOO_MANY_NAMES = (
+    "The checkpoint was not made: the session has 1,000 named ones already, and can't forget any. "
+    "Nothing was changed. Use one of their names again."
+)
+_NO_ROOM_FOR_NAMES = (
+    "The checkpoint was not made: named states stay on disk as long as the session, and with this "
+    "one they would take more than history_bytes allows ({most:,.1f} GB). The variables and all "
+    "checkpoints are as they were. Use the name of one that is not needed any more, or raise "
+    "history_bytes."
+)
 _LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
 _NAMED = 5
 NO_FILES = (
@@ -114,6 +124,11 @@ def narrowed(cells: int, most: int) -> str:
     """The cap on the history's size leaves fewer cells to undo."""
     count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
     return _NARROWED.format(cells=count, most=most / 1e9)
+
+
+def no_room_for_names(most: int) -> str:
+    """Another named state would take too much room on disk."""
+    return _NO_ROOM_FOR_NAMES.format(most=most / 1e9)
 
 
 def left_out(reasons: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ from wasm_kernel.errors import TravelError
 from wasm_kernel.record import record
 
 _NAME = re.compile(r"[\w][\w .+-]{0,63}")
+NAMES_MOST = 1000
+_UNDONE_MOST = 1000
 _CELL = re.compile(r"(?:In ?)?\[?(\d{1,10})\]?")
 
 
@@ -89,7 +91,12 @@ def undo(past: Past, cells: int) -> Journey:
         at = commit.parent
     if len(left) < cells:
         raise TravelError(f"Only {len(left)} cells can be undone here; nothing was changed.")
-    return Journey(at, tuple(reversed(left)), (*past.undone, past.head))
+    return Journey(at, tuple(reversed(left)), _left(past))
+
+
+def _left(past: Past) -> tuple[int, ...]:
+    """What can be redone when memory has left the head."""
+    return (*past.undone, past.head)[-_UNDONE_MOST:]
 
 
 def redo(past: Past) -> Journey:
@@ -101,8 +108,8 @@ def redo(past: Past) -> Journey:
     if not past.undone or past.undone[-1] not in past.commits:
         raise TravelError("There is nothing to redo: %redo works until the next cell after %undo.")
     to = past.undone[-1]
-    before = lineage(past.commits, past.head)
-    back = [one for one in lineage(past.commits, to) if one not in before and one.cells]
+    before = {one.id for one in lineage(past.commits, past.head)}
+    back = [one for one in lineage(past.commits, to) if one.id not in before and one.cells]
     return Journey(to, tuple(reversed(back)), past.undone[:-1])
 
 
@@ -113,13 +120,13 @@ def restore(past: Past, where: str) -> Journey:
         TravelError: there is no such checkpoint or cell any more.
     """
     if where in past.names:
-        return Journey(past.names[where], (), (*past.undone, past.head))
+        return Journey(past.names[where], (), _left(past))
     number = _CELL.fullmatch(where.strip())
     if number is not None:
         found = [c for c in past.commits.values() if c.cell == int(number[1]) and c.cell]
         if found:
             latest = max(found, key=lambda c: (c.cells > 0, c.id))
-            return Journey(latest.id, (), (*past.undone, past.head))
+            return Journey(latest.id, (), _left(past))
     known = ", ".join(sorted(past.names)) or "none"
     raise TravelError(
         f"There is no checkpoint and no kept cell {where[:80]!r}. Named checkpoints: {known}."
@@ -165,13 +172,12 @@ def listed(past: Past) -> list[dict[str, Any]]:
         names.setdefault(one, []).append(name)
     shown = {c.id for c in past.commits.values() if c.cells or c.id in names} | {past.head}
     rows = []
+    above = {0: 0}  # by commit, itself or the nearest one above it that is shown
     for commit in sorted(past.commits.values(), key=lambda c: c.id):
-        parent = commit.parent
-        while parent and parent not in shown:
-            parent = past.commits[parent].parent
+        above[commit.id] = commit.id if commit.id in shown else above[commit.parent]
         state = {
             "id": commit.id,
-            "parent": parent,
+            "parent": above[commit.parent],
             "cell": commit.cell,
             "label": commit.label,
             "time": commit.time,

@@ -94,7 +94,9 @@ class Wishes:
         self.heard = True
         if wish.how == "checkpoint":
             names = self.here if self.journey is None else self.there
-            names.append(checked_name(wish.name))
+            self._timeline.check_names({*self.here, *self.there, checked_name(wish.name)})
+            if wish.name not in names:
+                names.append(wish.name)
             return {"cells": []}
         past = self._timeline.past
         if self.journey is not None:
@@ -108,15 +110,20 @@ class Wishes:
         self.journey = journey
         return {"cells": [f"In[{c.cell}] {c.label}" for c in journey.cells]}
 
-    def name_here(self) -> None:
+    def name_here(self, turn: Turn) -> None:
         """The cell has left its state; it gets the names that the cell wished for it."""
-        for name in self.here:
-            self._timeline.name(name)
+        self._name(self.here, turn)
 
-    def name_there(self) -> None:
+    def name_there(self, turn: Turn) -> None:
         """The journey is over; the state there gets its names."""
-        for name in self.there:
-            self._timeline.name(name)
+        self._name(self.there, turn)
+
+    def _name(self, names: list[str], turn: Turn) -> None:
+        if names:
+            try:
+                self._timeline.name(*names)
+            except TravelError as problem:  # the state is larger than the one that was asked about
+                _say(turn, f"[wasm-kernel] {problem}\n")
 
     def go_by_the_text(self, turn: Turn, stopped: GuestStopped | None) -> bool:
         """Whether a cell that is nothing but a journey is made one, although the guest failed to

@@ -1,0 +1,106 @@
+"""F15: named states count in the history's limit on disk, and what goes beyond is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+from wasm_kernel.errors import TravelError
+
+MB = 1 << 20
+MOST, STATE = 160 * MB, 16 * MB
+TOUCHED = 3 * STATE  # the data, and the copies that it is made of
+FILL = f"import os; data = bytearray(os.urandom({STATE}))"
+ASK = """
+import _host, json
+def ask(**frame): return json.loads(_host.call(json.dumps(frame | {'op': 'travel'}).encode()))
+"""
+
+
+def by_call(victim: Victim, name: str) -> str:
+    """Names the state from outside."""
+    victim.says(FILL)
+    try:
+        victim.sandbox.checkpoint(name)
+    except TravelError as problem:
+        return str(problem)
+    return ""
+
+
+def by_magic(victim: Victim, name: str) -> str:
+    victim.says(FILL)
+    result = victim.run(f"%checkpoint {name}")
+    return "" if result.success else f"{result.stderr}{result.error}"
+
+
+def by_host_call(victim: Victim, name: str) -> str:
+    """As a hostile cell does it, with what it fills in the same turn."""
+    result = victim.run(f"{FILL}\n{ASK}\nprint(ask(how='checkpoint', name={name!r}))")
+    assert result.success
+    words = result.stdout + result.stderr
+    return words if "not made" in words else ""
+
+
+def on_disk(victim: Victim) -> int:
+    folder = victim.app / ".wasm_kernel" / "history"
+    return sum(path.stat().st_size for path in folder.glob("*.commit"))
+
+
+def settled(victim: Victim, most: int) -> int:
+    """How much is on disk, as soon as that is below a bound, or after some seconds."""
+    deadline = time.monotonic() + 20
+    while (size := on_disk(victim)) > most and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return size
+
+
+@pytest.mark.parametrize("way", [by_call, by_magic, by_host_call])
+def test_named_states_take_no_more_than_the_limit(
+    victim_of: Making, way: Callable[[Victim, str], str]
+) -> None:
+    victim = victim_of(history_bytes=MOST)
+    told = {f"state {number}": way(victim, f"state {number}") for number in range(9)}
+    named = [one.name for one in victim.sandbox.checkpoints() if one.name]
+    assert named == [name for name, words in told.items() if not words]
+    assert 2 <= len(named) <= 8
+    assert all("history_bytes" in words for words in told.values() if words)
+    victim.lives()
+    assert settled(victim, MOST + 2 * TOUCHED) <= MOST + 2 * TOUCHED
+    for name in named:
+        victim.sandbox.restore(name)
+        assert victim.says("print(len(data))") == str(STATE)
+
+
+def test_a_name_that_is_used_again_makes_room(victim_of: Making) -> None:
+    victim = victim_of(history_bytes=MOST)
+    for number in range(9):
+        victim.says(f"{FILL}\nnumber = {number}")
+        victim.sandbox.checkpoint("best")
+    victim.says("number = 'lost'")
+    victim.sandbox.restore("best")
+    assert victim.says("print(number)") == "8"
+
+
+def test_a_thousand_names_are_enough(victim_of: Making) -> None:
+    victim = victim_of()
+    names = "told = [ask(how='checkpoint', name=f'n{i}') for i in range(1200)]"
+    assert victim.says(f"{ASK}\n{names}\nprint(sum('refused' in one for one in told))") == "200"
+    assert len([one for one in victim.sandbox.checkpoints() if one.name]) == 1000
+    victim.lives()
+
+
+def test_going_back_and_forth_for_ever_takes_time_in_proportion(victim_of: Making) -> None:
+    """A journey that ends where it began, over and over in one cell."""
+    victim = victim_of()
+    victim.says("x = 1")
+    victim.says("x = 2")
+    took = []
+    for count in (2000, 8000):
+        code = f"for i in range({count}): ask(how='restore', name=str(i % 2 + 1))"
+        begun = time.process_time()
+        victim.says(f"{ASK}\n{code}")
+        took.append(time.process_time() - begun)
+    assert took[1] < 8 * took[0] + 1
