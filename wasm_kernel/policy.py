@@ -101,7 +101,8 @@ class ExecutionPolicy:
         workspace_files: How many files, folders and links may lie in `/app` and `/tmp` together.
         history_cells: How many cells can be undone; older ones are folded together.
         history_bytes: The most the history may take on disk, in bytes; above, fewer cells can be
-            undone. The newest state is always kept.
+            undone. Named states count, and no state gets a name if they would take more. The newest
+            state is always kept.
         files_history_bytes: The most that earlier versions of changed files may take on disk, in
             bytes, so that `%undo --files` brings them back; the oldest go first, and 0 keeps none.
             Files that were deleted while a cell had them open may take as much again.

@@ -12,6 +12,7 @@ from typing import Any
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.engine.versions.bringing import Brought
@@ -244,21 +245,40 @@ class Life:
             raise GuestCrashed("the cell broke the sandbox's own agent")
 
     def _revive(self) -> None:
-        """A new instance that stands where the last commit does, or at the beginning."""
-        self._stand()
-        head, instance = self.timeline.head, self._living()
-        if head is None:
-            self._tell_start(instance)
-            self.timeline.commit(instance, cell=0, count=self.next_count, code="")
-            self.comms.settle({})
-            return
+        """A new instance that stands where the last commit does, or at the beginning.
+
+        A state of an earlier process in which no guest runs is left for the one before it, and if
+        that is no better, for a new beginning.
+        """
+        for last in (False, True, True):
+            self._stand()
+            head = self.timeline.head
+            if head is None:
+                break
+            try:
+                self._go_on(head)
+            except GuestStopped as problem:
+                if self.clock.closed or not self.timeline.untried:
+                    raise
+                self._drop()
+                self.timeline.pass_over(head, problem, last=last)
+            else:
+                return
+        self.timeline.untried = False
+        self._tell_start(self._living())
+        self.timeline.commit(self._living(), cell=0, count=self.next_count, code="")
+        self.comms.settle({})
+
+    def _go_on(self, head: Commit) -> None:
+        """The instance stands at a commit: it hears what it can't know of itself."""
         self.comms.doubtful = True
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
-        if estranged or head.count != self.next_count:
-            self._tell_start(instance, fresh=False, reseed=estranged)
+        if estranged or head.count != self.next_count or self.timeline.untried:
+            self._tell_start(self._living(), fresh=False, reseed=estranged)
+        self.timeline.untried = False
         if estranged:
-            self.timeline.commit_estranged(instance)
+            self.timeline.commit_estranged(self._living())
 
     def _stand(self) -> None:
         while True:

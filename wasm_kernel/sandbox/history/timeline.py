@@ -14,7 +14,7 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History, Unreadable
 from wasm_kernel.engine.memory.recorder import Recorder
-from wasm_kernel.errors import ForkError, HistoryError, PolicyError, TravelError
+from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
@@ -55,6 +55,7 @@ class Timeline:
         self._recorder: Recorder | None = None
         self._diary = diary
         self.saving = False  # the last commits are being written, the session is over
+        self.untried = False  # no guest has run yet in the state that an earlier process left
         self._held: Journey | None = None
         self.files = EarlierFiles(workspace, workspace / PRIVATE, policy)
 
@@ -116,7 +117,7 @@ class Timeline:
         if head is None:
             history.clear()
             return
-        claim = self._claim
+        claim, self.untried = self._claim, True
         self._diary.go_on(head, forked=claim.forked, crashed=claim.crashed)
         if damaged:
             words = f"{len(damaged)} saved states are damaged"
@@ -178,6 +179,24 @@ class Timeline:
         self._diary.trouble(told.unreadable(lost, problem), told.why(problem))
         self.history.forget(lost.id)
         self._save_head()
+
+    def pass_over(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
+        """No guest runs in the state that an earlier process left.
+
+        Args:
+            head: That state.
+            problem: What became of the guest.
+            last: Whether no earlier state is to be tried.
+        """
+        if head.parent and not last:
+            self._diary.trouble(told.dead(head), told.why(problem))
+            self.history.move(head.parent)
+            self._save_head()
+            return
+        self._live().flush()
+        self._diary.trouble(told.DEAD_LOST, told.why(problem))
+        self.history.set_aside()
+        self.files.begin(self.history)
 
     def commit(
         self, instance: Instance, *, cell: int, count: int, code: str, counted: bool = True

@@ -46,6 +46,11 @@ _UNREADABLE = (
     "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
     "as they were before that.\n"
 )
+_DEAD = (
+    "[wasm-kernel] No guest runs in the saved state after {after}. The variables are as they were "
+    "before that.\n"
+)
+DEAD_LOST = _LOST.format(why="no guest runs in the states that were saved")
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 _NARROWED = (
     "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "
@@ -113,6 +118,11 @@ def untaken(cell: int, label: str, problem: Exception) -> str:
 def unreadable(commit: Commit, problem: Exception) -> str:
     """A saved state can't be read."""
     return _UNREADABLE.format(after=_place(commit), why=problem) if commit.parent else lost(problem)
+
+
+def dead(commit: Commit) -> str:
+    """A saved state was left, as no guest runs in it."""
+    return _DEAD.format(after=_place(commit))
 
 
 def damaged(count: int) -> str:

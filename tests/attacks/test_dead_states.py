@@ -1,0 +1,108 @@
+"""F16, case 50: states in which no guest runs. The session opens, fresh or earlier, and says so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, get_session_sandbox
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory.commit import Commit, CommitFile
+from wasm_kernel.engine.memory.found import names_in
+from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.sandbox import life
+from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.sessions.arrival import import_session
+
+ID = "dead"
+SPINS = """
+import sys
+def hook(event, args):
+    while True: pass
+sys.addaudithook(hook)
+"""
+
+
+def history_of(root: Path, session_id: str = ID) -> Path:
+    return root / session_id / ".wasm_kernel" / "history"
+
+
+def opened(root: Path, session_id: str = ID) -> BaseSandbox:
+    return get_session_sandbox(session_id, workspace_root=root)
+
+
+@pytest.fixture
+def saved(warm: None, tmp_path: Path) -> Path:
+    with opened(tmp_path) as sandbox:
+        assert sandbox.execute("open('kept', 'w').write('file'); x = 1").success
+        assert sandbox.execute("x = 2").success
+    return tmp_path
+
+
+def zeros(commit: Commit) -> tuple[Commit, list[bytes]]:
+    return replace(commit, runs=(), zeros=((0, commit.size // PAGE),)), []
+
+
+def noise(commit: Commit) -> tuple[Commit, list[bytes]]:
+    pages = commit.size // PAGE
+    return replace(commit, runs=((0, pages),), zeros=()), [os.urandom(pages * PAGE)]
+
+
+def spoil(root: Path, kind: Callable[[Commit], tuple[Commit, list[bytes]]], *, head: bool) -> None:
+    """Put garbage with a right checksum in the place of the last state, or of all."""
+    with Folder.open(history_of(root)) as folder:
+        names = names_in(folder)
+        for name in names[-1:] if head else names:
+            with CommitFile(folder, name) as file:
+                commit = file.commit
+            commits.write(folder, name, *kind(commit))
+
+
+@pytest.mark.parametrize(("kind", "imported"), [(zeros, False), (zeros, True), (noise, False)])
+def test_a_session_whose_states_are_garbage_begins_fresh_and_says_so(
+    saved: Path, tmp_path: Path, kind: Callable[..., tuple[Commit, list[bytes]]], imported: bool
+) -> None:
+    spoil(saved, kind, head=False)
+    session_id, root = ID, saved
+    if imported:
+        export_session(ID, tmp_path / "session.tar.gz", saved)
+        root = tmp_path / "there"
+        session_id = import_session(tmp_path / "session.tar.gz", root).session_id
+    with opened(root, session_id) as sandbox:
+        result = sandbox.execute("print('x' in globals(), open('kept').read())")
+        assert (result.stdout, result.error) == ("False file\n", None)
+        assert "The variables are gone: no guest runs in the states" in result.stderr
+        assert sandbox.execute("y = 3").success
+    with opened(root, session_id) as sandbox:
+        assert sandbox.execute("print(y)").stdout == "3\n"
+    left = list(history_of(root, session_id).glob("unused-*.commit"))
+    assert left, "what may be wanted was deleted"
+
+
+@pytest.mark.parametrize("kind", [zeros, noise])
+def test_a_state_that_is_garbage_is_left_for_the_one_before(
+    saved: Path, kind: Callable[..., tuple[Commit, list[bytes]]]
+) -> None:
+    spoil(saved, kind, head=True)
+    with opened(saved) as sandbox:
+        result = sandbox.execute("print(x)")
+        assert (result.stdout, result.error) == ("1\n", None)
+        assert re.search(r"No guest runs in the saved state after In\[2\]", result.stderr)
+
+
+def test_a_state_that_never_answers_is_left_for_the_one_before(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(saved) as sandbox:
+        assert sandbox.execute(SPINS).success
+    monkeypatch.setattr(life, "_START_SECONDS", 2.0)
+    with opened(saved) as sandbox:
+        result = sandbox.execute("print(x)")
+        assert (result.stdout, result.error) == ("2\n", None)
+        assert "No guest runs in the saved state after In[3]" in result.stderr
