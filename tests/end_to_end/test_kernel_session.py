@@ -57,7 +57,7 @@ def test_a_kernels_session_has_metadata_that_each_cell_refreshes(
     assert times == sorted(set(times))
     assert metadata_in(workspace)["session_id"] == workspace.name
     kernel.run("1 / 0")
-    assert metadata_in(workspace)["updated_at"] == times[-1]
+    assert metadata_in(workspace)["updated_at"] > times[-1]
     kernel.restart()
     kernel.run("1 + 1")
     assert metadata_in(workspace)["created_at"] < times[-1]

@@ -102,7 +102,7 @@ def test_pruning_tells_first_and_deletes_when_asked(
     assert old.name in dry["text/html"]
     assert old.is_dir()
     said = kernel.run("p = %prune_sessions --older-than 0h --apply\nprint(p['deleted'], p)")
-    assert said["stdout"].startswith(f"['{old.name}'] 1 session deleted, 1 skipped")
+    assert said["stdout"].startswith(f"['{old.name}'] 1 session deleted, 0 skipped, 1 in use")
     assert not old.exists()
     assert own.is_dir()  # this kernel's own
     assert kernel.run("print(40 + 2)")["stdout"] == "42\n"
