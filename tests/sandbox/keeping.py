@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
@@ -20,6 +21,9 @@ class Keeping:
         self._closed = False
 
     def opened(self, sandbox: BaseSandbox) -> None:
+        pass
+
+    def heard_by(self, logger: SandboxLogger) -> None:
         pass
 
     def executed(self) -> None:

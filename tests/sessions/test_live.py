@@ -14,8 +14,10 @@ import pytest
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
+    Mount,
+    PolicyError,
     SandboxClosed,
-    SessionInUse,
+    SandboxLogger,
     create_session_sandbox,
     delete_session_workspace,
     get_session_sandbox,
@@ -120,15 +122,91 @@ def test_one_that_is_being_closed_is_waited_for(root: Path) -> None:
         closing.join()
 
 
-def test_another_policy_is_refused_while_it_is_open(root: Path) -> None:
-    policy = ExecutionPolicy(stdout_bytes=1000)
-    first = get(root, policy=policy)
+def test_a_later_policy_holds_from_the_next_cell_on(root: Path) -> None:
+    first = get(root, policy=ExecutionPolicy(stdout_bytes=1000))
+    first.execute("x = [1]; y = x; print('z' * 2000)")
+    later = ExecutionPolicy(stdout_bytes=5000, env={"LATER": "yes"}, open_files=16)
+    second = get(root, policy=later)
+    assert second is first
+    assert second.policy is later
+    told = first.execute("import os; x.append(2); print(y, os.environ['LATER'], 'z' * 2000)")
+    assert told.stdout.startswith("[1, 2] yes zzz")
+    assert len(told.stdout) > 2000
+    full = first.execute("files = [open('/app/' + str(n), 'w') for n in range(30)]")
+    assert full.error is not None
+    assert full.error.ename == "OSError"
     assert get(root) is first
-    assert get(root, policy=ExecutionPolicy(stdout_bytes=1000)) is first
-    with pytest.raises(SessionInUse, match="another policy"):
-        get(root, policy=ExecutionPolicy(stdout_bytes=2000))
+    assert first.policy is later
+    assert first.execute("p = %policy\nprint(p['open_files'])").stdout == "16\n"
+    first.execute("%undo")
+    assert first.execute("print(y)").stdout == "[1, 2]\n"
     first.close()
-    assert get(root, policy=ExecutionPolicy(stdout_bytes=2000)).policy.stdout_bytes == 2000
+    with get(root) as again:  # a new instance, for which nobody names a policy
+        assert again.policy == ExecutionPolicy()
+        assert again.execute("print(y)").stdout == "[1, 2]\n"
+    with get(root, policy=later) as again:
+        assert again.execute("print(os.environ['LATER'])").stdout == "yes\n"
+
+
+def test_a_later_policy_may_meter_mount_and_forbid(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, warm_metered: None
+) -> None:
+    sandbox = get(root)
+    sandbox.execute("x = 1")
+    cell = sandbox.submit("import time; time.sleep(0.3); print(x)")
+    shared = tmp_path_factory.mktemp("shared")
+    (shared / "file").write_text("shared")
+    policy = ExecutionPolicy(fuel_budget=500_000_000, mounts=(Mount(shared, "/shared"),))
+    get(root, policy=policy)
+    assert cell.result().stdout == "1\n"
+    assert sandbox.execute("print(x, open('/shared/file').read())").stdout == "1 shared\n"
+    spent = sandbox.execute("while True: pass")
+    assert spent.error is not None
+    assert spent.error.ename == "OutOfFuel"
+    get(root, policy=ExecutionPolicy())
+    gone = sandbox.execute("print(x); open('/shared/file')")
+    assert gone.stdout == "1\n"
+    assert gone.error is not None
+    assert gone.error.ename == "FileNotFoundError"
+
+
+def test_a_later_policy_that_the_variables_do_not_fit_is_told_and_can_be_changed(
+    root: Path,
+) -> None:
+    sandbox = get(root)
+    sandbox.execute("x = bytearray(b'x' * 700_000_000)")
+    get(root, policy=ExecutionPolicy(memory_bytes=600 * 1024 * 1024))
+    for _ in range(2):
+        with pytest.raises(PolicyError, match="memory_bytes"):
+            sandbox.execute("1")
+    get(root, policy=ExecutionPolicy())
+    assert sandbox.execute("print(len(x))").stdout == "700000000\n"
+
+
+def test_a_later_logger_hears_from_the_next_cell_on(root: Path) -> None:
+    heard: list[list[tuple[str, Any]]] = [[], []]
+
+    class Hearing:
+        def __init__(self, events: list[tuple[str, Any]]) -> None:
+            self.events = events
+
+        def info(self, event: str, **fields: Any) -> None:
+            self.events.append((event, fields.get("session_id")))
+
+        warning = info
+
+    first = get(root, logger=SandboxLogger(Hearing(heard[0])))
+    first.execute("1")
+    before = len(heard[0])
+    second = get(root, logger=SandboxLogger(Hearing(heard[1])))
+    assert second is first
+    second.execute("1")
+    assert len(heard[0]) == before
+    assert heard[1] == [
+        (event, ID) for event in ("session.retrieved", "execution.start", "execution.complete")
+    ]
+    get(root).execute("1")
+    assert len(heard[1]) == 5
 
 
 def test_deleting_closes_what_is_open_here(root: Path) -> None:

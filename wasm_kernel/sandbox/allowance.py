@@ -20,6 +20,11 @@ class Allowance:
         self.policy = policy
         self._left = policy.session_output_bytes
 
+    def adopt(self, policy: ExecutionPolicy) -> None:
+        """Other limits hold from the next cell on; what was shown so far counts."""
+        self._left += policy.session_output_bytes - self.policy.session_output_bytes
+        self.policy = policy
+
     @property
     def left(self) -> int:
         """Bytes that all cells to come may show together."""

@@ -43,13 +43,10 @@ def create_sandbox(
 
     Raises:
         ValueError: there is no guest for `runtime`.
-        TypeError: `policy` is none.
+        TypeError: `policy` is not a policy, or `logger` not a `SandboxLogger`.
         OSError: the workspace can't be made.
     """
-    if runtime is not RuntimeType.PYTHON:
-        raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
-    if policy is not None and not isinstance(policy, ExecutionPolicy):
-        raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
+    check(runtime, policy, logger)
     if driver is None:
         from wasm_kernel.sandbox.python import shared_driver
 
@@ -67,3 +64,20 @@ def create_sandbox(
     return BaseSandbox(
         driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
     )
+
+
+def check(
+    runtime: RuntimeType, policy: ExecutionPolicy | None, logger: SandboxLogger | None
+) -> None:
+    """See that a sandbox can be made with these, before anything is made for it.
+
+    Raises:
+        ValueError: there is no guest for `runtime`.
+        TypeError: `policy` is not a policy, or `logger` not a `SandboxLogger`.
+    """
+    if runtime is not RuntimeType.PYTHON:
+        raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
+    if policy is not None and not isinstance(policy, ExecutionPolicy):
+        raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
+    if logger is not None and not isinstance(logger, SandboxLogger):
+        raise TypeError(f"logger is a SandboxLogger, not {type(logger).__name__}")

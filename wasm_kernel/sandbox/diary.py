@@ -27,6 +27,7 @@ class Diary:
     """Of one sandbox; its thread owns it.
 
     Attributes:
+        logger: Hears the events.
         troubles: What the user has not been told yet.
     """
 
@@ -38,14 +39,14 @@ class Diary:
             runtime: The guest's language.
             quiet: Whether a session that goes on just as it was left is not worth a word.
         """
-        self._logger = logger
+        self.logger = logger
         self._runtime = runtime
         self._quiet = quiet
         self.troubles: list[str] = []
 
     def begin_cell(self, policy: ExecutionPolicy) -> None:
         """A cell begins."""
-        self._logger.log_execution_start(self._runtime, policy)
+        self.logger.log_execution_start(self._runtime, policy)
 
     def end_cell(self, turn: Turn, stopped: GuestStopped | None, result: SandboxResult) -> None:
         """A cell has ended."""
@@ -54,14 +55,14 @@ class Diary:
             if stopped.setting:
                 limits.add(stopped.setting)
             name = type(stopped).__name__
-            self._logger.log_event(events.EXECUTION_TRAP, runtime=self._runtime, trap=name)
+            self.logger.log_event(events.EXECUTION_TRAP, runtime=self._runtime, trap=name)
         for limit in sorted(limits):
-            self._logger.log_event(events.EXECUTION_LIMIT, runtime=self._runtime, limit=limit)
-        self._logger.log_execution_complete(self._runtime, result)
+            self.logger.log_event(events.EXECUTION_LIMIT, runtime=self._runtime, limit=limit)
+        self.logger.log_execution_complete(self._runtime, result)
 
     def go_on(self, head: Commit, *, forked: bool, crashed: bool) -> None:
         """The variables are those that an earlier process left."""
-        self._logger.log_event(events.MEMORY_RESUME, cell=head.cell, crashed=crashed)
+        self.logger.log_event(events.MEMORY_RESUME, cell=head.cell, crashed=crashed)
         if forked or crashed or not self._quiet:
             self.troubles.append(told.going_on(head, forked=forked, crashed=crashed))
 
@@ -73,7 +74,7 @@ class Diary:
             error: What the log is told, which has nothing of the cell's text in it.
         """
         self.troubles.append(words)
-        self._logger.log_event(events.MEMORY_TROUBLE, error=error)
+        self.logger.log_event(events.MEMORY_TROUBLE, error=error)
 
     def take_back(self) -> str:
         """The last trouble, which the user is told in another way."""
@@ -82,12 +83,12 @@ class Diary:
     def fall_back(self, head: Commit | None) -> None:
         """The guest is lost: memory goes back to where the head is."""
         if head is not None:
-            self._logger.log_event(events.MEMORY_ROLLBACK, to_cell=head.cell)
+            self.logger.log_event(events.MEMORY_ROLLBACK, to_cell=head.cell)
 
     def name(self, name: str, head: Commit | None) -> None:
         """A state has a name now."""
         cell = head.cell if head is not None else 0
-        self._logger.log_event(events.MEMORY_CHECKPOINT, name=name, cell=cell)
+        self.logger.log_event(events.MEMORY_CHECKPOINT, name=name, cell=cell)
 
     def travel(self, journey: Journey, head: Commit | None) -> None:
         """Memory stands elsewhere, at this head."""
@@ -95,7 +96,7 @@ class Diary:
             self.fall_back(head)
             return
         cell = head.cell if head is not None else 0
-        self._logger.log_event(_TRAVELLED[journey.how], to_cell=cell, cells=len(journey.cells))
+        self.logger.log_event(_TRAVELLED[journey.how], to_cell=cell, cells=len(journey.cells))
 
     def tell(self, hear: Callable[[str, str], None]) -> None:
         """Tell the user, once."""

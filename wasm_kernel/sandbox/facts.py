@@ -41,13 +41,12 @@ class Facts:
         return found
 
 
-def offered(errands: Errands, life: Life, policy: ExecutionPolicy, own: Mapping[str, Any]) -> Facts:
+def offered(errands: Errands, life: Life, own: Mapping[str, Any]) -> Facts:
     """Let cells ask, also from within functions: what they learn is their own sandbox's.
 
     Args:
         errands: Where they ask.
         life: The sandbox's guest.
-        policy: Its limits.
         own: Facts that stay.
 
     Returns:
@@ -55,11 +54,11 @@ def offered(errands: Errands, life: Life, policy: ExecutionPolicy, own: Mapping[
     """
     facts = Facts()
     facts.add(lambda: own)
-    facts.add(lambda: _memory(life, policy))
+    facts.add(lambda: _memory(life))
     answers: dict[str, Callable[[], Any]] = {
         "session_info": facts.all,
         "fuel": life.fuel.facts,
-        "policy": lambda: as_rows(policy),
+        "policy": lambda: as_rows(life.policy),
     }
     for name, answer in answers.items():
         errands.offer(name, _asked(answer), anywhere=True)
@@ -70,7 +69,8 @@ def _asked(answer: Callable[[], Any]) -> Errand:
     return lambda _order, _caller: answer()
 
 
-def _memory(life: Life, policy: ExecutionPolicy) -> dict[str, Any]:
+def _memory(life: Life) -> dict[str, Any]:
+    policy = life.policy
     history = life.timeline.history
     commits = list(history.commits.values())
     return {

@@ -22,6 +22,10 @@ class Fuel:
         self._last: int | None = None
         self.consumed: int | None = None
 
+    def adopt(self, budget: int | None) -> None:
+        """The turns to come have another budget."""
+        self._budget = budget
+
     def begin(self, instance: Instance, given: int | None) -> None:
         """A turn begins with so much, or without a limit."""
         self._instance, self._given, self._cut = instance, given, 0

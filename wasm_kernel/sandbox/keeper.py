@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.record import record
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ class Home:
 class Keeper(Protocol):
     """The session of a sandbox, as the sandbox sees it.
 
-    `executed`, `new_home` and `keeper_of` are called on the sandbox's own thread, the rest on any.
+    `heard_by`, `executed`, `new_home` and `keeper_of` are called on the sandbox's own thread, the
+    rest on any.
     """
 
     def opened(self, sandbox: BaseSandbox) -> None:
         """This sandbox lives in the session from now on."""
+
+    def heard_by(self, logger: SandboxLogger) -> None:
+        """Another logger hears of the session from now on."""
 
     def executed(self) -> None:
         """A cell has ended, in whatever way. Never raises: a cell does not fail over it."""

@@ -42,7 +42,12 @@ _START_SECONDS = 30.0
 
 
 class Life:
-    """The living instance of one sandbox, and what outlives it."""
+    """The living instance of one sandbox, and what outlives it.
+
+    Attributes:
+        policy: The limits that it lives under.
+        begun: Whether `begin` has opened the history.
+    """
 
     def __init__(
         self,
@@ -65,7 +70,7 @@ class Life:
         self.wishes = Wishes(self.timeline)
         self.comms, self.inbox = Comms(), Inbox()
         self.host = Host(
-            flush=self._streams.flush,
+            flush=self._flush,
             lower=self._lower,
             waiting=self._waiting,
             taken=self.clock.take_interrupt,
@@ -80,10 +85,12 @@ class Life:
         )
         self._driver = driver
         self._workspace = workspace
-        self._policy = policy
+        self.policy = policy
         self._diary = diary
         self._instance: Instance | None = None
         self._turn: Turn | None = None
+        self._untold = bool(policy.env)  # whether a guest that stands at a state must hear of it
+        self.begun = False
         self.next_count = 1
 
     def begin(self, progress: Callable[[str], None]) -> None:
@@ -92,13 +99,37 @@ class Life:
         Raises:
             WasmKernelError: it can't be.
         """
-        self._driver.prepare(self._policy.metered, progress)
+        self._driver.prepare(self.policy.metered, progress)
         self.timeline.open()
+        self.begun = True
         self._revive()
 
     def ensure(self) -> None:
         """Have a guest, also where an earlier try to get a new one failed."""
         if self._instance is None:
+            self._revive()
+
+    def adopt(self, policy: ExecutionPolicy) -> None:
+        """Live under another policy from now on, with the variables that are there.
+
+        Nothing is done if the variables can't be kept just now: the user is told, and the next call
+        tries again.
+
+        Raises:
+            WasmKernelError: no guest can, such as one that needs more memory. The next call of
+                `ensure` tries again.
+        """
+        if self._instance is not None and not self.timeline.catch_up(self._instance):
+            return
+        self._drop()
+        self.policy = policy
+        self._streams = Streams.keeping(self._workspace, policy.text_file_bytes)
+        self.fuel.adopt(policy.fuel_budget)
+        self.host.allowance.adopt(policy)
+        self.timeline.adopt(policy)
+        self._untold = True
+        if self.begun:
+            self._driver.prepare(policy.metered, lambda text: None)
             self._revive()
 
     def end(self) -> None:
@@ -130,7 +161,7 @@ class Life:
         Returns:
             The turn, and how it was stopped, or None where it came back.
         """
-        turn = Turn(request, listener, self._policy, self.host)
+        turn = Turn(request, listener, self.policy, self.host)
         self.changes.clear()
         self._tell(turn)
         stopped: GuestStopped | None = None
@@ -214,7 +245,7 @@ class Life:
             self.next_count = count + 1
 
     def _run(self, turn: Turn, seconds: float | None) -> None:
-        instance, policy = self._living(), self._policy
+        instance, policy = self._living(), self.policy
         if seconds is not None:
             self.clock.arm(instance.words, seconds, policy.grace_seconds, soft=True)
             self._drive(instance, turn, policy.fuel_budget if turn.talks else None)
@@ -274,7 +305,8 @@ class Life:
         self.comms.doubtful = True
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
-        if estranged or head.count != self.next_count or self.timeline.untried:
+        knows = head.count == self.next_count and not self._untold
+        if estranged or not knows or self.timeline.untried:
             self._tell_start(self._living(), fresh=False, reseed=estranged)
         self.timeline.untried = False
         if estranged:
@@ -282,7 +314,7 @@ class Life:
 
     def _stand(self) -> None:
         while True:
-            self._instance = self._driver.instance(self._around(), metered=self._policy.metered)
+            self._instance = self._driver.instance(self._around(), metered=self.policy.metered)
             try:
                 self.timeline.stand(self._instance)
             except Unreadable as problem:
@@ -297,13 +329,17 @@ class Life:
     def _tell_start(self, instance: Instance, *, fresh: bool = True, reseed: bool = False) -> None:
         if fresh or reseed:
             instance.throw_dice()
-        start = start_request(self._policy, self.next_count, fresh=fresh, reseed=reseed)
-        turn = Turn(start, Silence(), self._policy, self.host)
-        self.clock.arm(DEAF, _START_SECONDS, self._policy.grace_seconds)
+        env = self.policy.env if fresh or self._untold else {}
+        start = start_request(
+            env, self.policy.memory_bytes, self.next_count, fresh=fresh, reseed=reseed
+        )
+        turn = Turn(start, Silence(), self.policy, self.host)
+        self.clock.arm(DEAF, _START_SECONDS, self.policy.grace_seconds)
         self._drive(instance, turn, None)
+        self._untold = False
 
     def _around(self) -> Surroundings:
-        policy = self._policy
+        policy = self.policy
         return Surroundings(
             handler=self._answer,
             clock=self.clock,
@@ -323,6 +359,9 @@ class Life:
         if self._turn is None:
             return frames.write({"refused": "no turn is running"})
         return self._turn.answer(data)
+
+    def _flush(self) -> None:
+        self._streams.flush()
 
     def _lower(self, limit: frames.Limit) -> None:
         if limit.seconds is not None:

@@ -68,6 +68,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         self.policy = policy
         self.session_id = session_id
         self._logger = logger
+        self._heard_by: SandboxLogger | None = None
         self._driver = driver
         self._keeper = keeper
         self.errands = Errands()
@@ -82,7 +83,7 @@ class BaseSandbox(Travelling, Forking, Talking):
             inherited=inherited,
         )
         own = {"session_id": session_id, "runtime": driver.name}
-        self.facts = facts.offered(self.errands, self._life, policy, own)
+        self.facts = facts.offered(self.errands, self._life, own)
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
@@ -114,7 +115,7 @@ class BaseSandbox(Travelling, Forking, Talking):
             )
             if self._started is None or failed:
                 tell = progress or (lambda text: None)
-                self._started = self._thread.submit(lambda: self._life.begin(tell))
+                self._started = self._thread.submit(lambda: self._begin(tell))
             return self._started
 
     def submit(
@@ -188,6 +189,32 @@ class BaseSandbox(Travelling, Forking, Talking):
             except KeyboardInterrupt:
                 if not self.interrupt():
                     raise
+
+    def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
+        """Take other limits and another logger, which hold from the next cell on.
+
+        The variables stay. None leaves what is there.
+        """
+        if policy is not None:
+            self.policy = policy
+        if logger is not None:
+            self._heard_by = logger
+
+    def _begin(self, tell: Progress) -> None:
+        self._take_up()
+        self._life.begin(tell)
+
+    def _take_up(self) -> None:
+        """What `adopt` was given holds from here on; on the guest's thread."""
+        logger, self._heard_by = self._heard_by, None
+        if logger is not None:
+            name = self.session_id
+            self._logger = logger if name is None else logger.bind(session_id=name)
+            self._diary.logger = self._logger
+            if self._keeper is not None:
+                self._keeper.heard_by(logger)
+        if self._life.policy != self.policy:
+            self._life.adopt(self.policy)
 
     def _later(self, job: Callable[[], T]) -> Future[T]:
         started = self.start()
@@ -334,12 +361,13 @@ class BaseSandbox(Travelling, Forking, Talking):
     ) -> SandboxResult:
         try:
             started.result()
+            self._take_up()
             self._life.ensure()
             self._settle(listener)
         except BaseException:
             self._life.clock.expect(-1)
             raise
-        self._diary.begin_cell(self.policy)
+        self._diary.begin_cell(self._life.policy)
         begun = time.monotonic()
         turn, stopped = self._life.run(request, listener)
         duration = time.monotonic() - begun

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.sandbox.creation import create_sandbox
+from wasm_kernel.sandbox.creation import check, create_sandbox
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.history.copying import discard
 from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -52,6 +51,7 @@ def create_session_sandbox(
         WorkspaceError: the session's folder can't be made.
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
+    check(runtime, policy, logger)
     session = Session(Path(workspace_root), ids.new(), logger, new=True)
     try:
         return session.id, _sandbox_in(session, runtime, policy, logger)
@@ -69,9 +69,9 @@ def get_session_sandbox(
 ) -> BaseSandbox:
     """The sandbox of a session, with the files and the variables that the session has.
 
-    Where the session is open in this process, that is the very sandbox that is open; `logger` then
-    hears of this call, and the sandbox goes on to tell the one it was opened with. A session that
-    does not exist begins, empty.
+    If the session is open in this process, that is the very sandbox that is open. `policy` and
+    `logger` then hold for it from the next cell on, for everybody who has it; its variables stay. A
+    session that does not exist begins, empty.
 
     `close()` ends the sandbox for everybody who was handed it, a `with` block only where nobody
     else has it still; what nobody closed is closed when the process ends. Nothing is lost in any
@@ -82,26 +82,29 @@ def get_session_sandbox(
         runtime: The guest's language.
         policy: The limits; by default those of the open sandbox, or such as fit a notebook.
         workspace_root: The folder that holds the sessions' folders.
-        logger: Hears events, each with the session's id; silent by default.
+        logger: Hears events, each with the session's id; by default that of the open sandbox, or
+            nobody.
 
     Raises:
         SessionIdError: `session_id` is none; it is a `ValueError`, too.
-        SessionInUse: the session is open in this process under another policy.
+        ValueError, TypeError: as `create_sandbox`; nothing was opened or made.
+        SessionInUse: another process is deleting the session.
         WorkspaceError: the session's folder can't be made or opened.
     """
-    root = Path(workspace_root)
+    root, name = Path(workspace_root), ids.checked(session_id)
+    check(runtime, policy, logger)
 
     def make() -> BaseSandbox:
         return _sandbox_in(Session(root, session_id, logger), runtime, policy, logger)
 
     def found(sandbox: BaseSandbox) -> None:
-        _check_policy(sandbox, policy)
+        sandbox.adopt(policy, logger)
         told = logger or SandboxLogger()
         told.log_event(
             events.SESSION_RETRIEVED, session_id=session_id, workspace_path=sandbox.workspace
         )
 
-    return LIVE.get(root.resolve() / ids.checked(session_id), make, found)
+    return LIVE.get(root.resolve() / name, make, found)
 
 
 def _sandbox_in(
@@ -124,15 +127,6 @@ def _sandbox_in(
     except BaseException:
         session.closed()
         raise
-
-
-def _check_policy(found: BaseSandbox, policy: ExecutionPolicy | None) -> None:
-    if policy is not None and policy != found.policy:
-        raise SessionInUse(
-            "This session is open in this process under another policy. Nothing was changed. "
-            "Leave the policy out to share the open sandbox, or close that one first: variables "
-            "and files are kept."
-        )
 
 
 def delete_session_workspace(

@@ -117,6 +117,10 @@ class Session:
             self._parent = None
         sandbox.facts.add(self._times)
 
+    def heard_by(self, logger: SandboxLogger) -> None:
+        """Another logger hears of the session from now on."""
+        self.logger = logger
+
     def executed(self) -> None:
         """A cell has ended, in whatever way: the metadata says so, if the session has any."""
         try:

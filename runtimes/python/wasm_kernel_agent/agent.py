@@ -95,8 +95,8 @@ class Agent:
         if self.shell is not None and isinstance(count, int):
             self.shell.count_from(count)
             self.shell.memory_bytes = request.get("memory_bytes", 0)
+        os.environ.update(request.get("env") or {})
         if request.get("fresh", True):
-            os.environ.update(request.get("env") or {})
             seeds.refresh()
             if self._in_guest:
                 self._go_home()

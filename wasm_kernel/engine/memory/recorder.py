@@ -57,6 +57,11 @@ class Recorder:
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
 
+    def limit(self, *, keep: int, cap: int) -> None:
+        """Keep so many cells, and so many bytes of them, from now on."""
+        self._keep = self._narrowed_to = keep
+        self._cap = cap
+
     def watch(self, instance: Instance) -> None:
         """From now on commits are of this instance, and relative to its memory as it is now."""
         self.unwatch()

@@ -41,7 +41,7 @@ class Store:
 
     def __init__(self, folder: Path, copy_bytes: int) -> None:
         self._folder = folder
-        self._copy_bytes = copy_bytes
+        self.copy_bytes = copy_bytes
         self._content = Content()
         self._last = 0
         self.shared: dict[Key, int] = {}
@@ -131,14 +131,14 @@ class Store:
             os.close(target)
 
     def _fill(self, target: int, source: int, size: int) -> int | None:
-        if size <= min(_SMALL, self._copy_bytes):
+        if size <= min(_SMALL, self.copy_bytes):
             data = os.pread(source, size, 0)
             if os.write(target, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return zlib.crc32(data)
         if self._content.clone(source, target):
             return None
-        if size > self._copy_bytes:
+        if size > self.copy_bytes:
             raise TooLarge
         self._content.copy(source, target, size)
         return _sum(target, size)
@@ -158,7 +158,7 @@ class Store:
         same = stat.S_ISREG(found.st_mode) and found.st_size == was.size
         if not same or found.st_mtime_ns != was.mtime:
             raise Changed
-        known = was.checksum is not None and was.size <= self._copy_bytes
+        known = was.checksum is not None and was.size <= self.copy_bytes
         if known and checksum_of(self.path(was.kept), was.size) != was.checksum:
             raise Changed
 

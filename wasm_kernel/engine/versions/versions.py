@@ -67,6 +67,11 @@ class Versions:
         """Whether anything is kept at all."""
         return self._most_bytes > 0
 
+    def limit(self, *, most_bytes: int, copy_bytes: int) -> None:
+        """Keep so much from now on; call `clear` if nothing was kept before, or will be."""
+        self._most_bytes = most_bytes
+        self.store.copy_bytes = copy_bytes
+
     def clear(self, last: int = 0) -> None:
         """Begin anew: all files are as they were at commit `last`."""
         self.record.begin(last)

@@ -38,6 +38,13 @@ class EarlierFiles:
         self._told: set[str] = set()
         self._troubled = False
 
+    def adopt(self, policy: ExecutionPolicy, history: History | None) -> None:
+        """Keep as much as another policy says; the history is None before it begins."""
+        own, before = self._own, self._own.keeps
+        own.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
+        if history is not None and self.versions is own and own.keeps is not before:
+            own.clear(history.last)
+
     def begin(self, history: History) -> None:
         """Keep what changes from now on, for a history that this process alone has.
 

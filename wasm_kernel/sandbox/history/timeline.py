@@ -102,6 +102,13 @@ class Timeline:
             history.clear()
         return history
 
+    def adopt(self, policy: ExecutionPolicy) -> None:
+        """Keep as much as another policy says, from now on."""
+        self._policy, recorder = policy, self._recorder
+        if recorder is not None:
+            recorder.limit(keep=policy.history_cells, cap=policy.history_bytes)
+        self.files.adopt(policy, None if recorder is None else recorder.history)
+
     def forsake(self) -> None:
         """Who opens the session next begins without these variables. Any thread."""
         self._claim.forsake()
@@ -233,6 +240,10 @@ class Timeline:
         if head is None:
             return False
         return self._commit(instance, head.cell, head.count, f"{head.label}{_RESEEDED}", 0)
+
+    def catch_up(self, instance: Instance) -> bool:
+        """Have the head be what memory is now; False if there is no room for it."""
+        return not self._live().behind or self.commit_between(instance)
 
     def settle(self, instance: Instance, copies: int | None) -> None:
         """Have the head be what memory is now, and wait for it to be on disk, where it can be
