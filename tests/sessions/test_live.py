@@ -174,7 +174,7 @@ def test_a_later_policy_that_the_variables_do_not_fit_is_told_and_can_be_changed
     root: Path,
 ) -> None:
     sandbox = get(root)
-    sandbox.execute("x = bytearray(b'x' * 700_000_000)")
+    sandbox.execute("x = bytearray(700_000_000)")
     get(root, policy=ExecutionPolicy(memory_bytes=600 * 1024 * 1024))
     for _ in range(2):
         with pytest.raises(PolicyError, match="memory_bytes"):
