@@ -12,9 +12,9 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import MEMORY_MIN, MIB, POLICY_FIELDS, ExecutionPolicy, Mount, RuntimeType
 
 WRONG: dict[str, list[Any]] = {
-    "fuel_budget": [0, -1, 2**63, 1.5, True, "9"],
+    "fuel_budget": [-1, False, 2**63, 1.5, True, "9"],
     "memory_bytes": [0, -1, MEMORY_MIN - 1, 4096 * MIB + 1, 1e9, None, False],
-    "cell_timeout": [0, -1, float("inf"), float("nan"), "9", True],
+    "cell_timeout": [-1, False, float("inf"), float("nan"), "9", True],
     "grace_seconds": [0, -0.1, float("nan"), float("inf"), None, "2"],
     "query_seconds": [0, -0.1, float("nan"), None],
     "stdout_bytes": [-1, 1.0, None, True],
@@ -69,6 +69,14 @@ def test_the_defaults_are_sound() -> None:
     assert policy.cell_timeout is not None
     assert policy.mounts == ()
     assert dict(policy.env) == {}
+
+
+@pytest.mark.parametrize("field", ["cell_timeout", "fuel_budget"])
+@pytest.mark.parametrize("nothing", [0, 0.0, None])
+def test_none_and_0_mean_no_limit(field: str, nothing: float | None) -> None:
+    """As a trait, in TOML and here: one meaning everywhere."""
+    assert getattr(made(field, nothing), field) is None
+    assert made(field, nothing) == made(field, None)
 
 
 def test_a_policy_is_metered_where_it_has_a_budget() -> None:

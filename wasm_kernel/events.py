@@ -6,6 +6,7 @@ application either hands over a logger or configures structlog itself.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from enum import Enum
@@ -66,27 +67,39 @@ WARNINGS = frozenset(
 class EventLogger(Protocol):
     """The part of a structlog logger that is used here."""
 
-    def info(self, event: str, **fields: Any) -> Any:
+    def info(self, event: str, /, *args: Any, **fields: Any) -> Any:
         """An ordinary event."""
 
-    def warning(self, event: str, **fields: Any) -> Any:
+    def warning(self, event: str, /, *args: Any, **fields: Any) -> Any:
         """An event that somebody should look at."""
 
 
 class SandboxLogger:
-    """Sends events to a structlog logger; immutable, so every thread may use it.
+    """Sends events to a logger; immutable, so every thread may use it.
 
     Without a logger of its own it speaks through structlog once the application has configured
-    that, and is silent before.
+    that, and is silent before. A logger that raises loses the event and stops nothing; the logger
+    `wasm_kernel` of the `logging` module hears of it.
 
     Args:
-        logger: A structlog logger, or anything with its `info` and `warning`.
+        logger: A structlog logger, anything with its `info` and `warning`, or a logger of the
+            `logging` module, whose records get the attributes `event` and `fields`.
         fields: Fields that every event carries, such as `session_id`.
+
+    Raises:
+        TypeError: `logger` is none of these.
     """
 
     def __init__(
         self, logger: EventLogger | None = None, fields: Mapping[str, Any] | None = None
     ) -> None:
+        if logger is not None and not (
+            callable(getattr(logger, "info", None)) and callable(getattr(logger, "warning", None))
+        ):
+            raise TypeError(
+                "a SandboxLogger takes a structlog logger, or one of the logging module, not "
+                f"{type(logger).__name__}"
+            )
         self._logger = logger
         self.fields: Mapping[str, Any] = MappingProxyType(dict(fields or {}))
 
@@ -99,12 +112,14 @@ class SandboxLogger:
 
         Paths and enum members become plain values; a field that is None is left out.
         """
-        logger = self._logger or _configured_logger()
-        if logger is None:
-            return
-        send = logger.warning if event in WARNINGS else logger.info
         merged = {**self.fields, **fields}
-        send(event, **{name: _plain(value) for name, value in merged.items() if value is not None})
+        plain = {name: _plain(value) for name, value in merged.items() if value is not None}
+        try:
+            logger = self._logger or _configured_logger()
+            if logger is not None:
+                _send(logger, event, plain)
+        except Exception as problem:  # the application's own code
+            _lost(event, problem)
 
     def log_execution_start(
         self, runtime: str, policy: ExecutionPolicy, session_id: str | None = None
@@ -133,6 +148,34 @@ class SandboxLogger:
             memory_used_bytes=result.memory_used_bytes,
             duration=result.duration,
             **_session(session_id),
+        )
+
+
+def heard_by(logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
+    """Returns the logger of a call: silent without one, and wrapped where it is not ours.
+
+    Raises:
+        TypeError: it is no logger.
+    """
+    return logger if isinstance(logger, SandboxLogger) else SandboxLogger(logger)
+
+
+def _send(logger: EventLogger, event: str, fields: dict[str, Any]) -> None:
+    send = logger.warning if event in WARNINGS else logger.info
+    logging = sys.modules.get("logging")  # who has one of its loggers has imported it
+    if logging is not None and isinstance(logger, logging.Logger | logging.LoggerAdapter):
+        text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
+        send("%s", text, extra={"event": event, "fields": fields})
+    else:
+        send(event, **fields)
+
+
+def _lost(event: str, problem: Exception) -> None:
+    import logging
+
+    with contextlib.suppress(Exception):
+        logging.getLogger("wasm_kernel").warning(
+            "the logger failed with %s; its event %s is lost", type(problem).__name__, event
         )
 
 

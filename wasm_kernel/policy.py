@@ -23,6 +23,19 @@ class RuntimeType(str, Enum):
 
     PYTHON = "python"
 
+    @classmethod
+    def checked(cls, runtime: RuntimeType | str) -> RuntimeType:
+        """Returns the language of a name.
+
+        Raises:
+            ValueError: no sandbox runs it; the text names those that can be had.
+        """
+        try:
+            return cls(runtime)
+        except ValueError:
+            known = ", ".join(repr(each.value) for each in cls)
+            raise ValueError(f"this sandbox can't run {runtime!r}; it runs {known}") from None
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -72,11 +85,12 @@ class ExecutionPolicy:
     """The limits of one sandbox; each holds for every single cell unless it says otherwise.
 
     Attributes:
-        fuel_budget: Fuel a cell may burn (roughly one unit a wasm instruction), or None to run
-            unmetered code, which is a third faster or more and relies on `cell_timeout` alone.
+        fuel_budget: Fuel a cell may burn (roughly one unit a wasm instruction). None or 0 for no
+            limit: code is not metered then, a third faster or more, and relies on `cell_timeout`
+            alone.
         memory_bytes: The most the guest's memory may grow to, in bytes, for the whole session.
-        cell_timeout: Wall-clock seconds a cell may take; None (as a trait: 0) for no limit. Time
-            spent waiting for the user's `input()` does not count.
+        cell_timeout: Wall-clock seconds a cell may take; None or 0 for no limit. Time spent
+            waiting for the user's `input()` does not count.
         grace_seconds: Seconds an interrupted cell has to notice it before it is stopped. One that
             catches the interrupt and goes on is stopped by the next one.
         query_seconds: Seconds that a completion or an inspection may take.
@@ -139,6 +153,9 @@ class ExecutionPolicy:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in OPTIONAL_FIELDS:
+            if getattr(self, name) == 0 and not isinstance(getattr(self, name), bool):
+                object.__setattr__(self, name, None)
         for name in sorted(_COUNTED):
             self._whole(name, 0, None)
         self._whole("memory_bytes", MEMORY_MIN, WASM_MEMORY_MAX)
@@ -162,10 +179,9 @@ class ExecutionPolicy:
     def from_toml(cls, path: Path | str) -> ExecutionPolicy:
         """The policy in a TOML file.
 
-        Each field is a key of its name; what is left out has its default. As TOML has no "none", 0
-        lifts a limit that may be None. `env` is a table; `mounts` is a list of texts
-        (`"HOST:GUEST:rw"`) or of tables with `host`, `guest` and `writable`, and a relative host is
-        seen from the file's own folder.
+        Each field is a key of its name; what is left out has its default. `env` is a table;
+        `mounts` is a list of texts (`"HOST:GUEST:rw"`) or of tables with `host`, `guest` and
+        `writable`, and a relative host is seen from the file's own folder.
 
         Raises:
             PolicyError: the file can't be read, a key is unknown, or a value breaks its rule; the

@@ -1,8 +1,7 @@
 """A policy as people write it down: in a TOML file, in traits, on a command line.
 
-Each field of `ExecutionPolicy` is a key of its name. What these forms can't say is said so: 0 lifts
-a limit that may be none, and a mount is the text `HOST:GUEST[:rw]`, or in TOML a table of `host`,
-`guest` and `writable`.
+Each field of `ExecutionPolicy` is a key of its name. These forms have no None: 0 says the same. A
+mount is the text `HOST:GUEST[:rw]`, or in TOML a table of `host`, `guest` and `writable`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.policy import OPTIONAL_FIELDS, POLICY_FIELDS, ExecutionPolicy, Mount
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
 
 _MOUNT = {"host": str, "guest": str, "writable": bool}
 
@@ -31,9 +30,6 @@ def policy_of(values: Mapping[str, Any], folder: Path | None = None) -> Executio
         if name not in POLICY_FIELDS:
             raise PolicyError(name, f"is no limit{_meant(name, POLICY_FIELDS)}")
     made = dict(values)
-    for name in OPTIONAL_FIELDS & made.keys():
-        if made[name] == 0 and not isinstance(made[name], bool):
-            made[name] = None
     if "mounts" in made:
         made["mounts"] = _mounts(made["mounts"], folder or Path())
     return ExecutionPolicy(**made)

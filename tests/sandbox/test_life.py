@@ -206,8 +206,8 @@ def test_two_sandboxes_run_at_once(warm: None, tmp_path: Path) -> None:
 
 
 def test_another_runtime_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="PYTHON"):
-        create_sandbox(runtime="ruby", workspace=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="it runs 'python'"):
+        create_sandbox(runtime="ruby", workspace=tmp_path)
     assert RuntimeType.PYTHON.value == "python"
 
 

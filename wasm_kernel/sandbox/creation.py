@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.history.claim import Resume
@@ -15,7 +15,7 @@ from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 
 def create_sandbox(
-    runtime: RuntimeType = RuntimeType.PYTHON,
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
     workspace: Path | str = "workspace",
     policy: ExecutionPolicy | None = None,
     logger: SandboxLogger | None = None,
@@ -29,7 +29,7 @@ def create_sandbox(
     """A sandbox on a workspace folder, which is made if it is not there.
 
     Args:
-        runtime: The guest's language.
+        runtime: The guest's language, such as `"python"`.
         workspace: The host folder that the guest sees as `/app`.
         policy: The limits; the defaults fit a notebook.
         logger: Hears events; silent by default.
@@ -43,10 +43,10 @@ def create_sandbox(
 
     Raises:
         ValueError: there is no guest for `runtime`.
-        TypeError: `policy` is not a policy, or `logger` not a `SandboxLogger`.
+        TypeError: `policy` is not a policy, or `logger` not a logger.
         OSError: the workspace can't be made.
     """
-    check(runtime, policy, logger)
+    bound = check(runtime, policy, logger)
     if driver is None:
         from wasm_kernel.sandbox.python import shared_driver
 
@@ -56,7 +56,6 @@ def create_sandbox(
     for private in (SCRATCH, SITE):
         with contextlib.suppress(FileExistsError):
             (folder / private).mkdir(parents=True, mode=0o700)
-    bound = logger or SandboxLogger()
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
@@ -67,17 +66,17 @@ def create_sandbox(
 
 
 def check(
-    runtime: RuntimeType, policy: ExecutionPolicy | None, logger: SandboxLogger | None
-) -> None:
+    runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
+) -> SandboxLogger:
     """See that a sandbox can be made with these, before anything is made for it.
 
+    Returns:
+        Who hears of the sandbox's events.
+
     Raises:
-        ValueError: there is no guest for `runtime`.
-        TypeError: `policy` is not a policy, or `logger` not a `SandboxLogger`.
+        ValueError, TypeError: as `create_sandbox`.
     """
-    if runtime is not RuntimeType.PYTHON:
-        raise ValueError(f"this sandbox can't run {runtime!r}; it runs RuntimeType.PYTHON")
+    RuntimeType.checked(runtime)
     if policy is not None and not isinstance(policy, ExecutionPolicy):
         raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
-    if logger is not None and not isinstance(logger, SandboxLogger):
-        raise TypeError(f"logger is a SandboxLogger, not {type(logger).__name__}")
+    return heard_by(logger)

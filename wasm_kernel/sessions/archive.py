@@ -23,7 +23,7 @@ from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.found import name_of, names_in, usable
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import HistoryError, SessionInUse
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.history.claim import is_forsaken
 from wasm_kernel.sandbox.private import HISTORY, PACKAGES, PRIVATE, SCRATCH
 from wasm_kernel.sessions import manifest
@@ -99,6 +99,7 @@ def export_session(
         OSError: the archive can't be written; nothing of it is left.
     """
     workspace, path = folder_of(session_id, workspace_root), Path(target).absolute()
+    told = heard_by(logger)
     if path.resolve().is_relative_to(workspace):
         raise ArchiveError("The archive can't lie in the session that it is made of.")
     with ExitStack() as held:
@@ -123,7 +124,7 @@ def export_session(
                     path.unlink()
                 raise
     states = len(memory.states) if memory else 0
-    (logger or SandboxLogger()).log_event(
+    told.log_event(
         events.SESSION_EXPORTED, session_id=session_id, files=packed.files, states=states
     )
     return Exported(session_id, packed.files, states, packed.left_out, note)

@@ -21,7 +21,7 @@ from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.private import SCRATCH
 from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
@@ -99,7 +99,7 @@ def import_session(
         SessionIdError: `session_id` is none (a `ValueError`).
         OSError: the archive can't be read, or the session not be written. Nothing of it is left.
     """
-    wanted = None if session_id is None else ids.checked(session_id)
+    wanted, told = None if session_id is None else ids.checked(session_id), heard_by(logger)
     folder = Path(workspace_root)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (
@@ -116,7 +116,7 @@ def import_session(
         arrival.finish(name)
         _settle(root, aside, name)
     result = replace(arrival.result, session_id=name)
-    (logger or SandboxLogger()).log_event(
+    told.log_event(
         events.SESSION_IMPORTED, session_id=name, files=result.files, states=result.states
     )
     return result

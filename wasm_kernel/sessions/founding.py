@@ -15,7 +15,7 @@ from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.content import Stopped
 from wasm_kernel.errors import ForkError
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.history.plan import Plan, carry_out
 from wasm_kernel.sessions import ids
@@ -57,7 +57,7 @@ class Founder:
     def __init__(self, root: Path, parent: str, logger: SandboxLogger | None = None) -> None:
         self._root = root.resolve()
         self._parent = ids.checked(parent)
-        self._logger = logger or SandboxLogger()
+        self._logger = heard_by(logger)
 
     def fork(
         self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.creation import check, create_sandbox
 from wasm_kernel.sandbox.history.claim import Resume
@@ -30,7 +30,7 @@ _DELETED = (
 
 
 def create_session_sandbox(
-    runtime: RuntimeType = RuntimeType.PYTHON,
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
     policy: ExecutionPolicy | None = None,
     workspace_root: Path | str = WORKSPACE_ROOT,
     logger: SandboxLogger | None = None,
@@ -38,7 +38,7 @@ def create_session_sandbox(
     """A new session, and its sandbox.
 
     Args:
-        runtime: The guest's language.
+        runtime: The guest's language, such as `"python"`.
         policy: The limits; the defaults fit a notebook.
         workspace_root: The folder that holds the sessions' folders, made if it is not there.
         logger: Hears events, each with the session's id; silent by default.
@@ -51,7 +51,7 @@ def create_session_sandbox(
         WorkspaceError: the session's folder can't be made.
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
-    check(runtime, policy, logger)
+    logger = check(runtime, policy, logger)
     session = Session(Path(workspace_root), ids.new(), logger, new=True)
     try:
         return session.id, _sandbox_in(session, runtime, policy, logger)
@@ -62,7 +62,7 @@ def create_session_sandbox(
 
 def get_session_sandbox(
     session_id: str,
-    runtime: RuntimeType = RuntimeType.PYTHON,
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
     policy: ExecutionPolicy | None = None,
     workspace_root: Path | str = WORKSPACE_ROOT,
     logger: SandboxLogger | None = None,
@@ -79,7 +79,7 @@ def get_session_sandbox(
 
     Args:
         session_id: Letters, digits and hyphens.
-        runtime: The guest's language.
+        runtime: The guest's language, such as `"python"`.
         policy: The limits; by default those of the open sandbox, or such as fit a notebook.
         workspace_root: The folder that holds the sessions' folders.
         logger: Hears events, each with the session's id; by default that of the open sandbox, or
@@ -92,14 +92,13 @@ def get_session_sandbox(
         WorkspaceError: the session's folder can't be made or opened.
     """
     root, name = Path(workspace_root), ids.checked(session_id)
-    check(runtime, policy, logger)
+    told = check(runtime, policy, logger)
 
     def make() -> BaseSandbox:
-        return _sandbox_in(Session(root, session_id, logger), runtime, policy, logger)
+        return _sandbox_in(Session(root, session_id, told), runtime, policy, told)
 
     def found(sandbox: BaseSandbox) -> None:
-        sandbox.adopt(policy, logger)
-        told = logger or SandboxLogger()
+        sandbox.adopt(policy, None if logger is None else told)
         told.log_event(
             events.SESSION_RETRIEVED, session_id=session_id, workspace_path=sandbox.workspace
         )
@@ -109,7 +108,7 @@ def get_session_sandbox(
 
 def _sandbox_in(
     session: Session,
-    runtime: RuntimeType,
+    runtime: RuntimeType | str,
     policy: ExecutionPolicy | None,
     logger: SandboxLogger | None,
 ) -> BaseSandbox:
@@ -150,7 +149,7 @@ def delete_session_workspace(
         WorkspaceError: something that is no session's folder has its name, or something in the
             folder can't be deleted.
     """
-    name = ids.checked(session_id)
+    name, told = ids.checked(session_id), heard_by(logger)
     folder = Path(workspace_root)
     LIVE.close(folder.resolve() / name, _DELETED)
     try:
@@ -164,4 +163,4 @@ def delete_session_workspace(
             f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). What was "
             "deleted before is gone. Look at the permissions of its folder, and try again."
         ) from problem
-    (logger or SandboxLogger()).log_event(events.SESSION_DELETED, session_id=name)
+    told.log_event(events.SESSION_DELETED, session_id=name)

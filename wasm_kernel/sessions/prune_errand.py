@@ -82,8 +82,8 @@ def _gone(caller: Caller) -> Callable[[], bool]:
     return lambda: caller.gone
 
 
-class _Stopped(Exception):
-    """The pruning is to end between two sessions."""
+class _Stopped(BaseException):
+    """The pruning is to end between two sessions. A logger's exceptions would stop nothing."""
 
 
 @record

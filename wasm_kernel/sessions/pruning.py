@@ -22,7 +22,7 @@ from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.descent import open_folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
@@ -110,7 +110,7 @@ def prune_sessions(
         NoWorkspaceRoot: there is no such folder.
     """
     limit, begun = _hours(older_than_hours), time.monotonic()
-    told = logger or SandboxLogger()
+    told = heard_by(logger)
     with _opened(Path(workspace_root)) as root:
         told.log_event(
             events.PRUNE_STARTED,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions import drafts, ids, metadata
@@ -67,7 +67,7 @@ class Session:
         """
         self.id = ids.checked(session_id)
         self.made = False
-        self.logger = logger or SandboxLogger()
+        self.logger = heard_by(logger)
         self._guard = threading.Lock()
         self._closed = False
         self._homes: dict[str, Session] = {}

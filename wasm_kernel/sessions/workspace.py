@@ -23,7 +23,7 @@ from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sessions import entry, ids, removal
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.listing import files
@@ -65,12 +65,10 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
-    workspace = folder_of(session_id, workspace_root)
+    workspace, told = folder_of(session_id, workspace_root), heard_by(logger)
     wanted = None if pattern is None else Pattern(pattern)
     found = _again(pattern or "**", lambda: sorted(files(workspace, wanted)))
-    (logger or SandboxLogger()).log_event(
-        events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found)
-    )
+    told.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
     return found
 
 
@@ -98,13 +96,14 @@ def read_session_file(
         IsADirectoryError: it is a folder.
         OSError: it is no regular file, is larger than `max_bytes`, or can't be read.
     """
+    told = heard_by(logger)
     data = _at(
         session_id,
         relative_path,
         workspace_root,
         lambda folder, name: entry.read(folder, name, max_bytes),
     )
-    _log(logger, events.FILE_READ, session_id, relative_path, len(data))
+    _log(told, events.FILE_READ, session_id, relative_path, len(data))
     return data
 
 
@@ -138,7 +137,7 @@ def write_session_file(
         PermissionError: the file is read-only, or the folder can't be written to.
         OSError: it can't be written; what was there before is still there.
     """
-    content = _content(data)
+    content, told = _content(data), heard_by(logger)
     name = ids.checked(session_id)
     workspace = Path(workspace_root).resolve() / name
     parts_of(relative_path)
@@ -154,9 +153,9 @@ def write_session_file(
     else:
         if not lexical(relative_path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
-        with _begun(Path(workspace_root), name, logger):
+        with _begun(Path(workspace_root), name, told):
             _again(relative_path, write)
-    _log(logger, events.FILE_WRITE, session_id, relative_path, len(content))
+    _log(told, events.FILE_WRITE, session_id, relative_path, len(content))
 
 
 def _content(data: bytes | str) -> bytes:
@@ -168,7 +167,7 @@ def _content(data: bytes | str) -> bytes:
 
 
 @contextmanager
-def _begun(root: Path, session_id: str, logger: SandboxLogger | None) -> Iterator[None]:
+def _begun(root: Path, session_id: str, logger: SandboxLogger) -> Iterator[None]:
     """A session that a first file is written to. If that fails, nothing of it is left.
 
     Raises:
@@ -184,7 +183,7 @@ def _begun(root: Path, session_id: str, logger: SandboxLogger | None) -> Iterato
         with suppress(OSError, WasmKernelError), walk.opened(session.root) as folder:
             if session.made:
                 removal.remove(folder, session_id)
-                (logger or SandboxLogger()).log_event(events.SESSION_DELETED, session_id=session_id)
+                logger.log_event(events.SESSION_DELETED, session_id=session_id)
             for made in missing:
                 made.rmdir()  # which fails where somebody else has put something
         raise
@@ -219,6 +218,7 @@ def delete_session_path(
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
+    told = heard_by(logger)
 
     def delete(folder: int, name: str) -> None:
         if name == ".":
@@ -228,7 +228,7 @@ def delete_session_path(
         entry.delete(folder, name, recursive=recursive)
 
     _at(session_id, relative_path, workspace_root, delete, follow=False)
-    _log(logger, events.FILE_DELETE, session_id, relative_path)
+    _log(told, events.FILE_DELETE, session_id, relative_path)
 
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:
@@ -346,6 +346,6 @@ def _told(problem: OSError, path: str) -> OSError:
 
 
 def _log(
-    logger: SandboxLogger | None, event: str, session_id: str, path: str, size: int | None = None
+    logger: SandboxLogger, event: str, session_id: str, path: str, size: int | None = None
 ) -> None:
-    (logger or SandboxLogger()).log_event(event, session_id=session_id, path=path, size_bytes=size)
+    logger.log_event(event, session_id=session_id, path=path, size_bytes=size)

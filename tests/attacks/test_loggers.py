@@ -1,0 +1,96 @@
+"""Loggers that are not what they should be, and other arguments that are refused (case 43)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wasm_kernel
+from wasm_kernel import SandboxLogger
+
+
+class Raising:
+    """An application's logger with a mistake in it."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        raise RuntimeError("no room on the log's disk")
+
+    warning = info
+
+
+def a_whole_life(root: Path, logger: Any) -> list[str]:
+    """Every session function once; the ids of its sessions."""
+    session_id, sandbox = wasm_kernel.create_session_sandbox(workspace_root=root, logger=logger)
+    with sandbox:
+        assert sandbox.execute("x = 6 * 7\nx").success
+        (fork,) = sandbox.fork()
+        fork.close()
+    with wasm_kernel.get_session_sandbox(session_id, workspace_root=root, logger=logger) as again:
+        assert again.execute("assert x == 42").success
+        again.execute("import os; os.abort()")  # the guest is lost, and events tell of it
+        assert again.execute("assert x == 42").success
+    wasm_kernel.write_session_file(session_id, "a", b"1", root, logger=logger)
+    assert wasm_kernel.read_session_file(session_id, "a", root, logger=logger) == b"1"
+    assert wasm_kernel.list_session_files(session_id, root, logger=logger) == ["a"]
+    wasm_kernel.export_session(session_id, root / "archive.tar.gz", root, logger=logger)
+    made = wasm_kernel.import_session(root / "archive.tar.gz", root, logger=logger).session_id
+    wasm_kernel.delete_session_path(session_id, "a", root, logger=logger)
+    wasm_kernel.delete_session_workspace(session_id, root, logger=logger)
+    pruned = wasm_kernel.prune_sessions(0, root, logger=logger)
+    assert made in pruned.deleted_sessions
+    return [session_id, made]
+
+
+def test_a_logger_that_raises_stops_nothing(
+    warm: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_whole_life(tmp_path / "root", SandboxLogger(Raising()))
+    assert "the logger failed with RuntimeError; its event session.created is lost" in caplog.text
+
+
+@pytest.mark.parametrize("wrapped", [SandboxLogger, lambda logger: logger])
+def test_a_logger_of_the_logging_module_hears_the_events(
+    warm: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    wrapped: Callable[[logging.Logger], Any],
+) -> None:
+    caplog.set_level(logging.INFO)
+    session_id, _ = a_whole_life(tmp_path / "root", wrapped(logging.getLogger("application")))
+    assert not [record for record in caplog.records if record.name == "wasm_kernel"]
+    (made,) = (vars(one) for one in caplog.records if vars(one)["event"] == "session.deleted")
+    assert made["fields"] == {"session_id": session_id}
+    assert f"session.deleted session_id={session_id!r}" in caplog.text
+
+
+CALLS: dict[str, Callable[..., object]] = {
+    "create_sandbox": lambda root, **wrong: wasm_kernel.create_sandbox(workspace=root, **wrong),
+    "create_session_sandbox": lambda root, **wrong: wasm_kernel.create_session_sandbox(
+        workspace_root=root, **wrong
+    ),
+    "get_session_sandbox": lambda root, **wrong: wasm_kernel.get_session_sandbox(
+        "new", workspace_root=root, **wrong
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "wrong", [{"logger": 42}, {"policy": {"cell_timeout": 1}}, {"runtime": "ruby"}]
+)
+def test_a_refused_call_leaves_nothing(tmp_path: Path, call: str, wrong: dict[str, Any]) -> None:
+    root = tmp_path / "root"
+    with pytest.raises(
+        (TypeError, ValueError), match=r"not int|not dict|can't run 'ruby'; it runs"
+    ):
+        CALLS[call](root, **wrong)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_runtime_can_be_named(tmp_path: Path, call: str) -> None:
+    CALLS[call](tmp_path / "root", runtime="python")
