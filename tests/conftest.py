@@ -29,7 +29,7 @@ FIRST_START_SECONDS = 600  # compiling the guest and building its image on a slo
 
 @pytest.fixture(scope="session", autouse=True)
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jupyter and IPython read and write nothing of the user's own."""
+    """Jupyter, IPython and our sessions read and write nothing of the user's own."""
     folder = tmp_path_factory.mktemp("jupyter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
@@ -37,6 +37,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

@@ -20,15 +20,25 @@ def as_nobody(folder: Path) -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    above = [(parent, parent.stat().st_mode & 0o7777) for parent in folder.parents]
-    for parent, mode in above[:-1]:
+    state = Path(os.environ["XDG_STATE_HOME"])
+    parents = (*state.parents, *folder.parents)
+    above = [(parent, parent.stat().st_mode & 0o7777) for parent in parents]
+    for parent, mode in above:
         parent.chmod(mode | _PASSABLE)
     for path in (folder, *folder.rglob("*")):
         os.lchown(path, NOBODY, NOBODY)
+    _give(state, NOBODY)
     os.seteuid(NOBODY)
     try:
         yield
     finally:
         os.seteuid(0)
-        for parent, mode in above[:-1]:
+        _give(state, 0)
+        for parent, mode in above:
             parent.chmod(mode)
+
+
+def _give(state: Path, owner: int) -> None:
+    """The state folder is always somebody's own."""
+    for path in (state, *state.rglob("*")):
+        os.lchown(path, owner, owner)

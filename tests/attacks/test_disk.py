@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import SMALL, Making, Victim
+from tests.private import private_of
 from wasm_kernel import create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -23,10 +24,9 @@ FULL = "No space left on device"
 def everything(victim: Victim) -> Iterator[Path]:
     """Everything in the guest's own folders."""
     for path in victim.app.iterdir():
-        if path.name != ".wasm_kernel":
-            yield path
-            yield from path.rglob("*")
-    yield from (victim.app / ".wasm_kernel" / "tmp").rglob("*")
+        yield path
+        yield from path.rglob("*")
+    yield from (private_of(victim.app) / "tmp").rglob("*")
 
 
 def used(victim: Victim) -> int:
@@ -316,7 +316,7 @@ def test_case_13_deleted_files_do_not_pile_up_in_the_history(
 ) -> None:
     """What only earlier cells had open is kept so that they can be gone back to, up to a limit."""
     victim = victim_of(workspace_bytes=10 * MB, files_history_bytes=20 * MB)
-    loose = victim.app / ".wasm_kernel" / "loose"
+    loose = private_of(victim.app) / "loose"
     victim.says("import os, tempfile; os.chdir('/app')")
     for i in range(8):
         victim.says(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.private import private_of
 from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.engine.folders import tree
@@ -134,7 +135,7 @@ def saved(warm: None, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, seed: int) -> None:
     dice = random.Random(seed)
-    file = dice.choice(sorted((saved / ".wasm_kernel" / "history").glob("[!.]*")))
+    file = dice.choice(sorted((private_of(saved) / "history").glob("[!.]*")))
     data = bytearray(file.read_bytes())
     at = dice.randrange(len(data))
     if seed % 2:
@@ -146,7 +147,7 @@ def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, see
 
 
 def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
-    for file in (saved / ".wasm_kernel" / "history").iterdir():
+    for file in (private_of(saved) / "history").iterdir():
         file.write_bytes(b"x" * 100)
     number, told = found_in(saved)
     assert number == 0
@@ -230,7 +231,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
 
 def test_a_history_that_is_removed_under_a_session_is_told(victim_of: Making) -> None:
     victim = victim_of()
-    history = victim.app / ".wasm_kernel" / "history"
+    history = private_of(victim.app) / "history"
     victim.run("x = 1")
     wait_for(lambda: list(history.glob("*2.commit")))
     for file in history.iterdir():

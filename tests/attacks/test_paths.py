@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
     create_session_sandbox,
@@ -90,9 +91,9 @@ def test_case_9_the_host_skips_the_reserved_names_too(
 ) -> None:
     session_id, sandbox, root = session
     guest(sandbox, "open('/tmp/in-scratch', 'w').write('x')")
-    assert (root / session_id / ".wasm_kernel" / "tmp" / "in-scratch").exists()
+    assert (private_of(root / session_id) / "tmp" / "in-scratch").exists()
     before = (root / session_id / ".metadata.json").read_bytes()
-    for path in (".metadata.json", ".wasm_kernel", ".wasm_kernel/tmp/in-scratch", ".Wasm_Kernel"):
+    for path in (".metadata.json", ".metadata.json~spare", ".Metadata.JSON"):
         refused(session_id, path, root)
     assert not [path for path in list_session_files(session_id, root) if "scratch" in path]
     assert (root / session_id / ".metadata.json").read_bytes() == before
@@ -174,7 +175,7 @@ for turn in itertools.count():
         elif kind == "file link":
             os.symlink("../outside/file", "new")
         elif kind == "hidden":
-            os.symlink(".wasm_kernel", "new")
+            os.symlink(".metadata.json", "new")
         elif kind == "root":
             os.symlink(".", "new")
         elif kind == "pipe":
@@ -220,8 +221,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """A session's folder without a guest, beside something that is the host's."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_bytes(SECRET)
-    (tmp_path / "s" / ".wasm_kernel").mkdir(parents=True)
-    (tmp_path / "s" / ".wasm_kernel" / "file").write_bytes(SECRET)
+    (tmp_path / "s").mkdir()
     (tmp_path / "s" / ".metadata.json").write_bytes(SECRET)
     yield tmp_path
     shutil.rmtree(tmp_path / "s")
@@ -257,14 +257,13 @@ def test_a_file_swapped_for_a_link_leads_nobody_out(place: Path) -> None:
 def test_a_folder_swapped_for_a_link_to_the_reserved_names_leads_nobody_there(place: Path) -> None:
     with swapping(place / "s", "folder", "hidden", "root"):
         for _ in range(ROUNDS):
-            for path in ("swapped/file", "swapped/.metadata.json", "swapped/.wasm_kernel/file"):
+            for path in ("swapped", "swapped/file", "swapped/.metadata.json"):
                 with suppress(ValueError, OSError):
                     assert read_session_file("s", path, place) != SECRET
                 with suppress(ValueError, OSError):
                     write_session_file("s", path, b"evil", place)
                 with suppress(ValueError, OSError):
                     delete_session_path("s", path, place, recursive=True)
-    assert (place / "s" / ".wasm_kernel" / "file").read_bytes() == SECRET
     assert (place / "s" / ".metadata.json").read_bytes() == SECRET
 
 

@@ -43,7 +43,13 @@ TOUCHES = {
     "shutil": "import shutil; shutil.copy({0!r}, 'mine')",
     "sqlite": "import sqlite3; sqlite3.connect({0!r}).execute('create table t (x)')",
 }
-NAMES = [".metadata.json", ".wasm_kernel", ".wasm_kernel/tmp", ".METADATA.JSON", ".metadata.json."]
+NAMES = [
+    ".metadata.json",
+    ".metadata.json~",
+    ".metadata.json/x",
+    ".METADATA.JSON",
+    ".metadata.json.",
+]
 
 
 @pytest.fixture
@@ -61,7 +67,6 @@ def test_case_09_hidden_names_do_not_exist(hiding: Victim, touch: str) -> None:
         assert result.error is not None, (name, result.stdout)
         assert result.error.ename in ("FileNotFoundError", "OperationalError"), name
     assert (hiding.app / ".metadata.json").read_text() == "secret"
-    assert (hiding.app / ".wasm_kernel").is_dir()
     assert not (hiding.app / "mine").exists()
 
 
@@ -81,7 +86,6 @@ def test_case_09_hidden_names_do_not_exist(hiding: Victim, touch: str) -> None:
 def test_case_09_hidden_names_appear_in_no_listing(hiding: Victim, listing: str) -> None:
     seen = hiding.says(f"import glob, os, pathlib; os.chdir('/app'); print({listing})")
     assert "metadata" not in seen
-    assert "wasm_kernel" not in seen
 
 
 def test_case_09_completion_shows_no_hidden_name(hiding: Victim) -> None:

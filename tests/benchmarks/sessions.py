@@ -13,11 +13,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 
+from tests.private import folders_of
 from wasm_kernel import BaseSandbox, create_session_sandbox, prune_sessions
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.sessions import ids, metadata
 
 YEAR = timedelta(days=366)
@@ -35,10 +38,10 @@ def cell_cost(root: Path, rounds: int) -> str:
     name, with_metadata = create_session_sandbox(workspace_root=root)
     touch, inside = metadata.touch, list[float]()
 
-    def timed_touch(workspace: Path, session_id: str) -> bool:
+    def timed_touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
         begun = time.perf_counter()
         try:
-            return touch(workspace, session_id)
+            return touch(workspace, session_id, private)
         finally:
             if session_id == name:
                 inside.append(time.perf_counter() - begun)
@@ -54,7 +57,8 @@ def cell_cost(root: Path, rounds: int) -> str:
                 if turn >= 20:
                     cells[sandbox].append(taken)
         metadata.touch = touch
-        alone = [timed(lambda: metadata.touch(root / name, name)) for _ in range(rounds)]
+        own = with_metadata.folders
+        alone = [timed(lambda: touch(own.workspace, name, own.private)) for _ in range(rounds)]
     kept, bare = median(cells[with_metadata]), median(cells[without])
     return (
         f"a tiny cell: {kept * 1e3:.2f} ms with metadata, {bare * 1e3:.2f} ms without, "
@@ -68,10 +72,9 @@ def make(root: Path, count: int) -> None:
     """Sessions of three files each, half of them old."""
     for number in range(count):
         name = ids.new()
-        private = root / name / ".wasm_kernel"
-        private.mkdir(parents=True)
-        for file in ("present", "lock"):
-            (private / file).touch()
+        with closing(folders_of(root / name)) as folders:
+            for file in ("present", "lock"):
+                (folders.private_path / file).touch()
         text = (datetime.now(UTC) - YEAR * (number % 2)).isoformat()
         fields = {"session_id": name, "created_at": text, "updated_at": text, "version": 1}
         (root / name / ".metadata.json").write_text(json.dumps(fields))

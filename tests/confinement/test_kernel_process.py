@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jupyter_client.connect import write_connection_file
 from traitlets.config import Config
 
 from tests.confinement.inside import needs_walls
+from tests.private import folders_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter.enclosure import kept_by
 from wasm_kernel.policy import ExecutionPolicy
@@ -198,7 +200,8 @@ def test_a_cache_that_is_not_there_yet_can_be_read_once_it_is(
 ) -> None:
     cold = tmp_path / "not" / "there"
     monkeypatch.setenv("WASM_KERNEL_CACHE", str(cold))
-    kept = kept_by(tmp_path, ExecutionPolicy(), tmp_path / "connection.json", Config())
+    with closing(folders_of(tmp_path / "app")) as folders:
+        kept = kept_by(folders, ExecutionPolicy(), tmp_path / "connection.json", Config())
     assert cold in kept.readable
     assert cold.stat().st_mode & 0o777 == 0o700
 

@@ -328,8 +328,8 @@ def test_the_host_finds_the_files_in_the_session_s_folder(files: Run) -> None:
     assert (workspace / "flowers.csv").read_text().count("\n") == 151
 
 
-def test_the_folder_that_the_notebook_could_not_see_was_there(files: Run) -> None:
-    assert (files.workspace() / ".wasm_kernel").is_dir()
+def test_the_file_that_the_notebook_could_not_see_was_there(files: Run) -> None:
+    assert (files.workspace() / ".metadata.json").is_file()
 
 
 # The time travel

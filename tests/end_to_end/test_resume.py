@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.real_kernel import RealKernel
+from tests.private import private_of
 
 Starting = Callable[..., RealKernel]
 CONTINUED = "The session goes on: the variables are as they were after In[1] (x = 1)"
@@ -55,10 +56,16 @@ def tomorrow(start: Starting, notebook: Path, **traits: str) -> RealKernel:
     return start(notebook, **traits)
 
 
+def commits_in(sessions: Path) -> list[Path]:
+    """The commits of all sessions in a folder."""
+    found = [private_of(path) for path in sessions.iterdir() if (path / ".metadata.json").exists()]
+    return [commit for private in found for commit in private.glob("history/*.commit")]
+
+
 def saved(sessions: Path, commits: int = 2) -> None:
     """Wait until the one session has saved its beginning and its first cell."""
     deadline = time.monotonic() + 30
-    while len(list(sessions.glob("*/.wasm_kernel/history/*.commit"))) < commits:
+    while len(commits_in(sessions)) < commits:
         assert time.monotonic() < deadline, "nothing was saved"
         time.sleep(0.02)
 

@@ -342,8 +342,8 @@ def build(root: Path, *, hidden: bool) -> None:
         remove(path)
     plant(root)
     if hidden:
-        (root / ".wasm_kernel" / "tmp").mkdir(parents=True)
-        for name in (".metadata.json", ".wasm_kernel/x", ".wasm_kernel/tmp/x"):
+        (root / ".metadata.json~w" / "tmp").mkdir(parents=True)
+        for name in (".metadata.json", ".metadata.json~w/x", ".metadata.json~w/tmp/x"):
             (root / name).write_text("secret")
 
 

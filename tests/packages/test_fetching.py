@@ -8,11 +8,13 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.private import folders_of
 from wasm_kernel.confinement.porter import PorterError
 from wasm_kernel.errors import PackageError
 from wasm_kernel.packages import fetching, outside
@@ -154,11 +156,18 @@ def test_too_much_is_not_fetched(
     assert "more than" in refusal("big", into=tmp_path / "to")
 
 
+def _place(root: Path) -> Path:
+    """Where the session `one` has fetched wheels put, with a folder for them."""
+    with closing(folders_of(root / "one")) as folders:
+        folders.private.enter("fetched", "w_1", make=True).close()
+        return folders.private_path / "fetched"
+
+
 class _Asking:
     """A porter whose duty runs in this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self._duty = outside.fetching(folder)
+    def __init__(self, root: Path) -> None:
+        self._duty = outside.fetching(root, "one")
         self.asked: list[object] = []
 
     def ask(self, duty: str, fields: dict[str, object], tell: object, stopped: object) -> object:
@@ -172,9 +181,8 @@ class _Asking:
 
 def test_the_porter_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
     index("one")
-    (tmp_path / "fetched" / "w_1").mkdir(parents=True)
-    through = outside.through(_Asking(tmp_path / "fetched"))  # type: ignore[arg-type]
-    into, told = tmp_path / "fetched" / "w_1", list[str]()
+    into, told = _place(tmp_path) / "w_1", list[str]()
+    through = outside.through(_Asking(tmp_path))  # type: ignore[arg-type]
     through(["one"], into, pre=False, tell=told.append, stopped=lambda: False)
     assert [path.name for path in into.glob("*.whl")] == ["one-1.0-py3-none-any.whl"]
     with pytest.raises(PackageError, match="nonesuch"):
@@ -183,14 +191,14 @@ def test_the_porter_fetches_for_a_process_behind_walls(index: Make, tmp_path: Pa
 
 @pytest.mark.parametrize("into", ["..", "../x", "/tmp", "", "w_1/..", "W", "link", "a b", "nope"])
 def test_the_porter_fetches_into_no_other_folder(tmp_path: Path, into: str) -> None:
-    (tmp_path / "w_1").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "w_1")
+    place = _place(tmp_path)
+    (place / "link").symlink_to(place / "w_1")
     with pytest.raises(PackageError, match="no such folder"):
-        outside.fetching(tmp_path)({"into": into, "wishes": ["one"]}, print, lambda: False)
+        outside.fetching(tmp_path, "one")({"into": into, "wishes": ["one"]}, print, lambda: False)
 
 
 @pytest.mark.parametrize("wishes", [None, "one", {"a": 1}, ["-r/etc/passwd"], ["x"] * 101])
 def test_the_porter_fetches_no_other_things(tmp_path: Path, wishes: object) -> None:
-    (tmp_path / "w_1").mkdir()
+    _place(tmp_path)
     with pytest.raises(PackageError):
-        outside.fetching(tmp_path)({"into": "w_1", "wishes": wishes}, print, lambda: False)
+        outside.fetching(tmp_path, "one")({"into": "w_1", "wishes": wishes}, print, lambda: False)

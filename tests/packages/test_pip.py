@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.private import private_of
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.packages.offer import offer_pip, refuse_pip
 
@@ -213,7 +214,7 @@ def test_an_interrupt_ends_the_fetching(
 
 def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, index: Make) -> None:
     index("one")
-    left = guest.workspace / ".wasm_kernel" / "fetched" / "w_old"
+    left = private_of(guest.workspace) / "fetched" / "w_old"
     left.mkdir(parents=True)
     guest.execute("%pip install one")
     assert not left.exists()
@@ -235,4 +236,4 @@ def test_a_real_package_of_the_configured_index(sandbox: BaseSandbox) -> None:
         pytest.skip("no package index answers here")
     assert "Successfully installed humanize-" in result.stdout
     assert value(sandbox.execute("import humanize; humanize.intcomma(1234567)")) == "'1,234,567'"
-    assert os.listdir(sandbox.workspace / ".wasm_kernel" / "packages") == ["site-packages"]  # noqa: PTH208
+    assert os.listdir(private_of(sandbox.workspace) / "packages") == ["site-packages"]  # noqa: PTH208

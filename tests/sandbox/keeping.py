@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
@@ -34,7 +35,7 @@ class Keeping:
         name = f"{self.name}-{self._forks}"
         (self.root / name).mkdir()
         (self.root / name / ".metadata.json").write_text("{}")
-        return Home(self.root / name, name)
+        return Home(SandboxFolders.of_workspace(self.root / name), name)
 
     def keeper_of(self, home: Home) -> Keeping:
         return Keeping(self.root, home.session_id, self.ended)

@@ -174,7 +174,7 @@ def test_a_path_out_is_an_error_as_in_the_api(run: Run, path: str) -> None:
     run(f"%%session_write {path}\nx", fails="ValueError")
 
 
-@pytest.mark.parametrize("path", [".metadata.json", ".wasm_kernel/lock", ".Metadata.json"])
+@pytest.mark.parametrize("path", [".metadata.json", ".metadata.json~x", ".Metadata.json"])
 def test_the_hosts_names_do_not_exist(run: Run, path: str) -> None:
     run(f"%session_read {path}", fails="FileNotFoundError")
     run(f"%session_delete {path}", fails="FileNotFoundError")

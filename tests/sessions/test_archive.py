@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
     SandboxLogger,
@@ -389,7 +390,7 @@ def test_a_damaged_state_costs_the_variables_and_not_the_files(
     made = import_session(damaged, there)
     assert (made.files, made.states) == (1, 0)
     assert "damaged" in made.note
-    assert not list((there / made.session_id / ".wasm_kernel" / "history").iterdir())
+    assert not list((private_of(there / made.session_id) / "history").iterdir())
 
 
 def rewritten(archive: Path, target: Path, *, flip: str = "", **memory: Any) -> Path:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,48 +11,44 @@ import pytest
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import drafts
 from wasm_kernel.sessions.session import Session
-from wasm_kernel.sessions.workspace import write_session_file
+from wasm_kernel.sessions.workspace import list_session_files
 
 _KILLED = """
 import os, signal, sys
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import drafts
-with walk.opened(sys.argv[1]) as private, drafts.written(private, b"x" * 1000, None):
+with walk.opened(sys.argv[1]) as root, drafts.written(root, b"x" * 1000, None):
     os.kill(os.getpid(), signal.SIGKILL)
 """
+PATTERN = ".metadata.json~*"
 
 
 @pytest.fixture
-def private(tmp_path: Path) -> Path:
-    """The private folder of a session in which a writer was killed a minute ago."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A session's folder in which a writer was killed, some time ago."""
     Session(tmp_path, "one").closed()
-    private = tmp_path / "one" / ".wasm_kernel"
-    subprocess.run([sys.executable, "-c", _KILLED, str(private)], check=False)
-    (left,) = private.glob("write-*")
-    _age(left)
-    return private
+    workspace = tmp_path / "one"
+    subprocess.run([sys.executable, "-c", _KILLED, str(workspace)], check=False)
+    assert len(list(workspace.glob(PATTERN))) == 1
+    assert list_session_files("one", tmp_path) == []
+    monkeypatch.setattr(drafts, "YOUNG_SECONDS", 0.0)
+    return workspace
 
 
-def _age(file: Path) -> None:
-    os.utime(file, (time.time() - 60,) * 2)
-
-
-def test_the_next_write_removes_what_a_killed_writer_left(private: Path, tmp_path: Path) -> None:
-    write_session_file("one", "a.txt", b"a", workspace_root=tmp_path)
-    assert list(private.glob("write-*")) == []
-    assert (tmp_path / "one" / "a.txt").read_bytes() == b"a"
-
-
-def test_opening_the_session_removes_it(private: Path, tmp_path: Path) -> None:
+def test_opening_the_session_removes_what_a_killed_writer_left(
+    workspace: Path, tmp_path: Path
+) -> None:
     Session(tmp_path, "one").closed()
-    assert list(private.glob("write-*")) == []
+    assert list(workspace.glob(PATTERN)) == []
 
 
-def test_what_is_being_written_stays(private: Path, tmp_path: Path) -> None:
-    with walk.opened(private) as folder, drafts.written(folder, b"slow", None) as draft:
-        _age(private / draft)
-        (private / "write-begun").touch()
-        write_session_file("one", "a.txt", b"a", workspace_root=tmp_path)
-        assert sorted(path.name for path in private.glob("write-*")) == sorted(
-            [draft, "write-begun"]
-        )
+def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
+    with walk.opened(workspace) as folder, drafts.written(folder, b"slow", None) as draft:
+        Session(tmp_path, "one").closed()
+        assert [path.name for path in workspace.glob(PATTERN)] == [draft]
+
+
+def test_what_was_just_begun_stays(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    Session(workspace.parent, "one").closed()
+    assert len(list(workspace.glob(PATTERN))) == 1

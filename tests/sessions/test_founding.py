@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.private import private_of
 from wasm_kernel.engine.folders import content, tree
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import identity
@@ -27,7 +28,6 @@ from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 
 PLAN = Plan(Bookmark(3, 4, {"early": 2}, (4,)), True, ())
-HISTORY = ".wasm_kernel/history"
 
 
 @pytest.fixture
@@ -37,13 +37,17 @@ def parent(tmp_path: Path) -> Path:
     session.closed()
     app = session.workspace
     (app / "data.csv").write_text("1,2\n")
-    (app / ".wasm_kernel" / "tmp").mkdir()
-    (app / ".wasm_kernel" / "tmp" / "scratch").write_text("x")
-    (app / HISTORY).mkdir()
-    (app / HISTORY / "0000000003.commit").write_text("a commit")
-    (app / HISTORY / "head.json").write_text("the parent's")
-    (app / HISTORY / ".0000000004.commit.aside").write_text("half a commit")
+    own = private_of(app)
+    (own / "tmp" / "scratch").write_text("x")
+    (own / "history").mkdir()
+    (own / "history" / "0000000003.commit").write_text("a commit")
+    (own / "history" / "head.json").write_text("the parent's")
+    (own / "history" / ".0000000004.commit.aside").write_text("half a commit")
     return app
+
+
+def history_of(workspace: Path) -> Path:
+    return private_of(workspace) / "history"
 
 
 def fork(parent: Path, plan: Any = PLAN, name: str = "fork") -> Path:
@@ -56,7 +60,7 @@ def fork(parent: Path, plan: Any = PLAN, name: str = "fork") -> Path:
 def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
     made = fork(parent)
     assert (made / "data.csv").read_text() == "1,2\n"
-    assert (made / ".wasm_kernel" / "tmp" / "scratch").read_text() == "x"
+    assert (private_of(made) / "tmp" / "scratch").read_text() == "x"
     (made / "data.csv").write_text("")
     assert (parent / "data.csv").read_text() == "1,2\n"
 
@@ -95,19 +99,19 @@ def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
 
 
 def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path) -> None:
-    made = fork(parent) / HISTORY
+    made = history_of(fork(parent))
     assert sorted(path.name for path in made.iterdir()) == [
         "0000000003.commit",
         "head.json",
         "origin.json",
     ]
-    assert (made / "0000000003.commit").samefile(parent / HISTORY / "0000000003.commit")
+    assert (made / "0000000003.commit").samefile(history_of(parent) / "0000000003.commit")
     assert Bookmark.read(Folder.open(made)) == PLAN.mark
     assert Origin.read(Folder.open(made), 99) == Origin(4, True, {})
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
-    claim = Claim(fork(parent) / ".wasm_kernel")
+    claim = Claim(private_of(fork(parent)))
     claim.take()
     assert claim.wants(Resume.CRASH)
     assert not claim.wants(Resume.NEVER)
@@ -126,7 +130,7 @@ def test_open_files_are_called_as_their_copies(parent: Path) -> None:
         OpenThere("mounted", "mounted", "/data", "data.csv"),
     )
     made = fork(parent, Plan(PLAN.mark, False, inventory))
-    names = Origin.read(Folder.open(made / HISTORY), 99).files
+    names = Origin.read(Folder.open(history_of(made)), 99).files
     assert names == {"written": identity(str(made / "data.csv")), "replaced": "gone"}
 
 
@@ -137,7 +141,7 @@ def test_a_plan_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> No
     (other / "secret").touch()
     known = identity(str(other / "secret"))
     made = fork(parent, Plan(PLAN.mark, False, (OpenThere("x", known, "/app", path),)))
-    assert Origin.read(Folder.open(made / HISTORY), 99).files == {"x": "gone"}
+    assert Origin.read(Folder.open(history_of(made)), 99).files == {"x": "gone"}
 
 
 @pytest.mark.parametrize("name", ["parent", "other"])
@@ -182,18 +186,23 @@ def test_a_plan_survives_the_way_between_processes() -> None:
     assert Plan.from_json(plan.as_json()) == plan
 
 
-@pytest.mark.parametrize("place", [".wasm_kernel", ".wasm_kernel/tmp", HISTORY])
+@pytest.mark.parametrize("place", [".", "tmp", "history"])
 def test_a_private_folder_that_is_a_link_leads_nowhere(
     parent: Path, tmp_path: Path, place: str
 ) -> None:
     for name in ("tmp", "history"):
         (tmp_path / "secret" / name).mkdir(parents=True)
         (tmp_path / "secret" / name / "key.commit").write_text("secret")
-    (parent / place).rename(tmp_path / "aside")
-    (parent / place).symlink_to(tmp_path / "secret")
-    with pytest.raises(ForkError, match="could not be made"):
-        fork(parent)
-    assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+    (tmp_path / "secret" / "scratch").write_text("secret")
+    planted = (private_of(parent) / place).resolve()
+    planted.rename(tmp_path / "aside")
+    planted.symlink_to(tmp_path / "secret")
+    try:
+        made = private_of(fork(parent))
+    except ForkError:
+        assert [path.name for path in parent.parent.iterdir()] == ["parent"]
+    else:
+        assert not [path for path in made.rglob("*") if path.name in ("scratch", "key.commit")]
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -202,7 +211,7 @@ def test_what_is_no_file_among_the_commits_is_refused(
 ) -> None:
     """F11: a pipe held whoever read it."""
     (tmp_path / "secret").write_text("secret")
-    place = parent / HISTORY / "0000000004.commit"
+    place = history_of(parent) / "0000000004.commit"
     if kind == "link":
         place.symlink_to(tmp_path / "secret")
     else:
@@ -220,7 +229,7 @@ def test_what_is_no_file_among_the_commits_is_not_copied_either(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     (tmp_path / "secret").write_text("secret")
-    place = parent / HISTORY / "0000000004.commit"
+    place = history_of(parent) / "0000000004.commit"
     if kind == "link":
         place.symlink_to(tmp_path / "secret")
     else:
@@ -285,7 +294,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
             assert [path.name for path in parent.parent.iterdir()] == ["parent"], number
             continue
         assert (made / "folder" / "link").is_symlink(), number
-        assert Bookmark.read(Folder.open(made / HISTORY)) == PLAN.mark, number
+        assert Bookmark.read(Folder.open(history_of(made))) == PLAN.mark, number
         assert (made / "data.csv").read_text() == "1,2\n", number
         if left > 0:
             break

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.private import folders_of
 from wasm_kernel.engine.folders.identity import identity
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sessions.handles import arrived
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
+def folders(tmp_path: Path) -> Iterator[SandboxFolders]:
     app = tmp_path / "app"
-    (app / ".wasm_kernel" / "tmp").mkdir(parents=True)
-    (app / "folder").mkdir()
-    for path in ("a", "folder/b", ".metadata.json", ".wasm_kernel/lock", ".wasm_kernel/tmp/t"):
-        (app / path).write_text("x")
-    (tmp_path / "secret").write_text("x")
-    (app / "out").symlink_to("..")
-    (app / "private").symlink_to(".wasm_kernel")
-    return app
+    (app / "folder").mkdir(parents=True)
+    with closing(folders_of(app)) as found:
+        for path in ("a", "folder/b", ".metadata.json"):
+            (app / path).write_text("x")
+        (found.private_path / "lock").write_text("x")
+        (found.private_path / "tmp" / "t").write_text("x")
+        (tmp_path / "secret").write_text("x")
+        (app / "out").symlink_to("..")
+        (app / "private").symlink_to(found.private_path)
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -29,11 +35,14 @@ def workspace(tmp_path: Path) -> Path:
         ("/app", "a", "a"),
         ("/app", "folder/b", "folder/b"),
         ("/app", "folder", "folder"),
-        ("/tmp", "t", ".wasm_kernel/tmp/t"),
+        ("/tmp", "t", ""),
     ],
 )
-def test_a_file_that_is_there_is_known(workspace: Path, guest: str, path: str, host: str) -> None:
-    assert arrived(workspace, {"1:2": (guest, path)}) == {"1:2": identity(str(workspace / host))}
+def test_a_file_that_is_there_is_known(
+    folders: SandboxFolders, guest: str, path: str, host: str
+) -> None:
+    there = folders.real / host if host else folders.private_path / "tmp" / "t"
+    assert arrived(folders, {"1:2": (guest, path)}) == {"1:2": identity(str(there))}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +57,7 @@ def test_a_file_that_is_there_is_known(workspace: Path, guest: str, path: str, h
         ("/app", "private/lock"),
         ("/app", ".metadata.json"),
         ("/app", ".Metadata.JSON"),
-        ("/app", ".wasm_kernel/lock"),
+        ("/app", "/1"),
         ("/app", "folder/../.metadata.json"),
         ("/app", "a/b"),
         ("/app", "a\0"),
@@ -58,5 +67,5 @@ def test_a_file_that_is_there_is_known(workspace: Path, guest: str, path: str, h
         ("", "a"),
     ],
 )
-def test_nothing_else_is(workspace: Path, guest: str, path: str) -> None:
-    assert arrived(workspace, {"1:2": (guest, path)}) == {}
+def test_nothing_else_is(folders: SandboxFolders, guest: str, path: str) -> None:
+    assert arrived(folders, {"1:2": (guest, path)}) == {}

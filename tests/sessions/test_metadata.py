@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
 
@@ -29,18 +31,44 @@ TOUCHING = """
 import sys, time
 from pathlib import Path
 from wasm_kernel.sessions import metadata
-folder = Path(sys.argv[1])
+from wasm_kernel.engine.folders.folder import Folder
+name, folder, private = Path(sys.argv[1]).name, Folder.open(sys.argv[1]), Folder.open(sys.argv[2])
 for _ in range(200):
-    metadata.touch(folder, folder.name)
+    metadata.touch(folder, name, private)
     time.sleep(0.002)
 """
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / ID
-    (folder / ".wasm_kernel").mkdir(parents=True)
-    return folder
+    (tmp_path / ID).mkdir()
+    return tmp_path / ID
+
+
+@pytest.fixture(params=["near", "far"])
+def private(tmp_path: Path, request: pytest.FixtureRequest) -> Path | None:
+    """The session's private folder; None if it lies in another file system."""
+    (tmp_path / "private").mkdir()
+    return tmp_path / "private" if request.param == "near" else None
+
+
+def touch(workspace: Path, private: Path | None) -> bool:
+    with ExitStack() as held:
+        folder = held.enter_context(Folder.open(workspace))
+        spare = None if private is None else held.enter_context(Folder.open(private))
+        return metadata.touch(folder, ID, spare)
+
+
+def create(workspace: Path, private: Path | None) -> None:
+    with ExitStack() as held:
+        folder = held.enter_context(Folder.open(workspace))
+        spare = None if private is None else held.enter_context(Folder.open(private))
+        metadata.create(folder, ID, spare)
+
+
+def left_aside(workspace: Path, private: Path | None) -> list[str]:
+    beside = [path.name for path in workspace.iterdir() if path.name != ".metadata.json"]
+    return beside + ([] if private is None else [path.name for path in private.iterdir()])
 
 
 @pytest.fixture
@@ -60,30 +88,32 @@ def test_times_have_microseconds_also_where_they_are_none() -> None:
     assert b'"created_at": "2024-02-29T12:30:45.000000+00:00"' in even
 
 
-def test_it_is_made_once(workspace: Path) -> None:
-    metadata.create(workspace, ID)
+def test_it_is_made_once(workspace: Path, private: Path | None) -> None:
+    create(workspace, private)
     before = (workspace / ".metadata.json").read_bytes()
     with pytest.raises(FileExistsError):
-        metadata.create(workspace, ID)
+        create(workspace, private)
     assert (workspace / ".metadata.json").read_bytes() == before
-    assert list((workspace / ".wasm_kernel").iterdir()) == []
+    assert left_aside(workspace, private) == []
 
 
 def test_time_goes_forward_also_where_the_clock_steps_back(
-    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [THEN]
     for clock in (THEN + timedelta(days=1), THEN - timedelta(days=365), THEN, THEN):
         monkeypatch.setattr(metadata, "now", lambda clock=clock: clock)
-        assert metadata.touch(workspace, ID)
+        assert touch(workspace, private)
         seen.append(datetime.fromisoformat(fields_in(file)["updated_at"]))
     assert seen == sorted(set(seen))
     assert fields_in(file)["created_at"] == THEN.isoformat(timespec="microseconds")
 
 
-def test_two_processes_lose_nothing_and_go_forward(file: Path, workspace: Path) -> None:
+def test_two_processes_lose_nothing_and_go_forward(
+    file: Path, workspace: Path, tmp_path: Path
+) -> None:
     file.write_text(json.dumps({**fields_in(file), "note": "kept"}))
-    command = [sys.executable, "-c", TOUCHING, str(workspace)]
+    command = [sys.executable, "-c", TOUCHING, str(workspace), str(tmp_path)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     seen = []
     while any(writer.poll() is None for writer in writers):
@@ -122,13 +152,15 @@ def test_two_processes_lose_nothing_and_go_forward(file: Path, workspace: Path) 
         WHOLE + b" " * (1024 * 1024),
     ],
 )
-def test_what_is_no_metadata_is_left_as_it_is(file: Path, workspace: Path, content: bytes) -> None:
+def test_what_is_no_metadata_is_left_as_it_is(
+    file: Path, workspace: Path, private: Path | None, content: bytes
+) -> None:
     file.write_bytes(content)
     with pytest.raises(MetadataCorrupted) as caught:
-        metadata.touch(workspace, ID)
+        touch(workspace, private)
     assert file.read_bytes() == content
     assert str(workspace) not in str(caught.value)
-    assert list((workspace / ".wasm_kernel").iterdir()) == []
+    assert left_aside(workspace, private) == []
 
 
 def _folder(file: Path) -> None:
@@ -154,22 +186,24 @@ def _socket(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_folder, _fifo, _link, _dangling, _socket])
-def test_what_is_no_file_is_left_as_it_is(workspace: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_left_as_it_is(
+    workspace: Path, private: Path | None, make: Callable[[Path], None]
+) -> None:
     file = workspace / ".metadata.json"
     make(file)
     before = file.lstat()
     with pytest.raises(MetadataCorrupted, match="no regular file"):
-        metadata.touch(workspace, ID)
+        touch(workspace, private)
     with pytest.raises(FileExistsError):
-        metadata.create(workspace, ID)
+        create(workspace, private)
     after = file.lstat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     elsewhere = workspace.parent / "elsewhere"
     assert not elsewhere.exists() or elsewhere.read_bytes() == WHOLE
 
 
-def test_a_session_without_metadata_gets_none(workspace: Path) -> None:
-    assert metadata.touch(workspace, ID) is False
+def test_a_session_without_metadata_gets_none(workspace: Path, private: Path | None) -> None:
+    assert touch(workspace, private) is False
     assert not (workspace / ".metadata.json").exists()
 
 
@@ -187,18 +221,20 @@ def _closed(file: Path) -> None:
 
 @pytest.mark.parametrize("make", [_long, _to_a_victim, _closed, _fifo])
 def test_what_an_earlier_writer_left_aside_is_no_obstacle(
-    file: Path, workspace: Path, make: Callable[[Path], None]
+    file: Path, workspace: Path, private: Path | None, make: Callable[[Path], None]
 ) -> None:
-    left = workspace / ".wasm_kernel" / "metadata.spare"
+    if private is None:
+        return
+    left = private / "metadata.spare"
     make(left)
-    assert metadata.touch(workspace, ID)
+    assert touch(workspace, private)
     assert fields_in(file)["session_id"] == ID
     assert not (workspace.parent / "victim").exists()
     assert stat.S_ISREG(left.lstat().st_mode)
 
 
 def test_a_disk_that_fails_leaves_the_old_file(
-    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*args: object, **options: object) -> None:
         raise OSError(5, "Input/output error")
@@ -206,47 +242,47 @@ def test_a_disk_that_fails_leaves_the_old_file(
     monkeypatch.setattr(os, "fdopen", failing)
     monkeypatch.setattr(metadata, "read", lambda *args: Metadata.parse(WHOLE, ID))
     with pytest.raises(OSError, match="Input/output"):
-        metadata.touch(workspace, ID)
+        touch(workspace, private)
     assert file.read_bytes() == WHOLE
 
 
 def test_a_backup_by_hard_links_keeps_what_it_has(
-    file: Path, workspace: Path, tmp_path: Path
+    file: Path, workspace: Path, private: Path | None, tmp_path: Path
 ) -> None:
     kept = []
     for number in range(4):
         backup = tmp_path / f"backup-{number}"
         backup.hardlink_to(file)
         kept.append((backup, backup.read_bytes()))
-        metadata.touch(workspace, ID)
-        metadata.touch(workspace, ID)
+        touch(workspace, private)
+        touch(workspace, private)
     assert len({content for _, content in kept}) == 4
     assert all(backup.read_bytes() == content for backup, content in kept)
 
 
 def test_a_file_system_without_locks_gets_a_rename(
-    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*args: object) -> bool:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(metadata, "wait_lock", no_locks)
     before = file.stat().st_ino
-    assert metadata.touch(workspace, ID)
+    assert touch(workspace, private)
     assert file.stat().st_ino != before
-    assert metadata.touch(workspace, ID)
+    assert touch(workspace, private)
     assert fields_in(file)["session_id"] == ID
-    assert list((workspace / ".wasm_kernel").iterdir()) == []
+    assert left_aside(workspace, private) == []
 
 
 def test_a_file_system_that_cannot_exchange_files_gets_a_rename(
-    file: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "exchange", lambda *args: False)
     before = file.read_bytes()
-    assert metadata.touch(workspace, ID)
+    assert touch(workspace, private)
     assert file.read_bytes() != before
-    assert list((workspace / ".wasm_kernel").iterdir()) == []
+    assert left_aside(workspace, private) == []
 
 
 @pytest.mark.parametrize(
@@ -298,8 +334,10 @@ def test_every_other_field_survives_a_touch(
     assert again == before
 
 
-def test_a_touch_takes_far_less_than_ten_milliseconds(file: Path, workspace: Path) -> None:
+def test_a_touch_takes_far_less_than_ten_milliseconds(
+    file: Path, workspace: Path, private: Path | None
+) -> None:
     begun = os.times().user + os.times().system
     for _ in range(100):
-        metadata.touch(workspace, ID)
+        touch(workspace, private)
     assert (os.times().user + os.times().system - begun) / 100 < 0.005

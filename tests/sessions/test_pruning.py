@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
 from wasm_kernel import PruneError, WasmKernelError, prune_sessions
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.result import readable
 from wasm_kernel.sessions import ids, metadata, pruning
 from wasm_kernel.sessions.pruning import Found, planned
@@ -22,7 +23,7 @@ HOUR = timedelta(hours=1)
 
 def a_session(root: Path, hours: float) -> Path:
     workspace = root / ids.new()
-    (workspace / ".wasm_kernel").mkdir(parents=True)
+    workspace.mkdir(parents=True)
     text = (datetime.now(UTC) - hours * HOUR).isoformat()
     fields = {"session_id": workspace.name, "created_at": text, "updated_at": text, "version": 1}
     (workspace / ".metadata.json").write_text(json.dumps(fields))
@@ -82,9 +83,9 @@ def test_a_session_that_was_used_since_it_was_found_is_kept(
 
     def look_and_wait(*args: Any) -> list[Found]:
         found = look(*args)
-        metadata.touch(used, used.name)
+        with Folder.open(used) as folder:
+            metadata.touch(folder, used.name, None)
         (gone / ".metadata.json").unlink()
-        (gone / ".wasm_kernel").rmdir()
         gone.rmdir()
         return found
 

@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.nobody import as_nobody
+from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
 from wasm_kernel.engine.folders import tree, walk
 from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.sandbox.history.claim import Claim
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.presence import alone, is_used
 from wasm_kernel.sessions.session import Session
@@ -32,7 +36,11 @@ def workspace(tmp_path: Path) -> Path:
 
 def used(workspace: Path) -> bool:
     with walk.opened(workspace) as folder:
-        return is_used(folder)
+        found = PrivateFolders(workspace.parent).find(workspace.name, Folder(folder))
+    if found is None:
+        return False
+    with found.folder:
+        return is_used(found.folder)
 
 
 def test_everything_goes_and_nothing_else(workspace: Path, tmp_path: Path) -> None:
@@ -41,8 +49,9 @@ def test_everything_goes_and_nothing_else(workspace: Path, tmp_path: Path) -> No
     (workspace / "out").symlink_to(tmp_path / "kept")
     (workspace / "pipe.fifo").touch()
     os.mkfifo(workspace / "pipe")
-    (workspace / ".wasm_kernel" / "history").mkdir()
-    (workspace / ".wasm_kernel" / "history" / "c1").write_bytes(b"x" * 100)
+    private = private_of(workspace)
+    (private / "history").mkdir()
+    (private / "history" / "c1").write_bytes(b"x" * 100)
     (workspace / "closed").mkdir(mode=0o000)
     with Descent(workspace) as way:
         for _ in range(700):
@@ -53,6 +62,7 @@ def test_everything_goes_and_nothing_else(workspace: Path, tmp_path: Path) -> No
         delete_session_workspace(ID, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert (tmp_path / "kept" / "file").read_text() == "kept"
+    assert not private.exists()
 
 
 def _link(place: Path) -> None:
@@ -83,7 +93,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
     for user in (first, second):
         assert used(workspace)
         with walk.opened(tmp_path) as root, pytest.raises(SessionInUse):
-            removal.remove(root, ID)
+            removal.remove(root, ID, PrivateFolders(tmp_path))
         user.closed()
     assert not used(workspace)
     assert (workspace / "file").exists()
@@ -92,7 +102,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
 
 
 def test_the_historys_own_lock_counts_too(workspace: Path, tmp_path: Path) -> None:
-    claim = Claim(workspace / ".wasm_kernel")
+    claim = Claim(private_of(workspace))
     assert claim.take()
     assert used(workspace)
     with pytest.raises(SessionInUse):
@@ -111,8 +121,8 @@ def test_looking_whether_it_is_used_makes_nothing(tmp_path: Path) -> None:
 def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_path: Path) -> None:
     (workspace / "file").touch()
     opened: list[Session] = []
-    with walk.opened(workspace) as folder, walk.opened(tmp_path) as root:
-        with alone(folder):
+    with Folder.open(private_of(workspace)) as private, walk.opened(tmp_path) as root:
+        with alone(private):
             starting = threading.Thread(target=lambda: opened.append(Session(tmp_path, ID)))
             starting.start()
             time.sleep(0.1)
@@ -180,8 +190,12 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
 def test_a_folder_that_cannot_be_renamed_is_deleted_in_its_place(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other_layer(*args: object, **options: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
+    rename = os.rename
+
+    def other_layer(name: str, *args: Any, **options: Any) -> None:
+        if name == ID:
+            raise OSError(18, "Invalid cross-device link")
+        rename(name, *args, **options)
 
     monkeypatch.setattr(os, "rename", other_layer)
     delete_session_workspace(ID, tmp_path)

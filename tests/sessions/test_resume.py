@@ -6,11 +6,13 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.private import folders_of
 from tests.sessions.other_process import Other
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
 from wasm_kernel.engine.memory import commit as commits
@@ -26,7 +28,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def history(root: Path) -> Path:
-    return root / ID / ".wasm_kernel" / "history"
+    with closing(folders_of(root / ID)) as folders:
+        return folders.private_path / "history"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import CapturingLogger
 
+from tests.private import private_of
 from wasm_kernel import (
     SandboxLogger,
     SessionInUse,
@@ -18,6 +19,7 @@ from wasm_kernel import (
     get_session_sandbox,
 )
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
@@ -40,7 +42,7 @@ def workspace_of() -> Iterator[Opening]:
 
 def test_a_workspace_is_for_its_owner_alone(workspace_of: Opening, tmp_path: Path) -> None:
     workspace = workspace_of(tmp_path / "root", "one")
-    for folder in (workspace, workspace / ".wasm_kernel"):
+    for folder in (workspace, private_of(workspace)):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
@@ -49,11 +51,10 @@ def test_a_workspace_is_found_again_with_its_files(workspace_of: Opening, tmp_pa
     assert (workspace_of(tmp_path, "one") / "kept").exists()
 
 
-@pytest.mark.parametrize("name", ["one", "one/.wasm_kernel"])
-def test_a_link_in_a_workspaces_place_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_link_in_a_workspaces_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "root" / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "one").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(WorkspaceError):
         Session(tmp_path / "root", "one")
 
@@ -80,7 +81,7 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
             assert made["session_id"] == fork.session_id
             assert made["updated_at"] > made["created_at"]
             with pytest.raises(SessionInUse), walk.opened(tmp_path) as root:
-                removal.remove(root, fork.session_id)
+                removal.remove(root, fork.session_id, PrivateFolders(tmp_path))
         fork.close()
     told = [(call.args[0], call.kwargs) for call in captured.calls]
     assert ("session.forked", {"session_id": session_id, "fork_id": fork.session_id}) in told

@@ -102,7 +102,9 @@ class Instance:
         wasi.argv = ["python"]
         wasi.env = list(around.env.items())
         for preopen in around.preopens.all:
-            wasi.preopen_dir(str(preopen.host), preopen.guest, preopen.writable)
+            held = preopen.held
+            place = str(preopen.host) if held is None else f"/proc/self/fd/{held.fd}"
+            wasi.preopen_dir(place, preopen.guest, preopen.writable)
         store.set_wasi(wasi)
         return store
 

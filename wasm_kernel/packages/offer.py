@@ -6,7 +6,7 @@ from typing import Any
 
 from wasm_kernel.packages.fetch import Fetch
 from wasm_kernel.sandbox.errands import Caller, Errand, switched_off
-from wasm_kernel.sandbox.private import FETCHED, PACKAGES
+from wasm_kernel.sandbox.folders import FETCHED, PACKAGES
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 from wasm_kernel.sandbox.standing import Order
 
@@ -47,9 +47,9 @@ def _late(sandbox: BaseSandbox, fetch: Fetch | None) -> Errand:
             from wasm_kernel.sandbox.python import shared_driver
 
             guest = shared_driver().environment
-            site = Site(sandbox.workspace / PACKAGES)
+            site = Site(sandbox.folders.private_path / PACKAGES)
             pip = fetch or Pip(guest.python_version)
-            made.append(PipErrand(site, pip, sandbox.workspace / FETCHED, guest))
+            made.append(PipErrand(site, pip, sandbox.folders.private_path / FETCHED, guest))
         return made[0](order, caller)
 
     return errand

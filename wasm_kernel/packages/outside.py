@@ -6,13 +6,18 @@ versions, which are checked again there, and the name of a folder in the session
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.confinement.porter import Duty, Porter, PorterError, Stopped, Tell
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import PackageError
+from wasm_kernel.sandbox.folders import FETCHED
+from wasm_kernel.sandbox.places import PrivateFolders
 
 if TYPE_CHECKING:
     from wasm_kernel.packages.fetch import Fetch
@@ -22,29 +27,57 @@ _WISHES_MOST = 100
 _FOLDER = re.compile(r"[a-z0-9_]{1,40}")
 
 
-def fetching(folder: Path) -> Duty:
-    """The porter's duty.
+def fetching(root: Path, session_id: str, private_root: Path | None = None) -> Duty:
+    """The porter's duty: wheels are put into a folder of their own in a session's private one.
 
     Args:
-        folder: Where fetched wheels may be put, each time into a folder of its own in there.
+        root: The sessions' folder.
+        session_id: The session.
+        private_root: The folder that holds private folders; one of the user's by default.
     """
 
     def duty(fields: Mapping[str, Any], tell: Tell, stopped: Stopped) -> Mapping[str, Any]:
+        from tempfile import TemporaryDirectory
+
         from wasm_kernel.packages.fetching import Pip
         from wasm_kernel.sandbox.python import shared_driver
 
         name, wishes = str(fields.get("into", "")), fields.get("wishes")
-        place = folder / name
-        if not _FOLDER.fullmatch(name) or place.is_symlink() or not place.is_dir():
-            raise PackageError("there is no such folder for packages.")
         if not isinstance(wishes, list) or len(wishes) > _WISHES_MOST:
             raise PackageError("these are no packages.")
         pip = Pip(shared_driver().environment.python_version)
         pre = fields.get("pre") is True
-        pip([str(wish) for wish in wishes], place, pre=pre, tell=tell, stopped=stopped)
+        # pip goes by paths: it works where whoever is inside can't put links in its way
+        with (
+            _place(root.resolve(), session_id, private_root, name) as (place, beside),
+            TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
+        ):
+            folder = Path(own)
+            pip([str(wish) for wish in wishes], folder, pre=pre, tell=tell, stopped=stopped)
+            for wheel in folder.glob("*.whl"):
+                os.link(wheel, wheel.name, dst_dir_fd=place.fd, follow_symlinks=False)
         return {}
 
     return duty
+
+
+@contextlib.contextmanager
+def _place(
+    root: Path, session_id: str, private_root: Path | None, name: str
+) -> Iterator[tuple[Folder, Path]]:
+    """The folder that wheels are put into, and one that the session's process can't change."""
+    with contextlib.ExitStack() as held:
+        try:
+            top = held.enter_context(Folder.open(root))
+            workspace = held.enter_context(top.enter(session_id))
+            found = PrivateFolders(root, private_root).find(session_id, workspace)
+            if found is None or not _FOLDER.fullmatch(name):
+                raise FileNotFoundError
+            private = held.enter_context(found.folder)
+            place = held.enter_context(private.enter(FETCHED, name))
+        except OSError:
+            raise PackageError("there is no such folder for packages.") from None
+        yield place, found.path.parent
 
 
 def through(porter: Porter) -> Fetch:

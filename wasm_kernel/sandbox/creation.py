@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.keeper import Keeper
-from wasm_kernel.sandbox.private import SCRATCH, SITE
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 
@@ -20,11 +19,13 @@ def create_sandbox(
     policy: ExecutionPolicy | None = None,
     logger: SandboxLogger | None = None,
     *,
+    private_root: Path | str | None = None,
     session_id: str | None = None,
     resume: Resume = Resume.NEVER,
     keeper: Keeper | None = None,
     driver: Driver | None = None,
     quiet: bool = False,
+    folders: SandboxFolders | None = None,
 ) -> BaseSandbox:
     """A sandbox on a workspace folder, which is made if it is not there.
 
@@ -33,17 +34,22 @@ def create_sandbox(
         workspace: The host folder that the guest sees as `/app`.
         policy: The limits; the defaults fit a notebook.
         logger: Hears events; silent by default.
+        private_root: The folder that holds private state, such as variables; one of the user's by
+            default. It lies outside of every workspace.
         session_id: The session that the workspace belongs to.
         resume: Whether to go on with the variables that an earlier process left there.
         keeper: What the session does for the sandbox, where there is one.
         driver: The guest to run, where it is not the one that this process shares.
         quiet: Whether the first cell says nothing where the session goes on just as it was left.
+        folders: The folders of a session, which `workspace` does not matter for then. They are
+            closed with the sandbox.
 
     Nothing is started yet: the first cell does it, or `start`.
 
     Raises:
         ValueError: there is no guest for `runtime`.
         TypeError: `policy` is not a policy, or `logger` not a logger.
+        PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
     """
     bound = check(runtime, policy, logger)
@@ -51,15 +57,10 @@ def create_sandbox(
         from wasm_kernel.sandbox.python import shared_driver
 
         driver = shared_driver()
-    folder = Path(workspace)
-    folder.mkdir(parents=True, exist_ok=True)
-    for private in (SCRATCH, SITE):
-        with contextlib.suppress(FileExistsError):
-            (folder / private).mkdir(parents=True, mode=0o700)
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
-    place = folder.resolve()
+    place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
     return BaseSandbox(
         driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 from wasm_kernel.engine.compiler import Progress
@@ -10,6 +9,7 @@ from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.files.preopens import Preopens
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.folders import SandboxFolders
 
 
 class Driver(Protocol):
@@ -36,7 +36,7 @@ class Driver(Protocol):
             WasmKernelError: it can't be made; the text says what to do.
         """
 
-    def preopens(self, workspace: Path, scratch: Path, policy: ExecutionPolicy) -> Preopens:
+    def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """The folders that a guest sees."""
 
     def instance(self, around: Surroundings, *, metered: bool) -> Instance:

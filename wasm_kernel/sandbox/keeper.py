@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.record import record
+from wasm_kernel.sandbox.folders import SandboxFolders
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @record
 class Home:
-    """A place that a sandbox can live in: a workspace, and the session that it belongs to."""
+    """A place that a sandbox can live in: its folders, and the session that they belong to."""
 
-    workspace: Path
+    folders: SandboxFolders
     session_id: str
 
 

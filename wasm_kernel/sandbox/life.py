@@ -6,7 +6,6 @@ Everything here runs on the sandbox's own thread; only `clock` is for other thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from wasm_kernel.engine.clock import DEAF, Clock
@@ -24,6 +23,7 @@ from wasm_kernel.sandbox.beginning import start_request
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.fuel import Fuel
 from wasm_kernel.sandbox.history import losses, told
 from wasm_kernel.sandbox.history.branch import Branch
@@ -33,7 +33,6 @@ from wasm_kernel.sandbox.history.timeline import Timeline
 from wasm_kernel.sandbox.history.travel import Journey
 from wasm_kernel.sandbox.history.wishes import Wishes
 from wasm_kernel.sandbox.listener import Listener, Silence
-from wasm_kernel.sandbox.private import SCRATCH
 from wasm_kernel.sandbox.turn import Host, Turn
 from wasm_kernel.sandbox.widgets.comms import Comms
 from wasm_kernel.sandbox.widgets.inbox import Inbox
@@ -52,7 +51,7 @@ class Life:
     def __init__(
         self,
         driver: Driver,
-        workspace: Path,
+        folders: SandboxFolders,
         policy: ExecutionPolicy,
         *,
         resume: Resume,
@@ -61,11 +60,11 @@ class Life:
         inherited: Branch | None = None,
     ) -> None:
         self.clock = Clock()
-        self.changes = Changes(workspace)
+        self.changes = Changes(folders.real)
         self.fuel = Fuel(policy.fuel_budget)
-        self._streams = Streams.keeping(workspace, policy.text_file_bytes)
+        self._streams = Streams.keeping(folders.real, policy.text_file_bytes)
         self.timeline = Timeline(
-            driver, workspace, policy, resume=resume, diary=diary, inherited=inherited
+            driver, folders, policy, resume=resume, diary=diary, inherited=inherited
         )
         self.wishes = Wishes(self.timeline)
         self.comms, self.inbox = Comms(), Inbox()
@@ -84,7 +83,7 @@ class Life:
             over=self.clock.over,
         )
         self._driver = driver
-        self._workspace = workspace
+        self.folders = folders
         self.policy = policy
         self._diary = diary
         self._instance: Instance | None = None
@@ -123,7 +122,7 @@ class Life:
             return
         self._drop()
         self.policy = policy
-        self._streams = Streams.keeping(self._workspace, policy.text_file_bytes)
+        self._streams = Streams.keeping(self.folders.real, policy.text_file_bytes)
         self.fuel.adopt(policy.fuel_budget)
         self.host.allowance.adopt(policy)
         self.timeline.adopt(policy)
@@ -133,9 +132,12 @@ class Life:
             self._revive()
 
     def end(self) -> None:
-        """Give everything back."""
-        self._drop()
-        self.timeline.close()
+        """Gives everything back."""
+        try:
+            self._drop()
+            self.timeline.close()
+        finally:
+            self.folders.close()
 
     def _drop(self) -> None:
         if self._instance is not None:
@@ -345,7 +347,7 @@ class Life:
             clock=self.clock,
             streams=self._streams,
             changes=self.changes,
-            preopens=self._driver.preopens(self._workspace, self._workspace / SCRATCH, policy),
+            preopens=self._driver.preopens(self.folders, policy),
             env={},
             memory_bytes=policy.memory_bytes,
             open_files=policy.open_files,

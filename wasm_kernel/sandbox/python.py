@@ -7,6 +7,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Layout
 from wasm_kernel.sandbox.environment import Environment, environment, remembered
+from wasm_kernel.sandbox.folders import PACKAGES, SCRATCH, SITE, SandboxFolders
 from wasm_kernel.sandbox.immortal import make_immortal
-from wasm_kernel.sandbox.private import PACKAGES, SITE
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
 # so that it works whatever a cell did to either.
@@ -162,7 +163,7 @@ class PythonDriver:
         progress("preparing Python, pandas and matplotlib, once (about 5 s)")
         self.cache.sweep()
         with tempfile.TemporaryDirectory() as nowhere:
-            Path(nowhere, SITE).mkdir(parents=True)
+            Path(nowhere, PACKAGES, SITE).mkdir(parents=True)
             words = self._calibrate(metered, Path(nowhere))
             places = self._find_dice(metered, Path(nowhere))
             handler = _Booting()
@@ -235,7 +236,11 @@ class PythonDriver:
             clock=Clock(),
             streams=streams,
             changes=Changes(nowhere),
-            preopens=self.preopens(nowhere, nowhere, policy),
+            preopens=self._preopens(
+                Preopen(nowhere, "/app", True, True, True),
+                Preopen(nowhere, "/tmp", True, False, True),  # noqa: S108 - a guest path
+                Preopen(nowhere / PACKAGES, bundles.PACKAGES_GUEST),
+            ),
             env=_ENV,
             memory_bytes=_BOOT_MEMORY,
             open_files=policy.open_files,
@@ -244,18 +249,33 @@ class PythonDriver:
         )
         return Instance(self._module(metered), around)
 
-    def preopens(self, workspace: Path, scratch: Path, policy: ExecutionPolicy) -> Preopens:
+    def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, packages, mounts."""
+        folders.packages.enter(SITE, make=True).close()
+        held, private = folders.mounted(policy.mounts), folders.private_path
+        mounts = tuple(
+            Preopen(m.host, m.guest, m.writable, held=folder)
+            for m, folder in zip(policy.mounts, held, strict=True)
+        )
+        return self._preopens(
+            Preopen(folders.real, "/app", True, True, True, held=folders.workspace),
+            Preopen(private / SCRATCH, "/tmp", True, False, True, held=folders.scratch),  # noqa: S108
+            Preopen(private / PACKAGES, bundles.PACKAGES_GUEST, held=folders.packages),
+            mounts,
+        )
+
+    def _preopens(
+        self, app: Preopen, scratch: Preopen, packages: Preopen, mounts: tuple[Preopen, ...] = ()
+    ) -> Preopens:
         layout = self.layout
         fixed = (
             Preopen(layout.lib, bundles.LIB_GUEST, bundled=True),
             Preopen(layout.data, bundles.DATA_GUEST, bundled=True),
-            Preopen(workspace, "/app", writable=True, tracked=True, counted=True),
-            Preopen(scratch, "/tmp", writable=True, counted=True),  # noqa: S108 - a guest path
+            app,
+            scratch,
             Preopen(layout.root, "/", bundled=True),
-            Preopen(workspace / PACKAGES, bundles.PACKAGES_GUEST, bundled=True),
+            replace(packages, bundled=True),
         )
-        mounts = tuple(Preopen(m.host, m.guest, m.writable) for m in policy.mounts)
         free = range(len(mounts), MOUNTS_MOST)
         spare = tuple(Preopen(layout.root, f"/.mount/{i}", bundled=True) for i in free)
         return Preopens(fixed, mounts, spare)

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -24,6 +23,7 @@ from wasm_kernel.sandbox import facts, outcome
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.errands import Errands
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history.branch import Branch
 from wasm_kernel.sandbox.history.checkpoints import Travelling
 from wasm_kernel.sandbox.history.claim import Resume
@@ -44,7 +44,8 @@ class BaseSandbox(Travelling, Forking, Talking):
     """A guest with a workspace. Make one with `create_sandbox`.
 
     Attributes:
-        workspace: The host folder that the guest sees as `/app`.
+        workspace: The host folder that the guest sees as `/app`, as people know it.
+        folders: This and all others of the sandbox, open.
         policy: The limits.
         session_id: The session's id, or None outside of sessions.
         errands: What the host does for magics that stand in a cell's own text.
@@ -54,7 +55,7 @@ class BaseSandbox(Travelling, Forking, Talking):
     def __init__(
         self,
         driver: Driver,
-        workspace: Path,
+        folders: SandboxFolders,
         policy: ExecutionPolicy,
         logger: SandboxLogger,
         session_id: str | None,
@@ -64,7 +65,8 @@ class BaseSandbox(Travelling, Forking, Talking):
         inherited: Branch | None = None,
         quiet: bool = False,
     ) -> None:
-        self.workspace = workspace
+        self.workspace = folders.path
+        self.folders = folders
         self.policy = policy
         self.session_id = session_id
         self._logger = logger
@@ -75,7 +77,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._diary = Diary(logger, driver.name, quiet=quiet)
         self._life = Life(
             driver,
-            workspace,
+            folders,
             policy,
             resume=resume,
             errands=self.errands,
@@ -312,7 +314,9 @@ class BaseSandbox(Travelling, Forking, Talking):
             cell.cancel()
         self._life.clock.close()
         try:
-            if thread is not None:
+            if thread is None:
+                self.folders.close()
+            else:
                 thread.close(self._life.end)
                 thread.join(_JOIN_SECONDS)
                 thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
@@ -323,9 +327,7 @@ class BaseSandbox(Travelling, Forking, Talking):
     def _twin(self, home: Home, keeper: Keeper | None, branch: Branch) -> Self:
         name, driver, policy = home.session_id or None, self._driver, self.policy
         told = self._logger.bind(session_id=name)
-        return type(self)(
-            driver, home.workspace, policy, told, name, keeper=keeper, inherited=branch
-        )
+        return type(self)(driver, home.folders, policy, told, name, keeper=keeper, inherited=branch)
 
     def __enter__(self) -> BaseSandbox:
         if self._keeper is not None:

@@ -24,8 +24,10 @@ from wasm_kernel.engine.memory.found import name_of, names_in, usable
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
+from wasm_kernel.sandbox.folders import APP, HISTORY, TMP, SandboxFolders
 from wasm_kernel.sandbox.history.claim import is_forsaken
-from wasm_kernel.sandbox.private import HISTORY, PACKAGES, PRIVATE, SCRATCH
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
@@ -34,8 +36,8 @@ from wasm_kernel.sessions.tarball import ArchiveError, Packing, open_target
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT, folder_of
 
 FILES, MEMORY, IMAGE = "files", "memory", "memory/image"
-PARTS = {FILES: "", "tmp": SCRATCH, "packages": PACKAGES}
-"""The archive's folders, and the session's."""
+PARTS = {FILES: APP, "tmp": TMP, "packages": PACKAGES_GUEST}
+"""The archive's folders, and the guest's."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _IN_USE = (
@@ -77,6 +79,7 @@ def export_session(
     *,
     files_only: bool = False,
     logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
 ) -> Exported:
     """Write a session into one file, which `import_session` brings back to life elsewhere.
 
@@ -89,6 +92,7 @@ def export_session(
         workspace_root: The folder that holds the sessions' folders.
         files_only: Leave the variables out; the session may then be in use.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is none (a `ValueError`).
@@ -104,18 +108,17 @@ def export_session(
         raise ArchiveError("The archive can't lie in the session that it is made of.")
     with ExitStack() as held:
         folder = held.enter_context(walk.opened(workspace))
-        if not files_only:
-            _be_alone(held, folder)
+        folders = _folders(held, workspace, folder, private_root)
         memory, image, note = None, None, _FILES_ONLY
-        history = None if files_only else _history_folder(held, workspace)
+        history = None if files_only else _history_folder(held, folders)
         if not files_only:
-            memory, image, note = _memory(workspace, history)
+            memory, image, note = _memory(folders, history)
         with open_target(path) as file:
             try:
                 packing = Packing(file)
                 packed = _Packed(packing)
                 packing.text(manifest.NAME, Manifest(session_id, memory, note).dump())
-                packed.parts(folder)
+                packed.parts(folder, folders)
                 if memory is not None and image is not None and history is not None:
                     packed.memory(history, memory, image)
                 packing.close()
@@ -130,30 +133,50 @@ def export_session(
     return Exported(session_id, packed.files, states, packed.left_out, note)
 
 
-def _be_alone(held: ExitStack, folder: int) -> None:
+def _folders(
+    held: ExitStack, workspace: Path, folder: int, private_root: Path | str | None
+) -> SandboxFolders | None:
+    """The session's folders; None if it has no private one."""
+    own = Folder(folder)
+    found = PrivateFolders(workspace.parent, private_root).find(workspace.name, own)
+    if found is None:
+        return None
+    folders = SandboxFolders(workspace, workspace, own.enter(), found, private_root)
+    held.callback(folders.close)
+    return folders
+
+
+def _be_alone(held: ExitStack, private: Folder) -> None:
     try:
-        held.enter_context(alone(folder))
+        held.enter_context(alone(private))
     except SessionInUse:
         raise SessionInUse(_IN_USE) from None
 
 
-def _history_folder(held: ExitStack, workspace: Path) -> Folder | None:
-    """The folder of a session's history, open as long as `held` is; None if nobody is to use it."""
-    if is_forsaken(workspace / PRIVATE):
+def _history_folder(held: ExitStack, folders: SandboxFolders | None) -> Folder | None:
+    """The folder of a session's history, open as long as `held` is; None if nobody is to use it.
+
+    Nobody changes it meanwhile.
+    """
+    if folders is None:
+        return None
+    _be_alone(held, folders.private)
+    if is_forsaken(folders.private_path):
         return None
     try:
-        top = held.enter_context(Folder.open(workspace))
-        return held.enter_context(top.enter(*HISTORY.split("/")))
+        return held.enter_context(folders.private.enter(HISTORY))
     except OSError:
         return None
 
 
-def _memory(workspace: Path, folder: Folder | None) -> tuple[Memory | None, Path | None, str]:
+def _memory(
+    folders: SandboxFolders | None, folder: Folder | None
+) -> tuple[Memory | None, Path | None, str]:
     """The history that can be exported with the image that it lies over, or why there is none."""
     from wasm_kernel.sandbox.python import shared_driver
 
     files = [] if folder is None else names_in(folder)
-    if folder is None or not files:
+    if folders is None or folder is None or not files:
         return None, None, _NO_VARIABLES
     driver = shared_driver()
     at_hand = driver.image_at_hand()
@@ -177,7 +200,7 @@ def _memory(workspace: Path, folder: Folder | None) -> tuple[Memory | None, Path
         head.after,
         head.names,
         head.undone,
-        standing(workspace, found.values(), Origin.read(folder, max(found))),
+        standing(folders, found.values(), Origin.read(folder, max(found))),
     )
     return memory, path, ""
 
@@ -202,16 +225,12 @@ class _Packed:
         self.files = 0
         self.left_out: dict[str, str] = {}
 
-    def parts(self, workspace: int) -> None:
+    def parts(self, workspace: int, folders: SandboxFolders | None) -> None:
         """The files of the session, of its `/tmp`, and its packages."""
         self._part(FILES, workspace, is_hidden)
-        for name, place in PARTS.items():
-            if place:
-                with suppress(FileNotFoundError), ExitStack() as way:
-                    folder = workspace
-                    for part in place.split("/"):
-                        folder = way.enter_context(walk.opened(part, folder))
-                    self._part(name, folder, lambda name: False)
+        for name, guest in PARTS.items():
+            if folders is not None and guest != APP:
+                self._part(name, folders.seen_at(guest).fd, lambda name: False)
 
     def _part(self, part: str, folder: int, hidden: Callable[[str], bool]) -> None:
         for found in walk.entries(folder):

@@ -11,18 +11,17 @@ import errno
 import math
 import os
 import tarfile
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.sandbox.private import SCRATCH
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
 from wasm_kernel.sessions.manifest import Manifest
@@ -76,6 +75,7 @@ def import_session(
     max_bytes: int = MOST_BYTES,
     progress: Progress | None = None,
     logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
 ) -> Imported:
     """Make a session of an archive that `export_session` wrote, here or on another machine.
 
@@ -92,6 +92,7 @@ def import_session(
         max_bytes: The most bytes that may come out of the archive.
         progress: Hears plain sentences about what takes long.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         ArchiveError: it is no such archive, is damaged, or holds what it may not (a `ValueError`).
@@ -104,17 +105,19 @@ def import_session(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (
         Path(source).open("rb") as file,
-        walk.opened(folder.resolve()) as root,
-        staged(root) as (aside, place),
+        staged(folder.resolve()) as (root, made),
         members(file, max_bytes) as found,
-        closing(_Arrival(place, folder.resolve() / aside, Room(max_bytes))) as arrival,
+        ExitStack() as held,
     ):
-        with entered(place, SCRATCH.split("/"), make=True, mode=0o700):
-            pass
+
+        def begin(was: str) -> SandboxFolders:
+            return made.folders(wanted or (was if same_id else ids.new()), private_root)
+
+        arrival = _Arrival(begin, Room(max_bytes))
+        held.callback(arrival.close)
         arrival.take_all(found, progress or (lambda text: None))
-        name = wanted or (arrival.was if same_id else ids.new())
-        arrival.finish(name)
-        _settle(root, aside, name)
+        name = arrival.finish()
+        _settle(root.fd, made.aside, name)
     result = replace(arrival.result, session_id=name)
     told.log_event(
         events.SESSION_IMPORTED, session_id=name, files=result.files, states=result.states
@@ -138,9 +141,9 @@ def _settle(root: int, aside: str, name: str) -> None:
 class _Arrival:
     """A session on its way; one thread's own."""
 
-    def __init__(self, place: int, workspace: Path, room: Room) -> None:
-        self._place = place
-        self._workspace = workspace
+    def __init__(self, begin: Callable[[str], SandboxFolders], room: Room) -> None:
+        """An arrival; `begin` makes the folders, and is told what id the session had."""
+        self._begin = begin
         self._room = room
         self._links: list[tuple[str, tuple[str, ...], str]] = []
         self._links_length = 0
@@ -174,6 +177,7 @@ class _Arrival:
             raise ArchiveError("This is no archive of a session: it does not begin as one.")
         told = Manifest.load(content.read(info.size))
         self.was = told.session_id
+        self._folders = self._begin(self.was)
         if told.memory is None:
             self.result = replace(self.result, note=told.why_not or "It holds no variables.")
             return
@@ -182,7 +186,7 @@ class _Arrival:
         if isinstance(fits, str):
             self.result = replace(self.result, note=fits)
         else:
-            self._revival = Revival(self._workspace, fits, self._room)
+            self._revival = Revival(self._folders, fits, self._room)
             self.result = replace(self.result, states=len(told.memory.states))
 
     def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
@@ -207,15 +211,14 @@ class _Arrival:
     def _place_entry(
         self, part: str, names: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes] | None
     ) -> None:
-        where = self._folder(part, names)
         try:
             if info.isdir():
-                with entered(self._place, where, make=True) as way:
+                with entered(self._folder(part), names, make=True) as way:
                     os.fchmod(way.fd, info.mode & 0o777 | 0o700)
             elif info.issym():
                 self._note_link(part, names, info)
             elif content is not None:
-                self._write(where, info, content)
+                self._write(part, names, info, content)
                 self.result = replace(self.result, files=self.result.files + (part == FILES))
             else:
                 raise ArchiveError(
@@ -236,9 +239,11 @@ class _Arrival:
         if len(info.linkname) > _LINK_MOST or self._links_length > _LINKS_MOST_BYTES:
             raise ArchiveError("The archive holds links that are too long, or too many of them.")
 
-    def _write(self, where: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes]) -> None:
-        with entered(self._place, where[:-1], make=True) as way:
-            descriptor = os.open(where[-1], _NEW, 0o600, dir_fd=way.fd)
+    def _write(
+        self, part: str, names: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes]
+    ) -> None:
+        with entered(self._folder(part), names[:-1], make=True) as way:
+            descriptor = os.open(names[-1], _NEW, 0o600, dir_fd=way.fd)
             try:
                 self._room.take(1)
                 unpack(info, content, descriptor, self._room)
@@ -251,36 +256,37 @@ class _Arrival:
     def _make_links(self) -> None:
         """The links, last of all; those that lead out of the session are taken away again."""
         for part, names, target in self._links:
-            with entered(self._place, self._folder(part, names[:-1]), make=True) as way:
+            with entered(self._folder(part), names[:-1], make=True) as way:
                 try:
                     os.symlink(target, names[-1], dir_fd=way.fd)
                 except (FileExistsError, ValueError) as problem:
                     path = shown("/".join((part, *names)))
                     raise ArchiveError(f"The archive holds a strange link: {path}.") from problem
         for part, names in [(p, n) for p, n, _ in self._links if self._leads_out(p, n)]:
-            with entered(self._place, self._folder(part, names[:-1])) as way:
+            with entered(self._folder(part), names[:-1]) as way:
                 os.unlink(names[-1], dir_fd=way.fd)
             self.result.left_out["/".join((part, *names))] = "the link leads out of the session"
 
     def _leads_out(self, part: str, names: tuple[str, ...]) -> bool:
-        top = self._workspace.joinpath(*self._folder(part, ()))
         try:
-            resolve(top, names, "/".join(names))
+            resolve(self._folder(part), names, "/".join(names))
         except (SessionPathError, OSError):
             return True
         return False
 
-    @staticmethod
-    def _folder(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
-        return (*(name for name in PARTS[part].split("/") if name), *names)
+    def _folder(self, part: str) -> int:
+        return self._folders.seen_at(PARTS[part]).fd
 
     def close(self) -> None:
         """Closes what is open."""
         if self._revival is not None:
             self._revival.close()
 
-    def finish(self, name: str) -> None:
+    def finish(self) -> str:
         """The session is whole: its memory becomes its history, and it gets its metadata.
+
+        Returns:
+            Its id.
 
         Raises:
             ArchiveError: a part of its memory is missing.
@@ -289,4 +295,6 @@ class _Arrival:
         if self._revival is not None:
             note = self._revival.finish()
             self.result = replace(self.result, note=note, states=0 if note else self.result.states)
-        inscribe(self._place, name)
+        name = self._folders.path.name
+        inscribe(self._folders.workspace.fd, name)
+        return name

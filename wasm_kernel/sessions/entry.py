@@ -9,10 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
 
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions import drafts
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -50,7 +48,7 @@ def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: boo
     """Put a file with this content in the place of what is there, all at once.
 
     Args:
-        root: A descriptor of the session's folder: the file is made in its private part.
+        root: A descriptor of the session's folder: the file is made there, under a hidden name.
         folder: A descriptor of the folder that it is for.
         name: Its name there.
         content: Its content.
@@ -61,15 +59,11 @@ def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: boo
             read-only; or it can't be written. What was there is still there.
     """
     mode = _mode_to_keep(folder, name, overwrite=overwrite)
-    with suppress(FileExistsError):
-        os.mkdir(PRIVATE, 0o700, dir_fd=root)
-    with walk.opened(PRIVATE, root) as private:
-        drafts.sweep(private)
-        with drafts.written(private, content, mode) as draft:
-            if overwrite:
-                os.rename(draft, name, src_dir_fd=private, dst_dir_fd=folder)
-            else:
-                os.link(draft, name, src_dir_fd=private, dst_dir_fd=folder, follow_symlinks=False)
+    with drafts.written(root, content, mode) as draft:
+        if overwrite:
+            os.rename(draft, name, src_dir_fd=root, dst_dir_fd=folder)
+        else:
+            os.link(draft, name, src_dir_fd=root, dst_dir_fd=folder, follow_symlinks=False)
 
 
 def _mode_to_keep(folder: int, name: str, *, overwrite: bool) -> int | None:

@@ -6,18 +6,21 @@ runs, and has it made when the cell is over.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.content import Stopped
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.history.plan import Plan, carry_out
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.staging import inscribe, settle, staged
 
@@ -52,9 +55,17 @@ class Founder:
         root: The sessions' folder.
         parent: The id of the session that is forked.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
     """
 
-    def __init__(self, root: Path, parent: str, logger: SandboxLogger | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        parent: str,
+        logger: SandboxLogger | None = None,
+        private_root: Path | str | None = None,
+    ) -> None:
+        self._private_root = private_root
         self._root = root.resolve()
         self._parent = ids.checked(parent)
         self._logger = heard_by(logger)
@@ -75,16 +86,25 @@ class Founder:
 
     def _make(self, name: str, plan: Plan, stopped: Stopped) -> Mapping[str, str]:
         """What could not be copied."""
-        with walk.opened(self._root) as root, staged(root) as (aside, place):
-            workspace = self._root / aside
-            left_out = carry_out(plan, self._root / self._parent, workspace, stopped)
+        with (
+            contextlib.closing(self._parents_own()) as own,
+            staged(self._root) as (root, made),
+        ):
+            left_out = carry_out(plan, own, made.folders(name, self._private_root), stopped)
             try:
-                inscribe(place, name)
+                inscribe(made.workspace.fd, name)
             except OSError as problem:
                 self._tell(events.METADATA_FAILED, name, error=problem.strerror or str(problem))
-            if not settle(root, aside, name):
+            if not settle(root.fd, made.aside, name):
                 raise ForkError(_TAKEN)
         return left_out
+
+    def _parents_own(self) -> SandboxFolders:
+        """The folders of the session that is forked; its process can't lead them elsewhere."""
+        with Folder.open(self._root) as root:
+            workspace, real = root.enter(self._parent), self._root / self._parent
+        found = PrivateFolders(self._root, self._private_root).open(self._parent, workspace)
+        return SandboxFolders(real, real, workspace, found, self._private_root)
 
     def _tell(self, event: str, session_id: str, **fields: object) -> None:
         self._logger.log_event(event, session_id=session_id, **fields)

@@ -9,25 +9,23 @@ path, without a link and past the session's own names, is opened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.origin import Origin
-from wasm_kernel.sandbox.private import SCRATCH
+from wasm_kernel.sandbox.folders import APP, TMP, SandboxFolders
 
 HANDLES_MOST = 10_000
 _TEXT_MOST = 512 * 1024
-_APP = "/app"
-_PLACES = {_APP: ".", "/tmp": SCRATCH}  # noqa: S108 - a guest path
+_PLACES = (APP, TMP)
 
 Handles = Mapping[str, tuple[str, str]]
 """Guest folder and path of each file, by what the states call it."""
 
 
-def standing(workspace: Path, commits: Iterable[Commit], origin: Origin) -> Handles:
+def standing(folders: SandboxFolders, commits: Iterable[Commit], origin: Origin) -> Handles:
     """The files that were open at any commit and are still where they were."""
     found: dict[str, tuple[str, str]] = {}
     length = 0
@@ -38,28 +36,28 @@ def standing(workspace: Path, commits: Iterable[Commit], origin: Origin) -> Hand
             length += len(known.path)
             if len(found) == HANDLES_MOST or length > _TEXT_MOST:
                 return found
-            there = _named(workspace, known.guest, known.path)
+            there = _named(folders, known.guest, known.path)
             if there and there == known.identity:
                 found[written.identity] = (known.guest, known.path)
     return found
 
 
-def arrived(workspace: Path, handles: Handles) -> dict[str, str]:
-    """What those of the files are called that are in a workspace in which nobody works yet."""
-    named = {one: _named(workspace, guest, path) for one, (guest, path) in handles.items()}
+def arrived(folders: SandboxFolders, handles: Handles) -> dict[str, str]:
+    """What those of the files are called that are in a session in which nobody works yet."""
+    named = {one: _named(folders, guest, path) for one, (guest, path) in handles.items()}
     return {one: here for one, here in named.items() if here}
 
 
-def _named(workspace: Path, guest: str, path: str) -> str:
+def _named(folders: SandboxFolders, guest: str, path: str) -> str:
     """What the system calls a file of the guest's; empty where it is not to be opened."""
-    place, parts = _PLACES.get(guest), path.split("/")
+    parts = path.split("/")
     odd = any(part in ("", ".", "..") or "\0" in part for part in parts)
-    if place is None or odd or (guest == _APP and is_hidden(parts[0])):
+    if guest not in _PLACES or odd or (guest == APP and is_hidden(parts[0])):
         return ""
     try:
-        with Descent(workspace) as way:
-            for part in (*Path(place).parts, *parts[:-1]):
+        with Descent(folders.seen_at(guest).fd) as way:
+            for part in parts[:-1]:
                 way.enter(part)
+            return identity(f"/proc/self/fd/{way.fd}/{parts[-1]}")
     except (OSError, ValueError):  # a link, say, or no name that this system can have
         return ""
-    return identity(f"{workspace}/{place}/{path}")

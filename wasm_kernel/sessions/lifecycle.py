@@ -16,7 +16,7 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.creation import check, create_sandbox
 from wasm_kernel.sandbox.history.claim import Resume
-from wasm_kernel.sandbox.history.copying import discard
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.live import LIVE
@@ -34,6 +34,8 @@ def create_session_sandbox(
     policy: ExecutionPolicy | None = None,
     workspace_root: Path | str = WORKSPACE_ROOT,
     logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
 ) -> tuple[str, BaseSandbox]:
     """A new session, and its sandbox.
 
@@ -42,6 +44,7 @@ def create_session_sandbox(
         policy: The limits; the defaults fit a notebook.
         workspace_root: The folder that holds the sessions' folders, made if it is not there.
         logger: Hears events, each with the session's id; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Returns:
         The session's id, a random UUID, and the sandbox. Nothing is started yet: the first cell
@@ -52,11 +55,12 @@ def create_session_sandbox(
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
     logger = check(runtime, policy, logger)
-    session = Session(Path(workspace_root), ids.new(), logger, new=True)
+    root = Path(workspace_root)
+    session = Session(root, ids.new(), logger, new=True, private_root=private_root)
     try:
         return session.id, _sandbox_in(session, runtime, policy, logger)
     except BaseException:
-        discard(session.workspace)
+        session.folders.discard()
         raise
 
 
@@ -66,6 +70,8 @@ def get_session_sandbox(
     policy: ExecutionPolicy | None = None,
     workspace_root: Path | str = WORKSPACE_ROOT,
     logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
 ) -> BaseSandbox:
     """The sandbox of a session, with the files and the variables that the session has.
 
@@ -84,6 +90,7 @@ def get_session_sandbox(
         workspace_root: The folder that holds the sessions' folders.
         logger: Hears events, each with the session's id; by default that of the open sandbox, or
             nobody.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is none; it is a `ValueError`, too.
@@ -95,7 +102,8 @@ def get_session_sandbox(
     told = check(runtime, policy, logger)
 
     def make() -> BaseSandbox:
-        return _sandbox_in(Session(root, session_id, told), runtime, policy, told)
+        session = Session(root, session_id, told, private_root=private_root)
+        return _sandbox_in(session, runtime, policy, told)
 
     def found(sandbox: BaseSandbox) -> None:
         sandbox.adopt(policy, None if logger is None else told)
@@ -122,6 +130,7 @@ def _sandbox_in(
             resume=Resume.ALWAYS,
             keeper=session,
             quiet=True,
+            folders=session.folders,
         )
     except BaseException:
         session.closed()
@@ -132,6 +141,8 @@ def delete_session_workspace(
     session_id: str,
     workspace_root: Path | str = WORKSPACE_ROOT,
     logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
 ) -> None:
     """Delete a session: its files, its variables, its folder. There may be none.
 
@@ -142,6 +153,7 @@ def delete_session_workspace(
         session_id: Letters, digits and hyphens.
         workspace_root: The folder that holds the sessions' folders.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is none; it is a `ValueError`, too.
@@ -155,7 +167,7 @@ def delete_session_workspace(
     try:
         with walk.opened(folder.resolve()) as root:
             removal.finish(root)
-            removal.remove(root, name)
+            removal.remove(root, name, PrivateFolders(folder.resolve(), private_root))
     except FileNotFoundError:
         return
     except OSError as problem:

@@ -10,20 +10,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.exchange import exchange
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.record import record
-from wasm_kernel.sandbox.private import PRIVATE
 
 NAME = ".metadata.json"
 VERSION = 1
@@ -123,33 +122,42 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def create(workspace: Path, session_id: str) -> None:
-    """Write the metadata of a session that begins.
+def create(workspace: Folder, session_id: str, private: Folder | None) -> None:
+    """Writes the metadata of a session that begins.
+
+    Args:
+        workspace: The session's folder.
+        session_id: The session.
+        private: The session's private folder; None if it lies in another file system.
 
     Raises:
         OSError: it can't be written, or there is something already.
     """
-    with walk.opened(workspace) as folder:
-        spare = _lock(folder)
-        with suppress(FileNotFoundError):
-            os.stat(NAME, dir_fd=folder, follow_symlinks=False)
-            raise FileExistsError("there is a metadata file already")
-        _write(folder, spare, Metadata.new(session_id, now()).render())
+    with workspace.enter() as folder:  # opened once more: the lock ends with this descriptor
+        alone = _lock(folder.fd)
+        if folder.status(NAME) is not None:
+            raise FileExistsError(errno.EEXIST, "there is a metadata file already")
+        _write(folder, private if alone else None, Metadata.new(session_id, now()).render())
 
 
-def touch(workspace: Path, session_id: str) -> bool:
-    """Note that a cell ended; False where the session has no metadata.
+def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
+    """Notes that a cell ended; False if the session has no metadata.
+
+    Args:
+        workspace: As for `create`.
+        session_id: The same.
+        private: The same.
 
     Raises:
-        MetadataCorrupted: what is there is no metadata of this session; it was left as it is.
+        MetadataCorrupted: what is there is not metadata of this session; it was left as it is.
         OSError: it can't be read or written.
     """
-    with walk.opened(workspace) as folder:
-        spare = _lock(folder)
-        found = read(folder, session_id)
+    with workspace.enter() as folder:
+        alone = _lock(folder.fd)
+        found = read(folder.fd, session_id)
         if found is None:
             return False
-        _write(folder, spare, found.touched(now()).render())
+        _write(folder, private if alone else None, found.touched(now()).render())
         return True
 
 
@@ -192,36 +200,51 @@ def _content(folder: int) -> bytes | None:
     return data
 
 
-def _lock(folder: int) -> str:
+def _lock(folder: int) -> bool:
     """One process at a time changes the file, so that no change is lost and time goes forward.
 
     Returns:
-        The name of the spare file; one of this process's own, where the file system has no locks.
+        Whether that is so; a file system may have no locks.
     """
     try:
         if wait_lock(folder, _WAIT_SECONDS):
-            return _SPARE
+            return True
     except OSError:
-        return f"{_SPARE}-{os.getpid()}"
+        return False
     raise TimeoutError("another process holds the session's folder")
 
 
-def _write(folder: int, spare: str, data: bytes) -> None:
+def _write(folder: Folder, private: Folder | None, data: bytes) -> None:
     """Replace the file as a whole.
 
-    A spare file is filled, out of the guest's sight, and the two change places. It stays there for
-    the next time: a file system that is just saving a commit makes new files wait, for longer than
-    a tiny cell takes.
+    A spare file is filled in the private folder, and the two change places. It stays there for the
+    next time: a file system that is just saving a commit makes new files wait, for longer than a
+    tiny cell takes. What lies in another file system can't change places: then a new file is
+    written beside the old one, under a name that is the host's.
     """
-    with walk.opened(PRIVATE, folder) as private:
-        _fill(private, spare, data)
-        if spare != _SPARE or not exchange(private, spare, folder, NAME):
-            os.rename(spare, NAME, src_dir_fd=private, dst_dir_fd=folder)
+    if private is None:
+        _write_beside(folder, data)
+        return
+    _fill(private.fd, data)
+    if not exchange(private.fd, _SPARE, folder.fd, NAME):
+        private.rename(_SPARE, NAME, folder)
 
 
-def _fill(private: int, spare: str, data: bytes) -> None:
+def _write_beside(folder: Folder, data: bytes) -> None:
+    aside = f"{NAME}~{secrets.token_hex(8)}"
     try:
-        descriptor = os.open(spare, _WRITE, 0o600, dir_fd=private)
+        with os.fdopen(folder.open_regular(aside, _WRITE | os.O_EXCL), "wb") as file:
+            file.write(data)
+        folder.rename(aside, NAME)
+    except BaseException:
+        with suppress(OSError):
+            folder.remove(aside)
+        raise
+
+
+def _fill(private: int, data: bytes) -> None:
+    try:
+        descriptor = os.open(_SPARE, _WRITE, 0o600, dir_fd=private)
         status = os.fstat(descriptor)
         if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
@@ -229,8 +252,8 @@ def _fill(private: int, spare: str, data: bytes) -> None:
     except OSError as problem:
         if problem.errno not in _NO_SPARE:
             raise
-        os.unlink(spare, dir_fd=private)
-        descriptor = os.open(spare, _WRITE | os.O_EXCL, 0o600, dir_fd=private)
+        os.unlink(_SPARE, dir_fd=private)
+        descriptor = os.open(_SPARE, _WRITE | os.O_EXCL, 0o600, dir_fd=private)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.truncate()

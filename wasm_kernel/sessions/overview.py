@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import names_in
-from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+from wasm_kernel.sandbox.folders import HISTORY
+from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import is_used
@@ -50,7 +52,7 @@ class Overview:
     in_use: bool
 
 
-def sessions_in(root: Path) -> list[Overview]:
+def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Overview]:
     """The sessions in a folder, the last used first; none where there is no such folder.
 
     A folder is a session's where it has metadata or a private folder, or is named by a UUID.
@@ -60,7 +62,8 @@ def sessions_in(root: Path) -> list[Overview]:
             names = sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
-    found = [one for name in names if (one := _seen(root.resolve(), name)) is not None]
+    privates = PrivateFolders(root.resolve(), private_root)
+    found = [one for name in names if (one := _seen(privates, name)) is not None]
     return sorted(found, key=_last_used, reverse=True)
 
 
@@ -68,7 +71,7 @@ def _last_used(one: Overview) -> float:
     return one.updated_at.timestamp() if one.updated_at is not None else 0.0
 
 
-def session_in(root: Path, session_id: str) -> Overview:
+def session_in(root: Path, session_id: str, private_root: Path | str | None = None) -> Overview:
     """One session.
 
     Raises:
@@ -76,40 +79,35 @@ def session_in(root: Path, session_id: str) -> Overview:
         FileNotFoundError: there is no such session.
     """
     name = ids.checked(session_id)
-    found = _seen(root.resolve(), name, named=True)
+    found = _seen(PrivateFolders(root.resolve(), private_root), name, named=True)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
     return found
 
 
-def _seen(root: Path, name: str, *, named: bool = False) -> Overview | None:
+def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overview | None:
     """A session's folder; None where it is none, or can't be looked into."""
     try:
         ids.checked(name)
-        with walk.opened(root / name) as folder:
-            marks = {n for n in (metadata.NAME, PRIVATE) if _is_there(folder, n)}
-            if not (named or marks or ids.uuid_in(name)):
+        with walk.opened(privates.root / name) as folder, ExitStack() as held:
+            found = privates.find(name, Folder(folder))
+            if found is not None:
+                held.enter_context(found.folder)
+            marked = found is not None or Folder(folder).status(metadata.NAME) is not None
+            if not (named or marked or ids.uuid_in(name)):
                 return None
-            return _overview(root / name, name, folder)
+            return _overview(privates.root / name, name, folder, found)
     except (ids.SessionIdError, OSError):
         return None
 
 
-def _is_there(folder: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _overview(workspace: Path, name: str, folder: int) -> Overview:
+def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | None) -> Overview:
     try:
         known = metadata.read(folder, name)
     except MetadataCorrupted:
         known = None
     sizes = list(_file_sizes(folder))
-    states, mark = _states(workspace)
+    states, mark = ([], None) if private is None else _states(private.folder)
     return Overview(
         name,
         workspace,
@@ -120,14 +118,14 @@ def _overview(workspace: Path, name: str, folder: int) -> Overview:
         len(states),
         sum(states),
         tuple(sorted(mark.names)) if mark else (),
-        is_used(folder),
+        private is not None and is_used(private.folder),
     )
 
 
-def _states(workspace: Path) -> tuple[list[int], Bookmark | None]:
+def _states(private: Folder) -> tuple[list[int], Bookmark | None]:
     """The sizes of the states of a session's memory, and what they are called."""
     try:
-        with Folder.open(workspace) as top, top.enter(*HISTORY.split("/")) as history:
+        with private.enter(HISTORY) as history:
             found = [status for name in names_in(history) if (status := history.status(name))]
             return [one.st_size for one in found], Bookmark.read(history)
     except OSError:

@@ -102,7 +102,7 @@ def _begins_elsewhere(plain: str) -> bool:
 
 
 def resolve(
-    workspace: Path, parts: Sequence[str], path: str, *, follow: bool = True
+    workspace: Path | int, parts: Sequence[str], path: str, *, follow: bool = True
 ) -> tuple[str, ...]:
     """Returns the names that lead to what a path means, below `workspace`, without links.
 
@@ -111,7 +111,7 @@ def resolve(
     what lies there; if there is no such thing, the backslashes separate names.
 
     Args:
-        workspace: The session's folder.
+        workspace: The session's folder, or a descriptor of it; then absolute links lead out.
         parts: The names along the path, as `parts_of` has them.
         path: The path as it was given, for errors.
         follow: Whether a link at the end is followed, too.
@@ -135,8 +135,8 @@ def resolve(
 class _Walk:
     """A walk along a path: the folders that exist, and the names beyond the last of them."""
 
-    def __init__(self, workspace: Path, way: Descent, path: str) -> None:
-        self._root = str(workspace)
+    def __init__(self, workspace: Path | int, way: Descent, path: str) -> None:
+        self._root = "" if isinstance(workspace, int) else str(workspace)
         self._way = way
         self._path = path
         self._beyond: list[str] = []
@@ -203,7 +203,7 @@ class _Walk:
         if self._links > LINKS_MOST:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.startswith("/"):
-            inside = f"{target.rstrip('/')}/".startswith(f"{self._root}/")
+            inside = self._root and f"{target.rstrip('/')}/".startswith(f"{self._root}/")
             if not inside:
                 raise SessionPathError(f"{_ESCAPES} through a link", self._path)
             while self._way.way:

@@ -2,56 +2,41 @@
 
 The history's own lock (`sandbox/history/claim.py`) says which one process keeps the variables. This
 one says that anybody uses the session at all: a second kernel on it, a sandbox that has not begun
-yet.
+yet. Both lie in the session's private folder.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import try_lock, unlock, wait_lock
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.sandbox.history.claim import LOCK
-from wasm_kernel.sandbox.private import PRIVATE
 
 _NAME = "present"
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
 
 class Presence:
     """One user's share of the lock. Any thread may leave; that is idempotent."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._process = os.getpid()
-
-    @classmethod
-    def enter(cls, private: Callable[[], Path]) -> Presence:
-        """Be present in a session.
-
-        Args:
-            private: Makes the session's private folder, where it is missing, and says where it is.
+    def __init__(self, private: Folder) -> None:
+        """Be present in a session with this private folder; see afterwards that it is still there.
 
         Raises:
             SessionInUse: another process has been deleting the session for too long.
-            OSError: the folder can't be made or opened.
+            OSError: the lock can't be opened.
         """
-        while True:
-            path, descriptor = _opened(private)
-            try:
-                _share(descriptor)
-                if _same(descriptor, path):
-                    return cls(descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)  # that lock went away with a session that was deleted
+        self._process = os.getpid()
+        self._descriptor = private.open_regular(_NAME, os.O_RDWR | os.O_CREAT)
+        try:
+            _share(self._descriptor)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
     def is_only(self) -> bool:
         """Whether nobody else is present, here or in another process."""
@@ -73,18 +58,6 @@ class Presence:
             os.close(descriptor)
 
 
-def _opened(private: Callable[[], Path]) -> tuple[Path, int]:
-    """The lock's file, open; others may delete the session while its folder is made."""
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            path = private() / _NAME
-            return path, os.open(path, _FLAGS, 0o600)
-        except FileNotFoundError:
-            if not left:
-                raise
-    raise AssertionError("there are attempts")
-
-
 def _share(descriptor: int) -> None:
     try:
         shared = wait_lock(descriptor, _REMOVAL_SECONDS, shared=True)
@@ -97,30 +70,20 @@ def _share(descriptor: int) -> None:
         )
 
 
-def _same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    except FileNotFoundError:
-        return False
-
-
 @contextmanager
-def alone(workspace: int) -> Iterator[None]:
+def alone(private: Folder) -> Iterator[None]:
     """Nobody uses the session meanwhile, nor begins to.
 
     Args:
-        workspace: A descriptor of the session's folder.
+        private: The session's private folder.
 
     Raises:
         SessionInUse: somebody uses it, in this process or in another.
         OSError: it can't be told.
     """
     with ExitStack() as held:
-        with suppress(FileExistsError):
-            os.mkdir(PRIVATE, 0o700, dir_fd=workspace)
-        private = held.enter_context(walk.opened(PRIVATE, workspace))
         for name in (_NAME, LOCK):
-            descriptor = os.open(name, _FLAGS, 0o600, dir_fd=private)
+            descriptor = private.open_regular(name, os.O_RDWR | os.O_CREAT)
             held.callback(os.close, descriptor)
             if not try_lock(descriptor):
                 raise SessionInUse(
@@ -131,20 +94,16 @@ def alone(workspace: int) -> Iterator[None]:
         yield
 
 
-def is_used(workspace: int) -> bool:
+def is_used(private: Folder) -> bool:
     """Whether somebody uses the session now. Nothing is made or changed.
 
     Raises:
         OSError: it can't be told.
     """
     with ExitStack() as held:
-        try:
-            private = held.enter_context(walk.opened(PRIVATE, workspace))
-        except FileNotFoundError:
-            return False
         for name in (_NAME, LOCK):
             try:
-                descriptor = os.open(name, _FLAGS & ~os.O_CREAT, dir_fd=private)
+                descriptor = private.open_regular(name, os.O_RDWR)
             except FileNotFoundError:
                 continue
             held.callback(os.close, descriptor)

@@ -107,7 +107,7 @@ def _replay(text: str, logger: SandboxLogger) -> None:
     logger.log_event(str(event), **dict(fields))
 
 
-def pruner(root: Path) -> Prune:
+def pruner(root: Path, private_root: Path | str | None = None) -> Prune:
     """Prunes the sessions in a folder, in this process.
 
     It checks what it is handed: whoever asks may be somebody else than we think.
@@ -120,7 +120,9 @@ def pruner(root: Path) -> Prune:
 
         logger = SandboxLogger(_Forwarded(tell, stopped))
         try:
-            result = prune_sessions(hours, root, dry_run=dry_run is not False, logger=logger)
+            result = prune_sessions(
+                hours, root, dry_run=dry_run is not False, logger=logger, private_root=private_root
+            )
         except _Stopped:
             return {"stopped": True}
         return as_json(result)

@@ -21,9 +21,12 @@ from pathlib import Path
 from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.descent import open_folder
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.result import PruneResult
+from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.sandbox.private import PrivateFolderError
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
 from wasm_kernel.sessions.live import ANOTHER_PROCESS, LIVE
@@ -87,6 +90,8 @@ def prune_sessions(
     workspace_root: Path | str = WORKSPACE_ROOT,
     dry_run: bool = False,
     logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
 ) -> PruneResult:
     """Delete the sessions in which no cell has run for long, whether it succeeded or not.
 
@@ -101,6 +106,7 @@ def prune_sessions(
         workspace_root: The folder that holds the sessions' folders.
         dry_run: Only say what would be deleted; nothing is changed.
         logger: Hears `session.prune.*`; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Returns:
         What was deleted, skipped or spared, what failed, and how many bytes it freed.
@@ -118,7 +124,8 @@ def prune_sessions(
             workspace_root=str(workspace_root),
             dry_run=dry_run,
         )
-        result = _Pruning(root, Path(workspace_root).resolve(), limit, dry_run, told).run()
+        privates = PrivateFolders(Path(workspace_root).resolve(), private_root)
+        result = _Pruning(root, privates, limit, dry_run, told).run()
     told.log_event(
         events.PRUNE_COMPLETED,
         deleted_count=len(result.deleted_sessions),
@@ -203,10 +210,16 @@ class _Pruning:
     """A plan on its way, and what has come of it so far."""
 
     def __init__(
-        self, root: int, place: Path, limit: timedelta, dry_run: bool, logger: SandboxLogger
+        self,
+        root: int,
+        privates: PrivateFolders,
+        limit: timedelta,
+        dry_run: bool,
+        logger: SandboxLogger,
     ) -> None:
         self._root = root
-        self._place = place
+        self._privates = privates
+        self._place = privates.root
         self._limit = limit
         self._dry_run = dry_run
         self._log = logger.log_event
@@ -251,7 +264,7 @@ class _Pruning:
             self._spare(one.session_id, ANOTHER_PROCESS)
         except (_Wanted, FileNotFoundError):
             return  # somebody used it, or deleted it, since it was found
-        except (OSError, MetadataCorrupted) as problem:
+        except (OSError, MetadataCorrupted, PrivateFolderError) as problem:
             self._fail(one.session_id, problem)
         else:
             self._deleted.append(one.session_id)
@@ -279,8 +292,13 @@ class _Pruning:
         workspace = self._place / one.session_id
         if used := LIVE.user(workspace):
             raise _Used(used)
-        if not LIVE.has(workspace) and is_used(folder):
-            raise SessionInUse
+        found = None
+        if not LIVE.has(workspace):
+            found = self._privates.find(one.session_id, Folder(folder))
+        if found is not None:
+            with found.folder:
+                if is_used(found.folder):
+                    raise SessionInUse
 
     def _remove(self, one: Found) -> int:
         sizes: list[int] = []
@@ -295,7 +313,7 @@ class _Pruning:
         why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
         if used := LIVE.retire(self._place / one.session_id, why):
             raise _Used(used)
-        removal.remove(self._root, one.session_id, agree)
+        removal.remove(self._root, one.session_id, self._privates, agree)
         self._log(events.PRUNE_DELETED, session_id=one.session_id)
         return sizes[0]
 

@@ -13,11 +13,13 @@ import os
 import re
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.exchange import take_name
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import wait_lock
+from wasm_kernel.sandbox.places import PrivateFolders, discard
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import alone
@@ -35,12 +37,18 @@ def aside_of(name: str) -> str:
     return f"{_ASIDE}{name}-{secrets.token_hex(4)}"
 
 
-def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> None:
-    """Delete a session's folder that nobody uses.
+def remove(
+    root: int,
+    name: str,
+    privates: PrivateFolders,
+    agree: Callable[[int], None] | None = None,
+) -> None:
+    """Delete a session's folder that nobody uses, and its private folder.
 
     Args:
         root: A descriptor of the sessions' folder.
         name: The session's id.
+        privates: The private folders of the sessions in the root.
         agree: Called with the folder's descriptor when nobody can use the session any more and
             nothing has been deleted yet; what it raises keeps the session. If it is left out, a
             folder that its owner closed to himself is opened.
@@ -48,27 +56,39 @@ def remove(root: int, name: str, agree: Callable[[int], None] | None = None) -> 
     Raises:
         FileNotFoundError: there is no such folder.
         SessionInUse: somebody uses the session; nothing was deleted.
+        PrivateFolderError: there is no place for the lock that keeps others out.
         OSError: it is no folder, or something in it can't be deleted. What is left has the
             session's id.
     """
-    with walk.opened(name, root, force=agree is None) as workspace:
-        with alone(workspace):
+    with ExitStack() as held:
+        workspace = held.enter_context(walk.opened(name, root, force=agree is None))
+        found = privates.open(name, Folder(workspace))
+        held.enter_context(found.folder)
+        with alone(found.folder):
             if agree is not None:
                 agree(workspace)
-            aside = aside_of(name)
-            try:
-                os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
-            except OSError as problem:
-                if problem.errno not in (errno.EXDEV, errno.EBUSY):
-                    raise
-                # a folder of a container's own layers, or a mounted one, keeps its name
+            aside = _set_aside(root, name)
+            if aside == name:
                 _delete(root, name, workspace)
-                return
-        try:
-            _delete(root, aside, workspace)
-        except OSError:
-            take_name(root, aside, name)
+        if aside != name:
+            try:
+                _delete(root, aside, workspace)
+            except OSError:
+                take_name(root, aside, name)
+                raise
+        discard(found.path)
+
+
+def _set_aside(root: int, name: str) -> str:
+    """Give a session's folder a name that is no session's; the name that it has then."""
+    aside = aside_of(name)
+    try:
+        os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
+    except OSError as problem:
+        if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
+        return name  # a folder of a container's own layers, or a mounted one, keeps its name
+    return aside
 
 
 def finish(root: int) -> dict[str, OSError]:

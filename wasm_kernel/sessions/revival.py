@@ -20,8 +20,8 @@ from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.engine.memory.transplant import HEADER_MOST, Soil, transplant
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.sandbox.bundles import DATA_GUEST, LIB_GUEST
+from wasm_kernel.sandbox.folders import HISTORY, SandboxFolders
 from wasm_kernel.sandbox.history.claim import leave_fork
-from wasm_kernel.sandbox.private import PRIVATE
 from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import Memory
 from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.python import PythonDriver
 
 Progress = Callable[[str], None]
-_ARRIVING, _HISTORY = "arriving", "history"
+_ARRIVING = "arriving"
 _IMAGE = "image"
 _OTHER = (
     "The variables were not imported: they were saved by another version of the sandbox, or of a "
@@ -82,17 +82,16 @@ class Revival:
     """The memory of a session that arrives; one thread's own.
 
     Args:
-        workspace: The folder that becomes the session's.
+        folders: The folders that become the session's.
         fitting: What arrives.
         room: How much it may become on disk.
     """
 
-    def __init__(self, workspace: Path, fitting: Fitting, room: Room) -> None:
-        self._workspace = workspace
+    def __init__(self, folders: SandboxFolders, fitting: Fitting, room: Room) -> None:
+        self._folders = folders
         self._fitting = fitting
         self._room = room
-        with Folder.open(workspace) as top:
-            self._private = top.enter(PRIVATE)
+        self._private = folders.private
         self._folder = self._private.enter(_ARRIVING, make=True)
         self._expected = {_IMAGE, *(name_of(one) for one in fitting.memory.states)}
 
@@ -123,8 +122,8 @@ class Revival:
         if self._expected:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
         memory = self._fitting.memory
-        files = arrived(self._workspace, memory.handles)
-        with self._private.enter(_HISTORY, make=True) as history:
+        files = arrived(self._folders, memory.handles)
+        with self._private.enter(HISTORY, make=True) as history:
             try:
                 self._settle(history, {one: memory.handles[one] for one in files})
             except HistoryError as problem:
@@ -135,13 +134,12 @@ class Revival:
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
             Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
             Origin(max(memory.states), reseed=True, files=files).write(history)
-        leave_fork(self._workspace / PRIVATE)
+        leave_fork(self._folders.private_path)
         return ""
 
     def close(self) -> None:
-        """Closes its folders. Safe to call twice."""
+        """Closes its folder. Safe to call twice."""
         self._folder.close()
-        self._private.close()
 
     def _settle(self, history: Folder, handles: Handles) -> None:
         fitting, known = self._fitting, {0}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.private import PRIVATE
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import drafts, ids, metadata
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 _OWNER_ONLY = 0o700
+_ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong
 
 
 class WorkspaceError(WasmKernelError):
@@ -40,6 +43,7 @@ class Session:
         id: The session's id.
         root: The sessions' folder.
         workspace: The session's own folder, the one that the guest sees as `/app`.
+        folders: It and the others of the session, open. A sandbox that lives here closes them.
         made: Whether it was made just now.
         logger: Hears of it.
     """
@@ -51,6 +55,7 @@ class Session:
         logger: SandboxLogger | None = None,
         *,
         new: bool = False,
+        private_root: Path | str | None = None,
     ) -> None:
         """Open a session, and make it where it is missing, for its owner alone.
 
@@ -59,11 +64,13 @@ class Session:
             session_id: The session's id.
             logger: Hears of it; silent by default.
             new: Whether the id was made for it, so that there is nothing to find.
+            private_root: The folder that holds private folders; one of the user's by default.
 
         Raises:
             SessionIdError: `session_id` is none.
             SessionInUse: another process is deleting it.
             WorkspaceError: the folder can't be made, or something else is in its place.
+            PrivateFolderError: there is no place for its private folder.
         """
         self.id = ids.checked(session_id)
         self.made = False
@@ -73,11 +80,13 @@ class Session:
         self._homes: dict[str, Session] = {}
         self._parent: Session | None = None
         self._told = ""
+        self._lived_in = False
+        self.private_root = private_root
+        self.workspace = root / self.id
         try:
             root.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
             self.root = root.resolve()
-            self.workspace = self.root / self.id
-            self._presence = Presence.enter(self._folders)
+            self.folders, self._presence = self._opened()
         except OSError as problem:
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
@@ -91,27 +100,60 @@ class Session:
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.workspace)
 
-    def _folders(self) -> Path:
-        self.made = _own_folder(self.workspace) or self.made
-        _own_folder(self.workspace / PRIVATE)
-        return self.workspace / PRIVATE
+    def _opened(self) -> tuple[SandboxFolders, Presence]:
+        """The session's folders, with its lock; others may delete the session meanwhile."""
+        privates = PrivateFolders(self.root, self.private_root)
+        with Folder.open(self.root) as root:
+            for left in reversed(range(_ATTEMPTS)):
+                try:
+                    return self._once(root, privates)
+                except (FileNotFoundError, _Deleted):
+                    if not left:
+                        raise
+        raise AssertionError("there are attempts")
+
+    def _once(self, root: Folder, privates: PrivateFolders) -> tuple[SandboxFolders, Presence]:
+        self.made = _own_folder(root, self.id)
+        with ExitStack() as held:
+            if self.made:
+                held.callback(_remove_empty, root, self.id)
+            workspace = root.enter(self.id)
+            held.callback(workspace.close)
+            found = privates.open(self.id, workspace)
+            held.callback(found.folder.close)
+            presence = Presence(found.folder)
+            held.callback(presence.leave)
+            there = root.status(self.id)
+            same = there is not None and os.path.samestat(there, os.fstat(workspace.fd))
+            if not (same and found.in_place):
+                raise _Deleted(errno.ESTALE, "it is deleted all the time")
+            real = self.root / self.id
+            folders = SandboxFolders(self.workspace, real, workspace, found, self.private_root)
+            held.pop_all()
+            return folders, presence
+
+    @property
+    def _spare(self) -> Folder | None:
+        """Where the metadata's spare file lies, if it can change places with the file."""
+        return None if self.folders.far else self.folders.private
 
     def _begin(self) -> None:
         self._log(events.SESSION_CREATED, workspace_path=self.workspace)
         try:
-            metadata.create(self.workspace, self.id)
+            metadata.create(self.folders.workspace, self.id, self._spare)
         except OSError as problem:
             self._warn(events.METADATA_FAILED, _why(problem))
 
     def _tidy(self) -> None:
-        with suppress(OSError), walk.opened(self.workspace / PRIVATE) as private:
-            drafts.sweep(private)
+        with suppress(OSError):
+            drafts.sweep(self.folders.workspace.fd)
 
     # -- the keeper of its sandbox
 
     def opened(self, sandbox: BaseSandbox) -> None:
         """A sandbox lives here from now on."""
-        LIVE.add(self.workspace, sandbox, self._presence.is_only)
+        self._lived_in = True
+        LIVE.add(self._key, sandbox, self._presence.is_only)
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None
@@ -124,7 +166,7 @@ class Session:
     def executed(self) -> None:
         """A cell has ended, in whatever way: the metadata says so, if the session has any."""
         try:
-            metadata.touch(self.workspace, self.id)
+            metadata.touch(self.folders.workspace, self.id, self._spare)
         except MetadataCorrupted as problem:
             self._warn(events.METADATA_CORRUPTED, str(problem))
         except OSError as problem:
@@ -138,17 +180,17 @@ class Session:
         Raises:
             WasmKernelError: it can't be made.
         """
-        session = Session(self.root, ids.new(), self.logger, new=True)
+        root = self.workspace.parent
+        session = Session(root, ids.new(), self.logger, new=True, private_root=self.private_root)
         with self._guard:
             self._homes[session.id] = session
-        return Home(session.workspace, session.id)
+        return Home(session.folders, session.id)
 
     def keeper_of(self, home: Home) -> Session:
         """The session that a fork is to live in."""
         with self._guard:
             found = self._homes.pop(home.session_id, None)
-        if found is None:
-            return Session(home.workspace.parent, home.session_id, self.logger)
+        assert found is not None, "a home is one of this session's"
         found._parent = self
         return found
 
@@ -158,11 +200,11 @@ class Session:
 
     def entered(self) -> None:
         """A `with` block of the sandbox begins."""
-        LIVE.entered(self.workspace)
+        LIVE.entered(self._key)
 
     def left(self) -> bool:
         """A `with` block of the sandbox ends; whether the sandbox is to be closed."""
-        return LIVE.left(self.workspace)
+        return LIVE.left(self._key)
 
     def closed(self) -> None:
         """The session is not open here any more; idempotent."""
@@ -173,19 +215,25 @@ class Session:
             homes = list(self._homes.values())
         for home in homes:
             home.closed()
-        self._presence.leave()
-        LIVE.remove(self.workspace)
+        self.leave()
+        LIVE.remove(self._key)
 
     def leave(self) -> None:
         """Be present no longer, where no sandbox ever lived here; idempotent."""
         self._presence.leave()
+        if not self._lived_in:
+            self.folders.close()
+
+    @property
+    def _key(self) -> Path:
+        """What it is called among those that are open in this process."""
+        return self.root / self.id
 
     # -- what it tells
 
     def _times(self) -> dict[str, str]:
         """When the session was made, and when a cell last ran, for people."""
-        with walk.opened(self.workspace) as folder:
-            found = metadata.read(folder, self.id)
+        found = metadata.read(self.folders.workspace.fd, self.id)
         if found is None:
             return {}
         return {
@@ -203,19 +251,29 @@ class Session:
             self._log(event, error=error)
 
 
-def _own_folder(folder: Path) -> bool:
+class _Deleted(OSError):
+    """The session was deleted while it was opened."""
+
+
+def _own_folder(root: Folder, name: str) -> bool:
     """Make a folder; False where it is there."""
     try:
-        folder.mkdir(mode=_OWNER_ONLY)
+        os.mkdir(name, _OWNER_ONLY, dir_fd=root.fd)
     except FileExistsError:
-        # lstat, as a link planted here would lead the guest out of its root
-        if not stat.S_ISDIR(folder.lstat().st_mode):
+        # links not followed, as one planted here would lead the guest out of its root
+        there = root.status(name)
+        if there is not None and not stat.S_ISDIR(there.st_mode):
             raise WorkspaceError(
-                f"The session's folder holds something else named {folder.name}. "
+                f"The session's folder holds something else named {name}. "
                 "Nothing was changed. Move it away, or choose another session id."
             ) from None
         return False
     return True
+
+
+def _remove_empty(root: Folder, name: str) -> None:
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=root.fd)
 
 
 def _why(problem: OSError) -> str:

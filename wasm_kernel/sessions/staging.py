@@ -9,39 +9,87 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import try_lock
-from wasm_kernel.sandbox.private import PRIVATE
+from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.sandbox.places import PrivateFolders, discard
 from wasm_kernel.sessions import ids, metadata, removal
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@contextmanager
-def staged(root: int) -> Iterator[tuple[str, int]]:
-    """A folder that is no session's: its name and a descriptor; gone where the block fails.
+class Staged:
+    """A session that is being made. One thread's own.
 
-    It holds an empty private folder.
+    Attributes:
+        aside: The name of its folder, until it gets that of the session.
+        workspace: The folder.
+    """
+
+    def __init__(self, root: Path, aside: str, workspace: Folder) -> None:
+        self._root = root
+        self.aside = aside
+        self.workspace = workspace
+        self._folders: SandboxFolders | None = None
+
+    def folders(self, name: str, private_root: Path | str | None) -> SandboxFolders:
+        """Returns its folders, its private one among them.
+
+        Args:
+            name: The id that the session is to have.
+            private_root: The folder that holds private folders; one of the user's by default.
+
+        Raises:
+            PrivateFolderError: there is no place for it.
+            OSError: it can't be made.
+        """
+        if self._folders is None:
+            found = PrivateFolders(self._root, private_root).open(name, self.workspace)
+            own, real = self.workspace.enter(), self._root / self.aside
+            self._folders = SandboxFolders(self._root / name, real, own, found, private_root)
+        return self._folders
+
+    def close(self) -> None:
+        """Closes its private folder."""
+        if self._folders is not None:
+            self._folders.close()
+
+    def discard(self) -> None:
+        """Removes whatever was made."""
+        if self._folders is not None:
+            with suppress(OSError):
+                discard(self._folders.private_path)
+
+
+@contextmanager
+def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
+    """The root, and a folder in it that is no session's; gone where the block fails.
 
     Args:
-        root: A descriptor of the sessions' folder.
+        root: The real path of the sessions' folder.
 
     Raises:
         OSError: it can't be made.
     """
-    aside = removal.aside_of(ids.new())
-    os.mkdir(aside, 0o700, dir_fd=root)
-    with walk.opened(aside, root) as place:
-        try_lock(place)  # so that nobody takes it for what a removal left behind
-        try:
-            os.mkdir(PRIVATE, 0o700, dir_fd=place)
-            yield aside, place
-        except BaseException:
-            with suppress(OSError):
-                walk.empty(place)
-                os.rmdir(aside, dir_fd=root)
-            raise
+    with Folder.open(root) as top:
+        aside = removal.aside_of(ids.new())
+        os.mkdir(aside, 0o700, dir_fd=top.fd)
+        with top.enter(aside) as place:
+            try_lock(place.fd)  # so that nobody takes it for what a removal left behind
+            made = Staged(root, aside, place)
+            try:
+                yield top, made
+            except BaseException:
+                made.discard()
+                with suppress(OSError):
+                    walk.empty(place.fd)
+                    os.rmdir(aside, dir_fd=top.fd)
+                raise
+            finally:
+                made.close()
 
 
 def inscribe(place: int, name: str) -> None:

@@ -7,7 +7,7 @@ reached without a link, and a link that is swapped in between check and use ends
 path is then looked at anew, a few times, and given up. A call that is refused changes nothing.
 
 Errors name the path as it was given, never one of the host. The session's own names
-(`.metadata.json`, `.wasm_kernel`, in every spelling of `engine/files/names.py`) are no files here.
+(`.metadata.json`, in every spelling of `engine/files/names.py`) are no files here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import entry, ids, removal
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.listing import files
@@ -115,6 +116,7 @@ def write_session_file(
     overwrite: bool = True,
     *,
     logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
 ) -> None:
     """Write a file of a session, as a whole: nobody ever sees a part of it.
 
@@ -128,6 +130,8 @@ def write_session_file(
         workspace_root: The folder that holds the sessions' folders.
         overwrite: Whether a file that is there already is replaced.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders, for a session that begins; one of the
+            user's by default.
 
     Raises:
         SessionIdError: `session_id` is none (a `ValueError`).
@@ -153,7 +157,7 @@ def write_session_file(
     else:
         if not lexical(relative_path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
-        with _begun(Path(workspace_root), name, told):
+        with _begun(Path(workspace_root), name, told, private_root):
             _again(relative_path, write)
     _log(told, events.FILE_WRITE, session_id, relative_path, len(content))
 
@@ -167,7 +171,9 @@ def _content(data: bytes | str) -> bytes:
 
 
 @contextmanager
-def _begun(root: Path, session_id: str, logger: SandboxLogger) -> Iterator[None]:
+def _begun(
+    root: Path, session_id: str, logger: SandboxLogger, private_root: Path | str | None
+) -> Iterator[None]:
     """A session that a first file is written to. If that fails, nothing of it is left.
 
     Raises:
@@ -175,14 +181,14 @@ def _begun(root: Path, session_id: str, logger: SandboxLogger) -> Iterator[None]
         WorkspaceError: the folder can't be made, or something else is in its place.
     """
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    session = Session(root, session_id, logger)
+    session = Session(root, session_id, logger, private_root=private_root)
     try:
         yield
     except BaseException:
         session.leave()
         with suppress(OSError, WasmKernelError), walk.opened(session.root) as folder:
             if session.made:
-                removal.remove(folder, session_id)
+                removal.remove(folder, session_id, PrivateFolders(session.root, private_root))
                 logger.log_event(events.SESSION_DELETED, session_id=session_id)
             for made in missing:
                 made.rmdir()  # which fails where somebody else has put something

@@ -29,11 +29,11 @@ SPELLINGS = [
     ".metadata.json::$DATA",
     ".meta\u200bdata.json",
     ".ｍetadata.json",
-    ".wasm_kernel",
-    ".wasm_kernel/tmp",
+    ".metadata.json~w",
+    ".metadata.json~w/tmp",
     ".WASM_KERNEL/tmp",
     ".wasm_\u212aernel",
-    "sub/../.wasm_kernel/tmp/x",
+    "sub/../.metadata.json~w/tmp/x",
 ]
 
 
@@ -41,8 +41,8 @@ SPELLINGS = [
 def secret(guest: Guest) -> Guest:
     """A guest whose workspace holds the host's own names."""
     (guest.app / ".metadata.json").write_text("secret")
-    (guest.app / ".wasm_kernel" / "tmp").mkdir(parents=True)
-    (guest.app / ".wasm_kernel" / "tmp" / "x").write_text("secret")
+    (guest.app / ".metadata.json~w" / "tmp").mkdir(parents=True)
+    (guest.app / ".metadata.json~w" / "tmp" / "x").write_text("secret")
     (guest.app / "sub").mkdir()
     (guest.app / "plain").write_text("plain")
     return guest
@@ -109,7 +109,7 @@ def test_a_link_made_by_the_host_does_not_lead_to_a_hidden_name(secret: Guest) -
 
 def test_a_chain_of_links_does_not_lead_to_a_hidden_name(secret: Guest) -> None:
     (secret.app / "sub" / "up").symlink_to("..")
-    (secret.app / "one").symlink_to("sub/up/.wasm_kernel")
+    (secret.app / "one").symlink_to("sub/up/.metadata.json~w")
     assert secret.open("one/tmp/x")[0] == abi.ENOENT
 
 
@@ -342,7 +342,7 @@ def test_no_link_too_deep_for_the_host_leads_to_a_hidden_name(secret: Guest) -> 
     os.symlink("../" * 18, "way", dir_fd=inner)
     os.close(inner)
     (secret.app / "s" / "t").symlink_to("/".join([name] * 3))
-    for path in ("s/t/way/.metadata.json", "s/t/way/.wasm_kernel/tmp/x", "s/t/way/plain"):
+    for path in ("s/t/way/.metadata.json", "s/t/way/.metadata.json~w/tmp/x", "s/t/way/plain"):
         assert secret.open(path)[0] == abi.ENAMETOOLONG
         assert secret.stat(path) == abi.ENAMETOOLONG
 

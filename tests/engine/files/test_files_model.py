@@ -20,9 +20,15 @@ PLAIN = ["a", "b", "c", "d", "empty", "d/a", "d/twin", "d/c", "d/e", "d/e/x", "d
 WINDING = ["./a", "d/../a", "d//c", "here/a", "d/up/b", "way", "here", "d/e/top/new", "here/here/d"]
 NOWHERE = ["ring", "ring/a", "a/b", "nothing/a", "..", "../outside/x", "out/x", "d/e/../../../x"]
 HIDDEN = [
-    *(".metadata.json", ".METADATA.json", ".wasm_kernel", ".wasm_kernel/x", ".wasm_kernel/tmp/x"),
-    *("here/.metadata.json", "d/up/.wasm_kernel/x", "d/../.metadata.json", ".metadata.json."),
-    *("d/.metadata.json", "d/e/top/.wasm_kernel", ".wasm_kernel/../a"),
+    *(
+        ".metadata.json",
+        ".METADATA.json",
+        ".metadata.json~w",
+        ".metadata.json~w/x",
+        ".metadata.json~w/tmp/x",
+    ),
+    *("here/.metadata.json", "d/up/.metadata.json~w/x", "d/../.metadata.json", ".metadata.json."),
+    *("d/.metadata.json", "d/e/top/.metadata.json~w", ".metadata.json~w/../a"),
 ]
 PATH = st.sampled_from([*PLAIN * 3, *WINDING * 2, *NOWHERE, *HIDDEN])
 BARE = st.sampled_from(PLAIN)
@@ -69,7 +75,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
 def kept(guest: Guest) -> list[tuple[str, bytes, int, int]]:
     """Everything that the guest may neither see nor change."""
     folder = guest.app.parent
-    places = [folder / "outside", guest.app / ".metadata.json", guest.app / ".wasm_kernel"]
+    places = [folder / "outside", guest.app / ".metadata.json", guest.app / ".metadata.json~w"]
     found = []
     for place in places:
         for path in [place, *place.rglob("*")]:

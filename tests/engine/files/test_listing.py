@@ -25,7 +25,7 @@ def test_every_room_shows_every_file_once(guest: Guest, room: int, files: int) -
     names = [f"file{i:03}" for i in range(files)]
     for name in [*names, ".metadata.json"]:
         (guest.app / name).touch()
-    (guest.app / ".wasm_kernel").mkdir()
+    (guest.app / ".metadata.json~w").mkdir()
     assert sorted(guest.names(APP, room)) == names
 
 
@@ -37,14 +37,14 @@ def test_a_hidden_name_at_any_position_is_left_out(guest: Guest, around: int) ->
     (guest.app / ".metadata.json").touch()
     for i in range(12 - around):
         (guest.app / f"b{i}").touch()
-    (guest.app / ".wasm_kernel").mkdir()
+    (guest.app / ".metadata.json~w").mkdir()
     for room in (50, 60, 70, 90, 150):
         assert len(guest.names(APP, room)) == 12
 
 
 def test_a_folder_of_nothing_but_hidden_names_is_empty(guest: Guest) -> None:
     (guest.app / ".metadata.json").touch()
-    (guest.app / ".wasm_kernel").mkdir()
+    (guest.app / ".metadata.json~w").mkdir()
     assert guest.names(APP, 48) == []
 
 
@@ -59,7 +59,7 @@ def test_no_buffer_of_any_size_holds_a_hidden_name(guest: Guest, room: int) -> N
 
 
 def test_every_hidden_spelling_is_left_out(guest: Guest) -> None:
-    for name in (".METADATA.json", ".metadata.json.", ".Wasm_Kernel", "seen"):
+    for name in (".METADATA.json", ".metadata.json.", ".MetaData.Json~", "seen"):
         (guest.app / name).touch()
     assert guest.names(APP) == ["seen"]
 

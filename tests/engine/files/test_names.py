@@ -15,7 +15,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.names import HIDDEN, HiddenName, TooDeep, is_hidden, lexical, resolve
 from wasm_kernel.engine.files.refused import Refused
 
-NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", ".wasm_kernel", "x"]
+NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", ".metadata.json~w", "x"]
 PARTS = st.sampled_from([*NAMES, ".", "..", "", ".METADATA.json"])
 PATHS = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
 
@@ -26,8 +26,8 @@ def tree() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "app"
         (root / "a" / "deep").mkdir(parents=True)
-        (root / ".wasm_kernel" / "a").mkdir(parents=True)
-        for file in (".metadata.json", "plain", "a/x", ".wasm_kernel/x", "a/.metadata.json"):
+        (root / ".metadata.json~w" / "a").mkdir(parents=True)
+        for file in (".metadata.json", "plain", "a/x", ".metadata.json~w/x", "a/.metadata.json"):
             (root / file).write_text(file)
         (root / "outside").symlink_to("../..")
         links = {
@@ -37,7 +37,7 @@ def tree() -> Iterator[Path]:
             "a/deep/up": "../..",
             "a/here": "up/./a/",
             "way": "a/up/here/plain",
-            "a/way": "../.wasm_kernel/a",
+            "a/way": "../.metadata.json~w/a",
             "a/deep/way": "../up/.metadata.json",
             "a/b": "b",
         }
@@ -205,8 +205,8 @@ def test_a_link_anywhere_in_a_long_path_is_seen(tmp_path: Path, at: int) -> None
 
 
 def test_a_long_path_through_a_hidden_name_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".wasm_kernel" / LONG).mkdir(parents=True)
-    for name in (".wasm_kernel", ".WASM_kernel"):
+    (tmp_path / ".metadata.json~w" / LONG).mkdir(parents=True)
+    for name in (".metadata.json~w", ".METADATA.json~w"):
         with pytest.raises(HiddenName):
             resolve(tmp_path, (), f"{name}/{LONG}/x", follow=True, guarded=True)
 

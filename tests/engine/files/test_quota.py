@@ -298,8 +298,8 @@ def test_a_mount_has_no_quota(limited: Making) -> None:
 
 def test_the_hosts_own_names_do_not_count(limited: Making) -> None:
     guest = limited(files=1)
-    (guest.app / ".wasm_kernel").mkdir()
-    (guest.app / ".wasm_kernel" / "history").write_bytes(bytes(50 * KB))
+    (guest.app / ".metadata.json~w").mkdir()
+    (guest.app / ".metadata.json~w" / "history").write_bytes(bytes(50 * KB))
     (guest.app / ".metadata.json").write_bytes(bytes(50 * KB))
     assert guest.make("a") == abi.SUCCESS
     assert written(guest, opened(guest, "a"), 11 * KB) == 10 * KB

@@ -181,7 +181,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     [
         (FILE, FILE),
         (replace(FILE, guest="/app", path=".metadata.json"), None),
-        (replace(FILE, guest="/app", path=".wasm_kernel/lock", identity=""), None),
+        (replace(FILE, guest="/app", path=".metadata.json~x", identity=""), None),
         (replace(FILE, guest="/tmp", path="x"), None),
         (replace(FILE, guest="/app", path="notes", identity=""), None),
         (replace(FILE, guest="/app", path="other", identity="1:2"), None),

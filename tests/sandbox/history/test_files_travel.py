@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.private import private_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.engine.folders.content import Content
 from wasm_kernel.errors import TravelError
@@ -48,7 +49,7 @@ def says(sandbox: BaseSandbox, code: str) -> str:
 
 def state(sandbox: BaseSandbox) -> dict[str, str]:
     """The files as somebody outside sees them."""
-    files = [path for path in sandbox.workspace.rglob("*") if ".wasm_kernel" not in str(path)]
+    files = list(sandbox.workspace.rglob("*"))
     return {str(p.relative_to(sandbox.workspace)): p.read_text() for p in files if p.is_file()}
 
 
@@ -168,7 +169,7 @@ def test_what_is_kept_stays_below_its_cap(opened: Opening) -> None:
     sandbox = opened(files_history_bytes=100_000)
     for number in range(30):
         says(sandbox, f"_ = open('a', 'w').write('{number % 10}' * 20_000)")
-    kept = sandbox.workspace / ".wasm_kernel" / "files"
+    kept = private_of(sandbox.workspace) / "files"
     assert sum(path.stat().st_size for path in kept.iterdir() if path.name.isdecimal()) <= 100_000
     assert sandbox.undo(files=True).files_back == ("a",)
     assert "no room" in sandbox.undo(15, files=True).files_missed["a"]
@@ -214,7 +215,7 @@ def test_links_and_the_hosts_own_names_are_safe(sandbox: BaseSandbox, tmp_path: 
 
 def test_a_cell_that_changes_no_file_writes_nothing(sandbox: BaseSandbox) -> None:
     says(sandbox, "x = 1")
-    kept = sandbox.workspace / ".wasm_kernel" / "files"
+    kept = private_of(sandbox.workspace) / "files"
     before = {path.name: path.stat().st_mtime_ns for path in kept.iterdir()}
     says(sandbox, "x = 2; print(os.listdir())")
     assert {path.name: path.stat().st_mtime_ns for path in kept.iterdir()} == before
@@ -267,7 +268,7 @@ def test_a_file_without_a_name_comes_back_in_another_process(opened: Opening) ->
 
 def test_files_without_a_name_go_when_nothing_knows_them(opened: Opening) -> None:
     sandbox = opened(history_cells=1)
-    loose = sandbox.workspace / ".wasm_kernel" / "loose"
+    loose = private_of(sandbox.workspace) / "loose"
     says(sandbox, "import tempfile\nfor _ in range(50): tempfile.TemporaryFile().write(b'x')")
     assert list(loose.iterdir()) == []
     says(sandbox, "t = tempfile.TemporaryFile(); os.listdir()")

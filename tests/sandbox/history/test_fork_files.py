@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.private import private_of
 from tests.sandbox.forks import Forking, Opening, says
 from wasm_kernel import BaseSandbox
 from wasm_kernel.engine.folders import tree
@@ -133,7 +134,7 @@ def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
     )
     fork = forked(parent)
     names = sorted(path.name for path in fork.workspace.iterdir())
-    assert names == [".wasm_kernel", "d", "out", "pipe", "sparse", "up"]
+    assert names == ["d", "out", "pipe", "sparse", "up"]
     assert (fork.workspace / "out").readlink() == tmp_path / "secret"
     assert (fork.workspace / "sparse").stat().st_blocks == 0
     assert fork.execute("open('out')").error is not None
@@ -159,7 +160,7 @@ def test_hidden_names_are_not_copied(parent: BaseSandbox, forked: Forking) -> No
     parent.execute("x = 1")
     (parent.workspace / ".metadata.json").write_text("{}")
     (parent.workspace / ".METADATA.json").write_text("{}")
-    (parent.workspace / ".wasm_kernel" / "notes").write_text("x")
+    (private_of(parent.workspace) / "notes").write_text("x")
     fork = forked(parent)
-    assert [path.name for path in fork.workspace.iterdir()] == [".wasm_kernel"]
-    assert not (fork.workspace / ".wasm_kernel" / "notes").exists()
+    assert list(fork.workspace.iterdir()) == []
+    assert not (private_of(fork.workspace) / "notes").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.private import private_of
 from tests.sandbox.story import Story
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.engine.memory import commit as commits
@@ -389,7 +390,7 @@ def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
 ) -> None:
     for value in range(1, 6):
         sandbox.execute(f"x = {value}")
-    file = sandbox.workspace / ".wasm_kernel" / "history" / "0000000004.commit"
+    file = private_of(sandbox.workspace) / "history" / "0000000004.commit"
     wait_for(file.with_stem("0000000005").exists)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1

@@ -97,10 +97,8 @@ class Descriptors:
 
     def _loose(self, called: str) -> tuple[str, str, str]:
         """Where a file without a name lies, as the host opens it, and its identity."""
-        versions = self._files.versions
         workspace = next(preopen for preopen in self._preopens.all if preopen.tracked)
-        host = versions.host(called)
-        return workspace.guest, str(host.relative_to(workspace.host)), identity(str(host))
+        return workspace.guest, called, identity(str(self._files.versions.host(called)))
 
     def restore(self, table: Sequence[OpenFile]) -> list[OpenFile]:
         """Open the files of a table again.
@@ -137,22 +135,38 @@ class Descriptors:
         """Go on with the file under `wanted.fd`; False where it is another than it was."""
         preopen = next(p for p in self._preopens.all if p.guest == wanted.guest)
         parts = tuple(part for part in (wanted.path or "").split("/") if part)
-        versions, name = self._files.versions, identity_in(preopen, parts)
+        versions, loose = self._files.versions, self._called(wanted)
+        name = identity(str(versions.host(loose))) if loose else identity_in(preopen, parts)
         twin = versions.record.first_twin
         if wanted.identity and twin(wanted.identity) != twin(name):
             return False
         how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags, name)
-        loose = versions.loose.called(wanted.path or "", versions.root) if preopen.tracked else ""
         self._files.adopt(wanted.fd, Opened(preopen, parts, *how, loose=loose))
         if wanted.offset and not wanted.flags & abi.O_DIRECTORY:
             self._call("fd_seek", wanted.fd, wanted.offset, _SET, self._scratch + _ANSWER_AT)
         return True
 
     def _open(self, wanted: OpenFile) -> int | None:
-        folder = self._folder(wanted.guest)
-        if folder is None or wanted.path is None:
+        loose = self._called(wanted)
+        if not loose:
+            return self._open_at(wanted, wanted.path)
+        versions = self._files.versions
+        try:
+            with versions.loose.named(loose, versions.root) as name:
+                return self._open_at(wanted, name)
+        except OSError:
             return None
-        path = (wanted.path or ".").encode()
+
+    def _called(self, wanted: OpenFile) -> str:
+        """What a file without a name is called; empty for others."""
+        tracked = any(p.tracked for p in self._preopens.all if p.guest == wanted.guest)
+        return self._files.versions.loose.called(wanted.path or "") if tracked else ""
+
+    def _open_at(self, wanted: OpenFile, where_it_lies: str | None) -> int | None:
+        folder = self._folder(wanted.guest)
+        if folder is None or where_it_lies is None:
+            return None
+        path = (where_it_lies or ".").encode()
         self._reach.write(self._scratch + _PATH_AT, path)
         where, answer = self._scratch + _PATH_AT, self._scratch + _ANSWER_AT
         how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags)

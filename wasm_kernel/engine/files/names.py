@@ -1,9 +1,10 @@
 """Names that do not exist for the guest, and where a path leads.
 
-Two names in the workspace's root are the host's: `.metadata.json` and `.wasm_kernel`. Whether a
-path means one of them is decided where it leads to, after every link on the way, under any
-spelling that some file system would take for the same name (letter case, Unicode forms, ignorable
-characters, trailing dots and spaces, an NTFS stream suffix).
+One name in the workspace's root is the host's: `.metadata.json`, also with `~` and more behind it,
+which is how the host calls what it writes aside. Whether a path means that name is decided where it
+leads to, after every link on the way, under any spelling that some file system would take for the
+same name (letter case, Unicode forms, ignorable characters, trailing dots and spaces, an NTFS
+stream suffix).
 
 That answer needs every link on the way to be read, and the host can't read one whose path is longer
 than the system's limit. Nothing lies so deep for the guest: such a path is refused.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +23,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.refused import Refused
 from wasm_kernel.engine.folders.straight import is_straight
 
-HIDDEN = frozenset({".metadata.json", ".wasm_kernel"})
+HIDDEN = frozenset({".metadata.json"})
 _HOPS = 40  # as many links as Linux follows
 _MANY = 5  # from so many parts on it is quicker to ask for all at once whether one is a link
 _NO_LINK = (errno.EINVAL, errno.ENOENT, errno.ENOTDIR)
@@ -38,7 +40,7 @@ def spelling(name: str) -> str:
     """The one form that all spellings of a name share."""
     plain = "".join(c for c in name if unicodedata.category(c) != "Cf")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", plain).casefold())
-    return folded.split(":", 1)[0].rstrip(". ")
+    return re.split("[:~]", folded, maxsplit=1)[0].rstrip(". ")
 
 
 class HiddenName(Refused):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.record import record
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
@@ -16,6 +17,7 @@ class Preopen:
     `tracked` where changes are recorded, which is the workspace alone; hidden names are kept from
     the guest there. `counted` where what lies in it counts against the quota. `bundled` where the
     host laid out everything in it, so that nothing needs to be looked at: plain files only.
+    `held` is the folder itself, open; every instance gets that very one, whatever lies at its path.
     """
 
     host: Path
@@ -24,6 +26,7 @@ class Preopen:
     tracked: bool = False
     counted: bool = False
     bundled: bool = False
+    held: Folder | None = None
 
 
 @record

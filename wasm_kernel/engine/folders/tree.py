@@ -33,7 +33,7 @@ class LeftOut:
 
 def copy(
     source: Path | int,
-    target: Path,
+    target: Path | int,
     hidden: Callable[[str], bool],
     stopped: Stopped = lambda: False,
 ) -> list[LeftOut]:
@@ -41,7 +41,7 @@ def copy(
 
     Args:
         source: The folder to copy, or its descriptor.
-        target: The folder to fill.
+        target: The folder to fill, or its descriptor.
         hidden: Which names at the top are not copied.
         stopped: Says when the copy is not wanted any more.
 
@@ -89,7 +89,7 @@ def _walk(
 class _Copying:
     """A copy on its way, in two folders that correspond to each other."""
 
-    def __init__(self, here: Descent, there: Descent, target: Path, content: Content) -> None:
+    def __init__(self, here: Descent, there: Descent, target: Path | int, content: Content) -> None:
         self._here = here
         self._there = there
         self._target = target

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+import secrets
+from collections.abc import Collection, Iterator
 from pathlib import Path
+
+_NAMED = ".metadata.json~open-"
 
 
 class Loose:
@@ -53,14 +56,19 @@ class Loose:
         with contextlib.suppress(OSError):
             self.host(called).unlink()
 
-    def called(self, path: str, root: Path) -> str:
-        """What the file is called that a commit knows by this path below `root`; empty for none."""
-        name = path.removeprefix(f"{self.below(root)}/")
-        return f"/{name}" if name != path and name.isdecimal() else ""
+    def called(self, path: str) -> str:
+        """What the file is called that a commit knows by this path; empty for none."""
+        return path if path.startswith("/") and path[1:].isdecimal() else ""
 
-    def below(self, root: Path) -> str:
-        """The folder's path below `root`."""
-        return self._folder.relative_to(root).as_posix()
+    @contextlib.contextmanager
+    def named(self, called: str, workspace: Path) -> Iterator[str]:
+        """A name in the workspace that the guest does not see, for as long as the block lasts."""
+        name = f"{_NAMED}{secrets.token_hex(8)}"
+        os.link(self.host(called), workspace / name, follow_symlinks=False)
+        try:
+            yield name
+        finally:
+            (workspace / name).unlink()
 
     def sweep(self, needed: Collection[str]) -> list[str]:
         """Remove all but those that are needed.

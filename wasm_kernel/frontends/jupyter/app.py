@@ -38,7 +38,6 @@ from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.packages.outside import DUTY, fetching
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.history.claim import Resume
-from wasm_kernel.sandbox.private import FETCHED
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def create(
     from wasm_kernel.sandbox.python import PythonDriver
 
     return create_sandbox(
-        workspace=session.workspace,
+        folders=session.folders,
         policy=policy,
         session_id=session.id,
         logger=session.logger,
@@ -138,9 +137,10 @@ class WasmKernelApp(JupyterApp):
             ending.callback(enclosure.end)
             enclosure.hire(self._duties(root, session_id))
             logger = self._logger(ending)
-            session = Session(root, session_id, logger)
+            private_root = self.settings.private_folder
+            session = Session(root, session_id, logger, private_root=private_root)
             ending.callback(session.closed)
-            enclosure.close_files(kept_by(session.workspace, policy, path, self.config))
+            enclosure.close_files(kept_by(session.folders, policy, path, self.config))
             resume = Resume(self.settings.resume)
             sandbox = factory(session, policy, resume, enclosure.builder)
             ending.callback(sandbox.close)
@@ -149,9 +149,11 @@ class WasmKernelApp(JupyterApp):
 
     def _duties(self, root: Path, session_id: str) -> dict[str, Duty]:
         """What somebody outside of the kernel's walls does for its cells."""
-        duties = {DUTY: fetching(root / session_id / FETCHED), FORK: forking(root, session_id)}
+        private = self.settings.private_folder
+        fetch, fork = fetching(root, session_id, private), forking(root, session_id, private)
+        duties = {DUTY: fetch, FORK: fork}
         if self.settings.prune_sessions:
-            duties[magics.PRUNE] = magics.prune_duty(root)
+            duties[magics.PRUNE] = magics.prune_duty(root, private)
         return duties
 
     def _offer(self, sandbox: BaseSandbox, session: Session, enclosure: Enclosure) -> None:
@@ -164,7 +166,7 @@ class WasmKernelApp(JupyterApp):
             refuse_pip(sandbox)
         founding = enclosure.founding(session)
         sandbox.errands.offer(FORK, fork_errand(sandbox, founding, session.forked))
-        prune = enclosure.prune(session.root) if self.settings.prune_sessions else None
+        prune = enclosure.prune(session) if self.settings.prune_sessions else None
         magics.offer(sandbox, lambda: enclosure.walls, prune, session.logger)
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:

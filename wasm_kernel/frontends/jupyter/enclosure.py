@@ -25,6 +25,7 @@ from wasm_kernel.frontends.jupyter.forking import Outside
 from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
@@ -130,11 +131,13 @@ class Enclosure:
             return Outside(self._porter)
         from wasm_kernel.sessions.founding import Founder
 
-        return Founder(session.root, session.id, session.logger)
+        return Founder(session.root, session.id, session.logger, session.private_root)
 
-    def prune(self, root: Path) -> Prune:
+    def prune(self, session: Session) -> Prune:
         """Who prunes sessions: the porter, where there are walls."""
-        return pruner(root) if self._porter is None else magics.through(self._porter)
+        if self._porter is not None:
+            return magics.through(self._porter)
+        return pruner(session.root, session.private_root)
 
     def end(self) -> None:
         """Let the porter go; idempotent."""
@@ -163,16 +166,17 @@ def _prepare(fields: Mapping[str, Any], tell: porter.Tell, _: porter.Stopped) ->
     return {}
 
 
-def kept_by(workspace: Path, policy: ExecutionPolicy, file: Path, config: Config) -> Kept:
+def kept_by(folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config: Config) -> Kept:
     """What a kernel's process goes on using.
 
     Args:
-        workspace: Its session's folder.
+        folders: Its session's folders.
         policy: Says which other folders the guest sees.
         file: The connection file.
         config: Says how the kernel listens, where the file does not.
     """
-    writable = [workspace, *(mount.host for mount in policy.mounts if mount.writable)]
+    own = (folders.real, folders.private_path)
+    writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         writable.append(file.parent)  # it is written there, and removed at the end

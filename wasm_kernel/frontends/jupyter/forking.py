@@ -97,7 +97,7 @@ class Outside:
         return str(self._porter.ask(FORK, fields, stopped=stopped)["told"])
 
 
-def forking(root: Path, parent: str) -> Duty:
+def forking(root: Path, parent: str, private_root: Path | None = None) -> Duty:
     """The porter's duty: to fork one session, which is named from outside.
 
     Whoever asks can have copies made of it, and of nothing else.
@@ -106,6 +106,7 @@ def forking(root: Path, parent: str) -> Duty:
     def fork(fields: Mapping[str, Any], _: Tell, stopped: Stopped) -> Mapping[str, Any]:
         from wasm_kernel.sessions.founding import Founder
 
-        return {"told": Founder(root, parent).fork(str(fields["id"]), fields["plan"], stopped)}
+        founder = Founder(root, parent, private_root=private_root)
+        return {"told": founder.fork(str(fields["id"]), fields["plan"], stopped)}
 
     return fork

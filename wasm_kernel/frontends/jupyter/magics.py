@@ -47,14 +47,15 @@ def _told(walls: Walls) -> str:
     return f"files: {walls.files}; system calls: {walls.calls}"
 
 
-def prune_duty(root: Path) -> Duty:
+def prune_duty(root: Path, private_root: Path | None = None) -> Duty:
     """The porter's duty: prune the sessions in `root`, and none elsewhere."""
 
     def duty(fields: Mapping[str, Any], tell: Tell, stopped: Stopped) -> Mapping[str, Any]:
         hours = fields.get("hours")
         if not isinstance(hours, int | float) or isinstance(hours, bool):
             raise WasmKernelError("there is no number of hours. Nothing was deleted.")
-        return pruner(root)(hours, fields.get("dry_run") is not False, tell, stopped)
+        prune = pruner(root, private_root)
+        return prune(hours, fields.get("dry_run") is not False, tell, stopped)
 
     return duty
 

@@ -51,6 +51,14 @@ class _Session(Configurable):
         help="The folder that holds the sessions' folders; $WASM_KERNEL_WORKSPACE_ROOT, or "
         "wasm-kernel/sessions in Jupyter's data folder.",
     )
+    private_root = Unicode(
+        "",
+        config=True,
+        help="The folder that holds what no cell sees of its session: saved variables, earlier "
+        "versions of files, packages. It must lie outside of workspace_root. By default "
+        "wasm-kernel in the user's state folder (XDG_STATE_HOME), or a folder beside "
+        "workspace_root if that is on another disk.",
+    )
     resume = Enum(
         [resume.value for resume in Resume],
         Resume.CRASH.value,
@@ -127,6 +135,11 @@ class _Session(Configurable):
     def root(self) -> Path:
         """The sessions' folder, as an absolute path."""
         return Path(self.workspace_root).expanduser().absolute()
+
+    @property
+    def private_folder(self) -> Path | None:
+        """The folder for private folders, if one is named."""
+        return Path(self.private_root).expanduser().absolute() if self.private_root else None
 
     @property
     def event_file(self) -> Path | None:

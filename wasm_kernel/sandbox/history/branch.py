@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.errors import ForkError
 from wasm_kernel.record import record
+from wasm_kernel.sandbox.folders import HISTORY, SandboxFolders
 from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.history.claim import leave_fork
-from wasm_kernel.sandbox.history.copying import copy_earlier, copy_files, discard, names_in
-from wasm_kernel.sandbox.private import HISTORY, PRIVATE
+from wasm_kernel.sandbox.history.copying import copy_earlier, copy_files, names_in
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.history.timeline import Timeline
@@ -38,30 +36,25 @@ class Branch:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def branch(timeline: Timeline, workspace: Path, other: Path, *, reseed: bool) -> Branch:
+def branch(timeline: Timeline, other: SandboxFolders, *, reseed: bool) -> Branch:
     """Give an empty workspace what a session has, as it is after the session's last commit.
 
     Args:
         timeline: The session's history; settled.
-        workspace: The session's workspace.
-        other: The new one.
+        other: The folders of the new workspace.
         reseed: Whether the guest there is to draw other random numbers.
 
     Raises:
-        ForkError: it can't be made, and nothing of it is left.
+        ForkError: it can't be made; discard the folders.
     """
+    folders = timeline.folders
     try:
-        left_out = copy_files(workspace, other)
-        names = names_in(other, workspace, timeline.inventory())
-        copy_earlier(workspace, other, timeline.history.last, names)
-        with Folder.open(other) as there:
-            folder = there.enter(*HISTORY.split("/"), make=True)
+        left_out = copy_files(folders, other)
+        names = names_in(other, folders, timeline.inventory())
+        copy_earlier(folders, other, timeline.history.last, names)
+        folder = other.private.enter(HISTORY, make=True)
         history = timeline.history.branch(folder, names, reseed=reseed)
-        leave_fork(other / PRIVATE)
+        leave_fork(other.private_path)
     except OSError as problem:
-        discard(other)
         raise ForkError(told.why(problem)) from problem
-    except BaseException:
-        discard(other)
-        raise
     return Branch(history, left_out)

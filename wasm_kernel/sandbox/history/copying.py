@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.folders.content import Stopped
-from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.origin import GONE
 from wasm_kernel.engine.versions.inherit import inherit
 from wasm_kernel.record import record
 from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
-from wasm_kernel.sandbox.private import KEPT, LOOSE, PACKAGES, SCRATCH
+from wasm_kernel.sandbox.folders import APP, KEPT, LOOSE, TMP, SandboxFolders
 
-_PLACES = {"/app": ".", "/tmp": SCRATCH, PACKAGES_GUEST: PACKAGES}  # noqa: S108 - a guest path
-"""What a guest sees of its workspace, and where it lies in it."""
+_GUESTS = (APP, TMP, PACKAGES_GUEST)
 
 
 @record
@@ -50,8 +47,10 @@ def inventory(history: History, twins: Callable[[str], Iterable[str]]) -> set[Op
     }
 
 
-def copy_files(workspace: Path, other: Path, stopped: Stopped = lambda: False) -> dict[str, str]:
-    """Copy what a guest sees of its workspace into another, empty one.
+def copy_files(
+    folders: SandboxFolders, other: SandboxFolders, stopped: Stopped = lambda: False
+) -> dict[str, str]:
+    """Copies what a guest sees of its workspace into another, empty one.
 
     Returns:
         What could not be copied, by path, and why.
@@ -61,46 +60,40 @@ def copy_files(workspace: Path, other: Path, stopped: Stopped = lambda: False) -
         CopyStopped: `stopped` says that it is not wanted any more.
     """
     left_out: dict[str, str] = {}
-    with contextlib.suppress(FileNotFoundError), standing_in(workspace, LOOSE) as way:
-        (other / LOOSE).mkdir(parents=True, mode=0o700)
-        for one in tree.copy(way.fd, other / LOOSE, _nothing, stopped):
+    with (
+        contextlib.suppress(FileNotFoundError),
+        folders.private.enter(LOOSE) as source,
+        other.private.enter(LOOSE, make=True) as target,
+    ):
+        for one in tree.copy(source.fd, target.fd, _nothing, stopped):
             left_out[f"an unnamed file, {one.path}"] = one.why
-    for guest, place in _PLACES.items():
-        (other / place).mkdir(parents=True, exist_ok=True, mode=0o700)
-        hidden = is_hidden if place == "." else _nothing
-        with contextlib.suppress(FileNotFoundError), standing_in(workspace, place) as way:
-            for one in tree.copy(way.fd, other / place, hidden, stopped):
-                left_out[one.path if place == "." else f"{guest}/{one.path}"] = one.why
+    for guest in _GUESTS:
+        app = guest == APP
+        source, target = folders.seen_at(guest), other.seen_at(guest)
+        hidden = is_hidden if app else _nothing
+        for one in tree.copy(source.fd, target.fd, hidden, stopped):
+            left_out[one.path if app else f"{guest}/{one.path}"] = one.why
     return left_out
 
 
-def copy_earlier(workspace: Path, other: Path, last: int, names: Mapping[str, str]) -> None:
-    """Give another workspace, which has the files, their earlier versions up to a commit, too.
+def copy_earlier(
+    folders: SandboxFolders, other: SandboxFolders, last: int, names: Mapping[str, str]
+) -> None:
+    """Gives another workspace, which has the files, their earlier versions up to a commit, too.
 
     What can't be had is not known there; that is no reason to fail.
     """
-    with contextlib.suppress(OSError), standing_in(workspace, KEPT) as way:
-        inherit(way.fd, other / KEPT, last, names)
+    with contextlib.suppress(OSError), folders.private.enter(KEPT) as source:
+        inherit(source.fd, other.private_path / KEPT, last, names)
 
 
 def _nothing(_: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def standing_in(workspace: Path, place: str) -> Iterator[Descent]:
-    """A walk that stands in a folder below a workspace; no link was followed on the way.
-
-    Raises:
-        OSError: it can't be opened.
-    """
-    with Descent(workspace) as way:
-        for name in Path(place).parts:
-            way.enter(name)
-        yield way
-
-
-def names_in(other: Path, workspace: Path, inventory: Iterable[OpenThere]) -> Mapping[str, str]:
+def names_in(
+    other: SandboxFolders, folders: SandboxFolders, inventory: Iterable[OpenThere]
+) -> Mapping[str, str]:
     """What the copies of files are called that were open at any commit (`origin.py`).
 
     A file is looked up where it was open. One that is there no more, or another by now, is not in
@@ -108,17 +101,16 @@ def names_in(other: Path, workspace: Path, inventory: Iterable[OpenThere]) -> Ma
     """
     found: dict[str, str] = {}
     for file in inventory:
-        place = _PLACES.get(file.guest)
-        if place is None or not file.written:
+        if file.guest not in _GUESTS or not file.written:
             continue
         found.setdefault(file.written, GONE)
         inside = ".." not in file.path.split("/")
-        if inside and identity(f"{workspace}/{place}/{file.path}") == file.known:
-            found[file.written] = identity(f"{other}/{place}/{file.path}")
+        if inside and identity(_host(folders, file)) == file.known:
+            found[file.written] = identity(_host(other, file))
     return found
 
 
-def discard(workspace: Path) -> None:
-    """Remove a workspace that nobody is to see."""
-    with contextlib.suppress(OSError):
-        tree.remove(workspace)
+def _host(folders: SandboxFolders, file: OpenThere) -> str:
+    if file.path.startswith("/"):
+        return f"{folders.private_path}/{LOOSE}{file.path}"
+    return f"/proc/self/fd/{folders.seen_at(file.guest).fd}/{file.path}"

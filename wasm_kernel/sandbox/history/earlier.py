@@ -115,7 +115,7 @@ class EarlierFiles:
         return tuple(self._ready(file, head.id) for file in history.origin.files_of(head))
 
     def _ready(self, file: OpenFile, one: int) -> OpenFile:
-        called = self.versions.loose.called(file.path or "", self.versions.root)
+        called = self.versions.loose.called(file.path or "")
         if not called or bring_loose(self.versions, called, one):
             return file
         return replace(file, identity=_LOST)
@@ -128,8 +128,6 @@ class EarlierFiles:
         """The files without a name that commits know."""
         versions = self.versions
         known = {
-            versions.loose.called(file.path or "", versions.root)
-            for commit in commits
-            for file in commit.files
+            versions.loose.called(file.path or "") for commit in commits for file in commit.files
         }
         return known - {""}

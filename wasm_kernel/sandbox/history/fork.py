@@ -6,12 +6,11 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Self, TypeVar
 
 from wasm_kernel.errors import ForkError
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history.branch import Branch, branch
-from wasm_kernel.sandbox.history.copying import discard
 from wasm_kernel.sandbox.history.plan import NOT_SAVED, Plan, planned
 from wasm_kernel.sandbox.history.wishes import Promise
 from wasm_kernel.sandbox.keeper import Home, Keeper
@@ -23,7 +22,7 @@ T = TypeVar("T")
 class Forking(abc.ABC):
     """A sandbox that can be forked."""
 
-    workspace: Path
+    folders: SandboxFolders
     _life: Life
     _keeper: Keeper | None
 
@@ -78,7 +77,7 @@ class Forking(abc.ABC):
         except BaseException:
             for one in made:
                 one.close()
-                discard(one.workspace)
+                one.folders.discard()
             raise
         return made
 
@@ -113,23 +112,24 @@ class Forking(abc.ABC):
             home, keeper = self._new_home()
             try:
                 timeline = self._life.settle(copies=n - number)
-                grown = branch(timeline, self.workspace, home.workspace, reseed=reseed)
+                grown = branch(timeline, home.folders, reseed=reseed)
                 made.append(self._twin(home, keeper, grown))
             except BaseException:
                 if keeper is not None:
                     keeper.closed()
-                discard(home.workspace)
+                home.folders.discard()
                 raise
 
     def _new_home(self) -> tuple[Home, Keeper | None]:
         if self._keeper is None:
-            return Home(_beside(self.workspace), ""), None
+            return Home(_beside(self.folders), ""), None
         home = self._keeper.new_home()
         return home, self._keeper.keeper_of(home)
 
 
-def _beside(workspace: Path) -> Path:
-    """A new folder next to a workspace, named after it."""
+def _beside(folders: SandboxFolders) -> SandboxFolders:
+    """The folders of a new workspace next to another one, named after it."""
+    workspace = folders.path
     number = 1
     while True:
         folder = workspace.with_name(f"{workspace.name}-fork-{number}")
@@ -140,4 +140,4 @@ def _beside(workspace: Path) -> Path:
         except OSError as problem:
             raise ForkError(problem.strerror or "no folder can be made") from problem
         else:
-            return folder
+            return folders.of_workspace(folder, folders.private_root)

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from wasm_kernel.engine.folders.content import CopyStopped, Stopped, share
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import names_in as names_in_history
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError
 from wasm_kernel.record import record
+from wasm_kernel.sandbox.folders import HISTORY, SandboxFolders
 from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.history.claim import leave_fork
 from wasm_kernel.sandbox.history.copying import (
     OpenThere,
     copy_earlier,
     copy_files,
-    discard,
     names_in,
 )
-from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.history.timeline import Timeline
@@ -90,40 +87,35 @@ def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
 
 
 def carry_out(
-    plan: Plan, workspace: Path, other: Path, stopped: Stopped = lambda: False
+    plan: Plan, folders: SandboxFolders, other: SandboxFolders, stopped: Stopped = lambda: False
 ) -> dict[str, str]:
     """Make the fork: the session's process waits, and has everything on disk.
 
     Args:
         plan: What to make.
-        workspace: The session's workspace.
-        other: The new one, which is empty.
+        folders: The session's folders.
+        other: Those of the new workspace, which is empty.
         stopped: Says when the fork is not wanted any more.
 
     Returns:
         Files that could not be copied, by path, and why.
 
     Raises:
-        ForkError: it can't be made, and nothing of it is left.
+        ForkError: it can't be made; discard the folders.
     """
     try:
-        left_out = copy_files(workspace, other, stopped)
-        names = names_in(other, workspace, plan.inventory)
-        copy_earlier(workspace, other, plan.mark.after, names)
-        with Folder.open(other) as there, there.enter(*HISTORY.split("/"), make=True) as history:
+        left_out = copy_files(folders, other, stopped)
+        names = names_in(other, folders, plan.inventory)
+        copy_earlier(folders, other, plan.mark.after, names)
+        with other.private.enter(HISTORY, make=True) as history:
             Origin(plan.mark.after, plan.reseed, names).write(history)
-            with Folder.open(workspace) as here, here.enter(*HISTORY.split("/")) as own:
+            with folders.private.enter(HISTORY) as own:
                 for name in names_in_history(own):
                     share(own.fd, name, name, history.fd)
             plan.mark.write(history)
-        leave_fork(other / PRIVATE)
+        leave_fork(other.private_path)
     except CopyStopped as problem:
-        discard(other)
         raise ForkError("it was interrupted") from problem
     except OSError as problem:
-        discard(other)
         raise ForkError(told.why(problem)) from problem
-    except BaseException:
-        discard(other)
-        raise
     return left_out

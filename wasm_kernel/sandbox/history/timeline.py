@@ -6,10 +6,8 @@ Everything here runs on the sandbox's own thread.
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History, Unreadable
@@ -18,13 +16,13 @@ from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyErro
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.diary import Diary
 from wasm_kernel.sandbox.driver import Driver
+from wasm_kernel.sandbox.folders import HISTORY, SandboxFolders
 from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.history.branch import Branch
 from wasm_kernel.sandbox.history.claim import Claim, Resume
 from wasm_kernel.sandbox.history.copying import OpenThere, inventory
 from wasm_kernel.sandbox.history.earlier import EarlierFiles
 from wasm_kernel.sandbox.history.travel import NAMES_MOST, Journey, Past, listed
-from wasm_kernel.sandbox.private import HISTORY, PRIVATE
 
 _LABEL = 80
 _COPIED_A_SECOND = 1 << 30  # bytes, about
@@ -39,7 +37,7 @@ class Timeline:
     def __init__(
         self,
         driver: Driver,
-        workspace: Path,
+        folders: SandboxFolders,
         policy: ExecutionPolicy,
         *,
         resume: Resume,
@@ -49,15 +47,15 @@ class Timeline:
         self._driver = driver
         self._resume = resume
         self._inherited = inherited
-        self._claim = Claim(workspace / PRIVATE)
+        self._claim = Claim(folders.private_path)
         self._policy = policy
-        self._workspace = workspace
+        self.folders = folders
         self._recorder: Recorder | None = None
         self._diary = diary
         self.saving = False  # the last commits are being written, the session is over
         self.untried = False  # no guest has run yet in the state that an earlier process left
         self._held: Journey | None = None
-        self.files = EarlierFiles(workspace, workspace / PRIVATE, policy)
+        self.files = EarlierFiles(folders.real, folders.private_path, policy)
 
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
@@ -75,6 +73,8 @@ class Timeline:
 
     def _history(self) -> History:
         image = self._driver.image_id
+        for notice in self.folders.notices:
+            self._diary.trouble(notice, "private state")
         if not self._claim.take():
             self._diary.trouble(told.TAKEN, "another process has the session open")
             return History(None, image)
@@ -93,10 +93,9 @@ class Timeline:
         return branch.history
 
     def _found(self, image: str) -> History:
-        with Folder.open(self._workspace) as workspace:
-            folder = workspace.enter(*HISTORY.split("/"), make=True)
-        history = History(folder, image)
-        if self._claim.wants(self._resume):
+        history = History(self.folders.private.enter(HISTORY, make=True), image)
+        resume = self._resume if self.folders.lasting else Resume.NEVER
+        if self._claim.wants(resume):
             self._go_on(history)
         else:
             history.clear()

@@ -1,0 +1,36 @@
+"""Finding the private folder of a workspace, as tests look into it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.sandbox.places import PrivateFolders
+
+
+def private_of(workspace: Path) -> Path:
+    """The private folder of a session, or of a workspace outside of sessions."""
+    real = workspace.resolve()
+    with Folder.open(real) as folder:
+        found = PrivateFolders(real.parent, lone=real.name).find(real.name, folder)
+    if found is None:
+        raise FileNotFoundError(f"{workspace} has no private folder")
+    found.folder.close()
+    return found.path
+
+
+def folders_of(workspace: Path) -> SandboxFolders:
+    """The folders of a session, made if there are none; close them."""
+    real = workspace.resolve()
+    real.mkdir(parents=True, exist_ok=True)
+    folder = Folder.open(real)
+    found = PrivateFolders(real.parent).open(real.name, folder)
+    return SandboxFolders(workspace, real, folder, found)
+
+
+def private_folders() -> list[Path]:
+    """All private folders that there are in the user's state folder."""
+    place = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
+    return sorted(place.iterdir()) if place.exists() else []

@@ -1,0 +1,144 @@
+"""`SandboxFolders`: the folders of one sandbox, opened once and held for its whole life.
+
+What is done in them is done through these descriptors, whatever somebody puts at their paths
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from wasm_kernel.engine.folders import tree
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.policy import Mount
+from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
+
+APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
+SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
+HISTORY, FETCHED, KEPT, LOOSE = "history", "fetched", "files", "loose"
+FIRST_VERSION = ".wasm_kernel"
+"""What the first version had in a workspace; nothing reads it any more."""
+
+FAR = (
+    "[wasm-kernel] This workspace lies in another file system than the folder for private state, "
+    "so earlier versions of its files are copied, which takes time and room. Name a folder beside "
+    "the workspaces with private_root to change that.\n"
+)
+_LEFT_BEHIND = (
+    "[wasm-kernel] This workspace holds a .wasm_kernel folder of an earlier version. Its variables "
+    "are not used, as anybody could have put them there; files stay. Delete the folder if nobody "
+    "needs it.\n"
+)
+_FORGETFUL = (
+    "[wasm-kernel] This file system can't tell a folder from another that takes its place, so "
+    "variables end with this kernel. Files stay.\n"
+)
+
+
+class SandboxFolders:
+    """The folders of one sandbox; close it. Any thread may use it, and one closes it.
+
+    Attributes:
+        path: The workspace, as people know it.
+        real: The workspace's real path, when it was opened.
+        workspace: The folder that the guest sees as `/app`.
+        private: The folder that no guest sees.
+        scratch: The guest's `/tmp`, in the private folder.
+        packages: What `%pip` installed, in the private folder.
+        private_path: The private folder's real path. Nobody else can change what lies on it.
+        private_root: The folder for private folders that the user named, if any.
+        far: Whether files can't be linked between the workspace and the private folder.
+        lasting: Whether the private folder can be told to be this workspace's tomorrow.
+        notices: What the user is to be told, once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        real: Path,
+        workspace: Folder,
+        found: PrivateFolder,
+        private_root: Path | str | None = None,
+    ) -> None:
+        """Takes over a workspace and its private folder, which are closed with it.
+
+        Raises:
+            OSError: a folder in the private one can't be opened or made.
+        """
+        self.path, self.real = path, real
+        self.workspace, self.private = workspace, found.folder
+        self.private_path = found.path
+        self.private_root = private_root
+        self.far, self.lasting = found.far, found.lasting
+        self._mounts: dict[Mount, Folder] = {}
+        with contextlib.ExitStack() as held:
+            held.callback(self.private.close)
+            held.callback(self.workspace.close)
+            self.scratch = held.enter_context(self.private.enter(SCRATCH, make=True))
+            self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
+            self._held = held.pop_all()
+        self.notices = self._notices() if found.made else ()
+
+    @classmethod
+    def of_workspace(cls, path: Path, private_root: Path | str | None = None) -> Self:
+        """Opens a workspace outside of sessions, which is made if it is not there.
+
+        Raises:
+            PrivateFolderError: there is no place for its private folder.
+            OSError: it can't be opened or made.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        real = path.resolve()
+        workspace = Folder.open(real)
+        try:
+            found = PrivateFolders(real.parent, private_root, lone=real.name).open(
+                real.name, workspace
+            )
+        except BaseException:
+            workspace.close()
+            raise
+        return cls(path, real, workspace, found, private_root)
+
+    def _notices(self) -> tuple[str, ...]:
+        told = [FAR] if self.far else []
+        if not self.lasting:
+            told.append(_FORGETFUL)
+        if self.workspace.status(FIRST_VERSION) is not None:
+            told.append(_LEFT_BEHIND)
+        return tuple(told)
+
+    def seen_at(self, guest: str) -> Folder:
+        """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
+        return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)
+
+    def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
+        """Returns the folders of mounts, which stay the ones that they were at first.
+
+        Raises:
+            PolicyError: one can't be opened.
+        """
+        for mount in mounts:
+            if mount not in self._mounts:
+                try:
+                    self._mounts[mount] = self._held.enter_context(Folder.open(mount.host))
+                except OSError as problem:
+                    why = os.strerror(problem.errno or 0)
+                    raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
+        return tuple(self._mounts[mount] for mount in mounts)
+
+    def discard(self) -> None:
+        """Closes the folders, and removes the workspace and its private folder."""
+        with contextlib.suppress(OSError):
+            tree.remove(self.real)
+        with contextlib.suppress(OSError):
+            discard(self.private_path)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the folders. Safe to call twice."""
+        self._held.close()

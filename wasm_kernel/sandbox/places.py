@@ -1,0 +1,319 @@
+"""The places that private folders lie in, and which of them a workspace's is found or made in.
+
+In this order: the folder that the user named; the user's state folder, if files can be linked
+between it and the workspace; a folder beside the root, if it is safe there; the state folder, with
+copies in place of links. One that is there already is found in any of them, also in those that
+were used before: the state folder remembers them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.folders.identity import Mark
+from wasm_kernel.record import record
+from wasm_kernel.sandbox.private import Owner, Place, PrivateFolderError
+
+_NAME = "wasm-kernel"
+_FOLDERS, _ELSEWHERE = "private", "elsewhere"
+_OWN, _OTHERS_WRITE = 0o700, 0o022
+_PATH_BYTES = 16 * 1024
+_ATTEMPTS = 16
+_NOWHERE = (
+    "There is no place for the private state of this workspace ({why}). Nothing was opened. Name a "
+    "folder of your own with private_root, outside of every workspace."
+)
+
+
+def state_folder() -> Path | None:
+    """Returns the user's folder for state, `wasm-kernel` in XDG_STATE_HOME; None for no home."""
+    named = os.environ.get("XDG_STATE_HOME", "")
+    if named.startswith("/"):
+        return Path(named, _NAME)
+    try:
+        return Path.home() / ".local" / "state" / _NAME
+    except RuntimeError:
+        return None
+
+
+def beside(root: Path) -> Path:
+    """Returns the folder beside a root that may hold private folders."""
+    return root.with_name(f".{root.name}.{_NAME}")
+
+
+@record
+class PrivateFolder:
+    """The private folder of one workspace.
+
+    Attributes:
+        folder: It, open; whoever has it closes it.
+        path: Its real path.
+        far: Whether it lies in another file system than the workspace.
+        made: Whether it was made just now.
+        lasting: Whether it can be told tomorrow that it is this very workspace's.
+    """
+
+    folder: Folder
+    path: Path
+    far: bool
+    made: bool
+    lasting: bool
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it still has its name, so that others find it."""
+        try:
+            there = self.path.lstat()
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self.folder.fd))
+
+
+class PrivateFolders:
+    """The private folders of the workspaces in one root. Any thread may use it.
+
+    Args:
+        root: The real path of the root of the workspaces.
+        private_root: The folder that holds them, if the user named one.
+        lone: The name of a workspace outside of sessions: private folders are made beside itself,
+            and not beside its root, which may be anything.
+    """
+
+    def __init__(
+        self, root: Path, private_root: Path | str | None = None, *, lone: str = ""
+    ) -> None:
+        self.root = root
+        self._siblings = [beside(root)]
+        if lone:
+            self._siblings.insert(0, beside(root / lone))
+        self._named = None if private_root is None else Path(private_root).expanduser().absolute()
+
+    def find(self, name: str, workspace: Folder) -> PrivateFolder | None:
+        """Returns the private folder of a workspace; None if it has none. Nothing is made.
+
+        Args:
+            name: The workspace's name in the root.
+            workspace: The workspace.
+
+        Raises:
+            OSError: it can't be told.
+        """
+        owner = self._owner(name, workspace)
+        for place in self._known(workspace):
+            with contextlib.closing(place):
+                found = place.find(owner)
+                if found is not None:
+                    lasting = owner.mark.lasting
+                    return PrivateFolder(found, place.path / owner.key, place.far, False, lasting)
+        return None
+
+    def open(self, name: str, workspace: Folder) -> PrivateFolder:
+        """Returns the private folder of a workspace, which is made if there is none.
+
+        Args:
+            name: As for `find`.
+            workspace: The same.
+
+        Raises:
+            PrivateFolderError: there is no safe place for it.
+            OSError: it can't be opened or made.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            found = self.find(name, workspace)
+            if found is not None:
+                return found
+            try:
+                return self._make(name, workspace)
+            except OSError as problem:
+                if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not left:
+                    raise
+        raise AssertionError("there are attempts")
+
+    def _make(self, name: str, workspace: Folder) -> PrivateFolder:
+        with contextlib.suppress(OSError):
+            # an overlay gives a folder another identity with its first change: have that now
+            os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
+        owner = self._owner(name, workspace)
+        with contextlib.closing(self._place(workspace)) as place:
+            made = place.make(owner)
+            return PrivateFolder(made, place.path / owner.key, place.far, True, owner.mark.lasting)
+
+    def _owner(self, name: str, workspace: Folder) -> Owner:
+        mark = Mark.of(workspace.fd)
+        with Folder.open(self.root) as root, Folder.open(self.root.parent) as above:
+            return Owner(str(self.root), name, mark, Mark.of(root.fd), Mark.of(above.fd))
+
+    def _known(self, workspace: Folder) -> Iterator[Place]:
+        """The places that are there, the likeliest first; whoever gets one closes it."""
+        seen = set()
+        ways: list[Callable[[], Place | None]] = [_in_state]
+        ways += [partial(_beside, path) for path in self._siblings]
+        if self._named is not None:
+            ways.insert(0, partial(_own_place, self._named))
+        for opened in ways:
+            place = opened()
+            if place is not None:
+                seen.add(place.path)
+                yield _measured(place, workspace)
+        for path in remembered():
+            place = _own_place(path) if path not in seen else None
+            if place is not None:
+                yield _measured(place, workspace)
+
+    def _place(self, workspace: Folder) -> Place:
+        """Returns the place that a new private folder is made in.
+
+        Raises:
+            PrivateFolderError: there is none.
+        """
+        if self._named is not None:
+            return _remember(_named(self._named, workspace))
+        state = _in_state(make=True)
+        if state is not None and _linked(state.folder, workspace):
+            return state
+        sibling = _beside(self._siblings[0], make=True, like=workspace)
+        if sibling is not None:
+            if state is not None:
+                state.close()
+            return _remember(sibling)
+        if state is None:
+            raise PrivateFolderError(_NOWHERE.format(why="this user has no folder for state"))
+        state.far = True
+        return state
+
+
+def discard(path: Path) -> None:
+    """Removes a private folder that nobody uses; nothing happens if there is none.
+
+    Raises:
+        OSError: it can't be removed; nobody finds it any more.
+    """
+    with contextlib.closing(Place(path.parent, Folder.open(path.parent))) as place:
+        place.discard(path.name)
+
+
+def _named(path: Path, workspace: Folder) -> Place:
+    try:
+        path.mkdir(mode=_OWN, parents=True, exist_ok=True)
+    except OSError as problem:
+        why = f"private_root can't be made: {os.strerror(problem.errno or 0)}"
+        raise PrivateFolderError(_NOWHERE.format(why=why)) from problem
+    place = _own_place(path)
+    if place is None:
+        why = "private_root is not a folder of this user that nobody else can write to"
+        raise PrivateFolderError(_NOWHERE.format(why=why))
+    return _measured(place, workspace)
+
+
+def _measured(place: Place, workspace: Folder) -> Place:
+    place.far = not _linked(place.folder, workspace)
+    return place
+
+
+def _own_place(path: Path) -> Place | None:
+    """A folder at a path that somebody trusted chose; None if others may change it."""
+    try:
+        real = path.resolve()
+        folder = Folder.open(real)
+    except (OSError, RuntimeError):
+        return None
+    return _if_own(real, folder, _OTHERS_WRITE)
+
+
+def _if_own(path: Path, folder: Folder, forbidden: int) -> Place | None:
+    found = os.fstat(folder.fd)
+    if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden:
+        return Place(path, folder)
+    folder.close()
+    return None
+
+
+def _in_state(*names: str, make: bool = False) -> Place | None:
+    """The state folder's part for private folders, or another; None if there is none."""
+    path = state_folder()
+    if path is None:
+        return None
+    try:
+        if make:
+            path.parent.mkdir(mode=_OWN, parents=True, exist_ok=True)
+        above = path.parent.resolve()
+        with Folder.open(above) as home, home.enter(path.name, make=make) as own:
+            place = _if_own(path, own.enter(), _OTHERS_WRITE)
+            if place is None:
+                return None
+            with contextlib.closing(place):
+                below = names or (_FOLDERS,)
+                folder = place.folder.enter(*below, make=make)
+                return _if_own(above.joinpath(path.name, *below), folder, 0o077)
+    except (OSError, RuntimeError):
+        return None
+
+
+def _beside(path: Path, *, make: bool = False, like: Folder | None = None) -> Place | None:
+    """A folder beside a root, if nobody else can have put it there or can change it.
+
+    Args:
+        path: The folder.
+        make: Whether it is made.
+        like: A folder that files must be linkable with, or it is not made.
+    """
+    try:
+        with Folder.open(path.parent) as above:
+            found = os.fstat(above.fd)
+            if found.st_uid != os.geteuid() and not found.st_mode & stat.S_ISVTX:
+                return None
+            if like is not None and not _linked(above, like):
+                return None
+            return _if_own(path, above.enter(path.name, make=make), 0o077)
+    except OSError:
+        return None
+
+
+def _linked(one: Folder, other: Folder) -> bool:
+    """Whether a file in one folder can get a name in another: same file system, same mount."""
+    same = os.fstat(one.fd).st_dev == os.fstat(other.fd).st_dev
+    return same and _mount(one.fd) == _mount(other.fd)
+
+
+def _mount(fd: int) -> str:
+    """The number of the mount that a folder lies in: no link crosses from one to another."""
+    try:
+        told = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii")
+    except OSError:
+        return ""
+    return next((line for line in told.splitlines() if line.startswith("mnt_id:")), "")
+
+
+def remembered() -> list[Path]:
+    """Returns the places outside of the state folder that were used before."""
+    place = _in_state(_ELSEWHERE)
+    if place is None:
+        return []
+    found = []
+    with contextlib.closing(place):
+        for name in sorted(place.folder.names()):
+            with contextlib.suppress(OSError, ValueError):
+                if not name.startswith("."):
+                    found.append(Path(place.folder.read(name, _PATH_BYTES).decode()))
+    return [path for path in found if path.is_absolute()]
+
+
+def _remember(place: Place) -> Place:
+    """Write down a place, so that it is found whatever a later caller names."""
+    known = _in_state(_ELSEWHERE, make=True)
+    if known is not None:
+        text = os.fsencode(place.path)
+        with contextlib.closing(known), contextlib.suppress(OSError):
+            name = hashlib.blake2b(text, digest_size=12).hexdigest()
+            if known.folder.status(name) is None:
+                with known.folder.replacing(name) as file:
+                    file.write(text)
+    return place
