@@ -67,7 +67,7 @@ def refused(root: Path, archive: Path, **options: Any) -> str:
 NAMES = [
     "files/../../outside/evil", "files/../x", "/files/x", "../files/x", "files//x/../../y", "evil",
     "files/./x", "files/a/..", "memory/../x", "tmp/../../x", "other/x", "files", "manifest.json",
-    "files/.metadata.json", "files/.wasm_kernel/x", "files/.Metadata.JSON", "files/.wasm_kernel.",
+    "files/.metadata.json", "files/.metadata.json~/x", "files/.Metadata.JSON", "files/.metadata.json.",
     "packages/../x",
 ]  # fmt: skip
 

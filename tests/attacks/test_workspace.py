@@ -107,7 +107,7 @@ def test_case_09_removing_the_whole_folder_leaves_the_hosts_names(hiding: Victim
         ".Metadata.Json",
         ".meta\u200bdata.json",
         ".ｍetadata.json",
-        ".wa\u017fm_kernel",
+        ".metadata.j\u017fon",
         ".metadata.json ",
         ".metadata.json...",
         ".metadata.json::$DATA",

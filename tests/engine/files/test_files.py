@@ -31,8 +31,8 @@ SPELLINGS = [
     ".ｍetadata.json",
     ".metadata.json~w",
     ".metadata.json~w/tmp",
-    ".WASM_KERNEL/tmp",
-    ".wasm_\u212aernel",
+    ".METADATA.JSON~X/tmp",
+    ".metadata.j\u017fon",
     "sub/../.metadata.json~w/tmp/x",
 ]
 

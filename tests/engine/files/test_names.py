@@ -106,9 +106,9 @@ def test_without_a_guard_no_name_is_hidden(tree: Path, path: str, follow: bool) 
         ".\ufeffmetadata.json",
         ".ＭＥＴＡＤＡＴＡ.ＪＳＯＮ",
         "．metadata.json",
-        ".wasm_\u212aernel",
-        ".wa\u017fm_kernel",
-        ".WASM_KERNEL ",
+        ".metadata.j\u017fon",
+        ".metadata.json~\u212a",
+        ".METADATA.JSON~X ",
     ],
 )
 def test_a_spelling_that_some_file_system_takes_for_a_hidden_name(name: str) -> None:
