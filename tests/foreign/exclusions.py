@@ -71,3 +71,49 @@ NBCLIENT = {
     "tests/test_client.py::test_parallel_notebooks": _HOST_FILES,
     "tests/test_client.py::test_async_parallel_notebooks": _HOST_FILES,
 }
+
+_OTHERWISE = "the specification says otherwise: "
+_RMTREE = "makes shutil.rmtree fail, which nothing here calls; our own tests make unlink fail"
+_THEIR_LOGGER = "calls methods of the ancestor's own logger, which has one for each event"
+
+ANCESTOR = {
+    "test_session_file_ops.py::TestDeleteSessionPath::test_delete_directory_requires_recursive": (
+        _OTHERWISE + "a folder that is not empty is an OSError, here it is a ValueError"
+    ),
+    "test_session_file_roundtrip.py::TestSessionFileRoundtrip::test_host_to_guest_to_host": (
+        "wants the cell's own code in the workspace, as user_code.py"
+    ),
+    "test_session_logging.py::TestLoggerEventStructure": _THEIR_LOGGER,
+    "test_session_metadata.py::test_legacy_session_without_metadata_executes": (
+        _OTHERWISE + "a session without metadata gets none"
+    ),
+    "test_session_metadata.py::test_metadata_write_failure_does_not_prevent_session_creation": (
+        "makes Path.write_text fail, which nothing here calls, and reads a warning from stderr"
+    ),
+    "test_session_metadata.py::test_metadata_visible_to_guest_but_readonly": (
+        _OTHERWISE + "metadata does not exist for the guest"
+    ),
+    "test_session_pruning.py::test_prune_dry_run": (
+        _OTHERWISE + "a dry run tells the bytes that would be reclaimed"
+    ),
+    "test_session_pruning.py::test_prune_handles_permission_errors": _RMTREE,
+    "test_session_pruning.py::test_prune_error_logging": _RMTREE,
+    "test_session_pruning.py::test_prune_ignores_non_uuid_directories": (
+        _OTHERWISE + "what is not named by a UUID is neither deleted nor counted"
+    ),
+    "test_session_pruning.py::test_prune_validates_session_id_format": (
+        _OTHERWISE + "what is not named by a UUID is not skipped, but ignored"
+    ),
+    "test_session_pruning.py::test_prune_corrupted_timestamp_logging": (
+        _OTHERWISE + "a reason is no_metadata or corrupted_metadata"
+    ),
+    "test_session_security.py::TestGuestMountHardening::test_site_packages_isolated_per_session": (
+        "wants packages that lie in the sessions' folder to be copied into each session"
+    ),
+    "test_pruning_workflow.py::TestPruningE2E::test_backwards_compatibility": (
+        _OTHERWISE + "a session without metadata gets none, and is never pruned"
+    ),
+    "test_pruning_workflow.py::TestPruningE2E::test_prune_non_uuid_session_ids": (
+        _OTHERWISE + "only UUIDs are pruned"
+    ),
+}
