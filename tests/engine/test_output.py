@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.tiny import Guest
+from tests.engine.tiny import MIB, Guest
+from tests.peak import Peak
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.output import HOLD_CHARS, NAMES, Streams, cap_of
 from wasm_kernel.engine.overflow import Overflow
+from wasm_kernel.errors import GuestCrashed
 
 CAP = 1000
 
@@ -192,6 +196,32 @@ def test_a_write_from_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
 
 def test_a_write_of_too_many_buffers_is_refused(guest: Guest) -> None:
     assert guest.call("fd_write", 1, 64, 1_000_000, 96) == abi.EFAULT
+
+
+@pytest.mark.parametrize("buffers", [1, 1024])
+def test_f17_a_write_copies_no_more_than_is_shown(tmp_path: Path, buffers: int) -> None:
+    guest = Guest(tmp_path, memory_bytes=512 * MIB)
+    assert guest.call("grow", 7900) != 0xFFFFFFFF
+    whole = guest.instance.reach.size
+    guest.instance.reach.write(131_072, struct.pack("<II", 0, whole) * buffers)
+    peak, begun = Peak(), time.thread_time()
+    assert guest.call("fd_write", 1, 131_072, buffers, 96) == abi.SUCCESS
+    assert time.thread_time() - begun < 0.5
+    assert peak.grown < 64 * MIB
+    guest.streams.end()
+    assert sum(len(text) for _, text in guest.said) < 2000
+    guest.close()
+
+
+def test_f17_the_engine_gathers_no_gigabytes_of_random_bytes(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, memory_bytes=512 * MIB)
+    guest.call("grow", 7900)
+    peak, begun = Peak(), time.thread_time()
+    with pytest.raises(GuestCrashed):
+        guest.call("random_get", 262_144, 450 * MIB)
+    assert time.thread_time() - begun < 1
+    assert peak.grown < 64 * MIB
+    guest.close()
 
 
 def overflowing(folder: Path, most: int = 1000) -> Streams:

@@ -38,6 +38,7 @@ PLAIN = {  # calls that the host leaves to wasmtime
     "fd_filestat_get": "ii",
     "fd_fdstat_get": "ii",
     "fd_prestat_get": "ii",
+    "random_get": "ii",
 }
 CALLS = {**abi.FORWARDED, **PLAIN, "host_call": "iiii"}
 

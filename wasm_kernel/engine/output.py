@@ -21,6 +21,7 @@ from wasm_kernel.record import record
 
 HOLD_SECONDS = 0.05
 HOLD_CHARS = 64 * 1024
+STEP = 1024 * 1024  # bytes that are copied out of the guest at once
 NAMES = {1: "stdout", 2: "stderr"}
 
 
@@ -168,11 +169,15 @@ class Writes:
     def write(self, call: Call) -> int:
         """Take what is written; everything is always written."""
         fd, table, count, written = call.args
-        total, name = 0, NAMES[fd]
-        wanted = self._streams.wants(name)
-        for at, length in self._reach.buffers(table, count):
-            if wanted:
-                self._streams.feed(name, self._reach.read(at, length))
-            total += length
-        self._reach.write_word(written, total)
+        name, buffers = NAMES[fd], self._reach.buffers(table, count)
+        for at, length in buffers:
+            self._feed(name, at, length)
+        self._reach.write_word(written, sum(length for _, length in buffers))
         return abi.SUCCESS
+
+    def _feed(self, name: str, at: int, length: int) -> None:
+        """Copy a buffer in steps, and no further than somebody wants what is in it."""
+        for start in range(0, length, STEP):
+            if not self._streams.wants(name):
+                return
+            self._streams.feed(name, self._reach.read(at + start, min(STEP, length - start)))
