@@ -23,7 +23,7 @@ _FRAGMENT = re.compile(r"\s*#(?P<id>[A-Za-z0-9_.:-]{1,200})\s*\Z")
 _WEB = re.compile(
     r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
 )
-_DATA = re.compile(r"\s*data:(?P<type>[a-z]+/[a-z0-9.+-]+)(?P<more>[^,]{0,200}),", re.IGNORECASE)
+_DATA = re.compile(r"\s*data:(?P<type>[a-z]++/[a-z0-9.+-]++)(?P<more>[^,]{0,200}+),", re.IGNORECASE)
 
 # What is left is numbers, words, colours, paths and transforms. The characters that could begin
 # a comment, an escape or another declaration are missing.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused
 from wasm_kernel.outputs.words import words
 
@@ -74,5 +75,5 @@ def _harmless(value: Any) -> Any:
 
 def _size(value: Any) -> int:
     if isinstance(value, dict):
-        return 1 + sum(_size(item) for item in value.values())
-    return 1 + (sum(_size(item) for item in value) if isinstance(value, list) else 0)
+        return 1 + sum(_size(item) for item in patiently(value.values()))
+    return 1 + (sum(_size(item) for item in patiently(value)) if isinstance(value, list) else 0)

@@ -3,32 +3,55 @@
 No two Markdown renderers agree on where HTML begins, and JupyterLab's puts formulas and the names
 of code blocks back into the page unescaped. So Markdown passes as it is only where no renderer
 could make more of it than plain formatting; otherwise it is rendered here and cleaned as HTML.
+
+The rules for formulas and for lists of tasks are our own: those of markdown-it's plugins look
+through the rest of the text at each mark, and so take a time that grows with the square of it or
+worse.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from functools import cache
 from html import escape
 from typing import Any
 
+from wasm_kernel.outputs.patience import look
 from wasm_kernel.outputs.removals import Refused, Removals
 
-CHARACTERS_MOST = 100_000
+CHARACTERS_MOST = 100_000  # of a text that is rendered here
+PLAIN_MOST = 1_000_000
 
 # Tags, entities, escapes, formulas, JupyterLab's own markers for formulas, links, link targets, and
 # what MyST, Pandoc and their kin make attributes, roles and directives of.
 _ACTIVE = re.compile(
-    r"<[A-Za-z/!?]|[&\\$]|@@|:::|\]\s*[(:\[]|\bmermaid\b"
-    r"|\{[\w:+.-]+\}`|\{:?\s*[.#][A-Za-z]|\{[^{}\n=]{0,200}+=[^{}\n]{0,200}+\}",
+    r"<[A-Za-z/!?]|[&\\$]|@@|:::|\]\s*+[(:\[]|\bmermaid\b"
+    r"|\{[\w:+.-]++\}`|\{:?\s*+[.#][A-Za-z]|\{[^{}\n=]{0,200}+=[^{}\n]{0,200}+\}",
     re.IGNORECASE,
 )
-_FENCE = re.compile(r"(?:`{3,}|~{3,})(.*)")
-_LANGUAGE = re.compile(r"\s*[A-Za-z0-9_+#.-]*\s*\Z")
+_FENCE = re.compile(r"(?:`{3,}+|~{3,}+)(.*+)")
+_LANGUAGE = re.compile(r"\s*+[A-Za-z0-9_+#.-]*+\s*+\Z")
+
+_FORMULA = re.compile(
+    r"\$\$(?:[^\\$]++|\\.|\$(?!\$))++\$\$|\$(?!\$)(?:[^\\$]++|\\.)++\$", re.DOTALL
+)
+_ENVIRONMENT = re.compile(
+    r"\\begin\{((?:equation|multline|gather|align|alignat|flalign|matrix|pmatrix|bmatrix|Bmatrix"
+    r"|vmatrix|Vmatrix|eqnarray)\*?)\}"
+)
+_TASK = re.compile(r"\[([ xX])\]\s")
+_BOX = '<input class="task-list-item-checkbox" disabled="disabled"{checked} type="checkbox">'
 
 
 def is_plain(text: str) -> bool:
-    """Whether every Markdown renderer makes plain formatting of `text`, and nothing else."""
+    """Whether every Markdown renderer makes plain formatting of `text`, and nothing else.
+
+    Raises:
+        Refused: it is too long.
+    """
+    if len(text) > PLAIN_MOST:
+        raise Refused(f"Markdown of more than {PLAIN_MOST:,} characters")
     return not _ACTIVE.search(text) and all(map(_LANGUAGE.match, _FENCE.findall(text)))
 
 
@@ -48,25 +71,121 @@ def as_html(text: str, removals: Removals) -> str:
 @cache
 def _renderer() -> Any:
     from markdown_it import MarkdownIt
-    from mdit_py_plugins.amsmath import amsmath_plugin
-    from mdit_py_plugins.dollarmath import dollarmath_plugin
-    from mdit_py_plugins.tasklists import tasklists_plugin
 
     renderer = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    # as JupyterLab has it: any two dollar signs in a paragraph hold a formula
-    renderer.use(dollarmath_plugin, allow_space=True, allow_digits=True, double_inline=True)
-    renderer.use(amsmath_plugin)
-    renderer.use(tasklists_plugin)
-    for kind, mark in (("math_inline", "$"), ("math_inline_double", "$$"), ("math_block", "$$")):
-        renderer.add_render_rule(kind, _formula(mark))
-    renderer.add_render_rule("amsmath", _formula(""))
+    interrupts = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    renderer.block.ruler.before("fence", "formula", _formula_block, interrupts)
+    renderer.inline.ruler.before("text", "look", _look)
+    renderer.inline.ruler.before("escape", "formula", _formula_inline)
+    renderer.core.ruler.after("inline", "tasks", _mark_tasks)
+    renderer.add_render_rule("formula", _written)
     return renderer
 
 
-def _formula(mark: str) -> Any:
-    """A rule that hands a formula on as it was written, for the front end to typeset."""
+def _look(_: Any, __: bool) -> bool:
+    """An inline rule that never applies: it is asked at each step through the text."""
+    look()
+    return False
 
-    def render(_: Any, tokens: Any, index: int, *__: Any) -> str:
-        return f"{mark}{escape(tokens[index].content)}{mark}"
 
-    return render
+def _written(_: Any, tokens: Any, index: int, *__: Any) -> str:
+    """A formula as it stands in the text, for the front end to typeset."""
+    return escape(tokens[index].content)
+
+
+def _formula_inline(state: Any, silent: bool) -> bool:
+    """As JupyterLab has it: any two dollar signs in a paragraph hold a formula."""
+    if state.src[state.pos] != "$":
+        return False
+    found = _FORMULA.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.push("formula", "math", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+def _formula_block(state: Any, start: int, stop: int, silent: bool) -> bool:
+    """Lines from `$$` or `\\begin{align}` to the line that ends with its like, none of them empty.
+
+    What ends on the line of its `$$` without being the whole of it is left to the inline rule.
+    """
+    text = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]].rstrip()
+    environment = _ENVIRONMENT.match(text)
+    if state.is_code_block(start) or not (environment or text.startswith("$$")):
+        return False
+    if environment:
+        last = _ends_of(state).after(start, f"\\end{{{environment[1]}}}")
+    elif "$$" in text[2:]:
+        last = start if len(text) > 4 and text.find("$$", 2) == len(text) - 2 else stop
+    else:
+        last = _ends_of(state).after(start + 1, "$$")
+    if last is None or last >= stop:
+        return False
+    if not silent:
+        token = state.push("formula", "math", 0)
+        token.block, token.map = True, [start, last + 1]
+        token.content = state.getLines(start, last + 1, state.sCount[start], False)
+    state.line = last + 1
+    return True
+
+
+class _Ends:
+    """On which lines of a text formulas may end: noted once, and then looked up."""
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[str, list[int]] = {}
+        for number, line in enumerate(text.split("\n")):
+            line = line.rstrip()
+            if line.endswith("$$"):
+                self._note("$$", number)
+            elif line.endswith("}") and (at := line.rfind("\\end{")) >= 0:
+                self._note(line[at:], number)
+            elif not line.strip(" \t>"):
+                self._note("", number)
+
+    def _note(self, end: str, number: int) -> None:
+        self._lines.setdefault(end, []).append(number)
+
+    def after(self, line: int, end: str) -> int | None:
+        """The first line from this one on that ends so, if no empty line comes before it."""
+        found, empty = self._next(line, end), self._next(line, "")
+        return found if found is not None and (empty is None or found < empty) else None
+
+    def _next(self, line: int, end: str) -> int | None:
+        lines = self._lines.get(end, [])
+        at = bisect_left(lines, line)
+        return lines[at] if at < len(lines) else None
+
+
+def _ends_of(state: Any) -> _Ends:
+    if "ends" not in state.env:
+        state.env["ends"] = _Ends(state.src)
+    ends: _Ends = state.env["ends"]
+    return ends
+
+
+def _mark_tasks(state: Any) -> None:
+    """Items of lists that begin with `[ ]` or `[x]` get a box, which nobody can check."""
+    from markdown_it.token import Token
+
+    lists: list[Any] = []
+    tokens = state.tokens
+    for index, token in enumerate(tokens):
+        if token.type in ("bullet_list_open", "ordered_list_open"):
+            lists.append(token)
+        elif token.type in ("bullet_list_close", "ordered_list_close"):
+            lists.pop()
+        elif token.type == "list_item_open" and index + 2 < len(tokens):
+            inline = tokens[index + 2]
+            task = _TASK.match(inline.content) if inline.type == "inline" else None
+            first = inline.children[0] if inline.children else token
+            if task is None or first.type != "text" or first.content[:3] != task[0][:3]:
+                continue
+            token.attrSet("class", "task-list-item")
+            lists[-1].attrSet("class", "contains-task-list")
+            checked = "" if task[1] == " " else ' checked="checked"'
+            box = Token("html_inline", "", 0, content=_BOX.format(checked=checked))
+            first.content = first.content[3:]
+            inline.children.insert(0, box)

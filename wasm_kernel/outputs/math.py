@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import COMMANDS, Removals
+from wasm_kernel.outputs.words import words
 
 _ACTING = "href url style class cssId data require includegraphics mmlToken htmlId htmlClass"
 _ACTING += " htmlStyle htmlData csname catcode begingroupSandbox"
@@ -20,11 +22,11 @@ _DEFINING += " mathtoolsset definecolor newcolumntype setOptions " + " ".join(
     f"DeclarePairedDelimiter{rest}" for rest in ("", "X", "XPP", "s", "sX", "sXPP")
 )
 # What stands in their brackets becomes CSS, of any kind: they may have plain ones, or none.
-_STYLING = r"(?:bbox|unicode)(?![A-Za-z])(?!\s*(?:\[[\w\s.,#-]*\]\s*)?\{)"
-_COMMAND = re.compile(
-    rf"\\(?=(?:{'|'.join((_ACTING + ' ' + _DEFINING).split())})(?![A-Za-z])|{_STYLING})"
-)
-_DELIMITER = re.compile(r"\$|\\[(\[]|\\begin\b")
+_STYLING = frozenset({"bbox", "unicode"})
+_PLAIN = re.compile(r"\s*+(?:\[[\w\s.,#-]*+\]\s*+)?+\{")
+_COMMANDS = words(f"{_ACTING} {_DEFINING}")
+_COMMAND = re.compile(r"\\([A-Za-z]++)")
+_DELIMITERS = ("$", "\\(", "\\[", "\\begin")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 BREAK = "\u200b"
 
@@ -36,12 +38,23 @@ def clean_latex(text: str, removals: Removals) -> str:
 
 def clean_math_in(html: str, removals: Removals) -> str:
     """HTML whose formulas typeset and do nothing else; other text stays as it is."""
-    return tamed(html, removals) if _DELIMITER.search(html) else html
+    return tamed(html, removals) if has_formulas(html) else html
+
+
+def has_formulas(html: str) -> bool:
+    """Whether something in a text may begin a formula."""
+    return any(delimiter in html for delimiter in _DELIMITERS)
 
 
 def tamed(text: str, removals: Removals) -> str:
     """Text of which every formula typesets and does nothing else."""
-    tamed, count = _COMMAND.subn("\\\\" + BREAK, text)
-    if count:
-        removals.add(COMMANDS)
-    return tamed
+    parts, at = [], 0
+    for command in patiently(_COMMAND.finditer(text)):
+        name = command[1]
+        if name in _COMMANDS or (name in _STYLING and not _PLAIN.match(text, command.end())):
+            parts.append(text[at : command.start() + 1])
+            at = command.start() + 1
+    if not parts:
+        return text
+    removals.add(COMMANDS)
+    return BREAK.join([*parts, text[at:]])

@@ -7,6 +7,7 @@ from typing import Any
 
 from wasm_kernel.outputs import raster
 from wasm_kernel.outputs.math import tamed
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import LABELS, Refused, Removals
 from wasm_kernel.outputs.words import words
 
@@ -87,14 +88,13 @@ def _written(value: Any, removals: Removals) -> Any:
     if isinstance(value, str):
         return _label(value, removals) if "<" in value or "$" in value else value
     if isinstance(value, list):
-        return [_written(item, removals) for item in value]
+        return [_written(item, removals) for item in patiently(value)]
     if not isinstance(value, dict):
         return value
-    for key, item in value.items():
+    for key, item in patiently(value.items()):
         for path, target in _changes(key, item):
             # buttons change a figure by paths such as `layout.images[0].source`
-            for part in re.split(r"[.\[\]]+", path):
-                _check_part(part, target)
+            _check_parts(re.split(r"[.\[\]]+", path), target)
     return {key: _written(item, removals) for key, item in value.items()}
 
 
@@ -122,16 +122,18 @@ def _label(text: str, removals: Removals) -> str:
     return tamed("".join([*parts, text[at:]]), removals)
 
 
-def _check_part(name: str, value: Any) -> None:
-    if name in _FETCHING and value and not _is_look(value):
+def _check_parts(names: list[str], value: Any) -> None:
+    """Refuse a value that stands at a path with these names in it, whichever of them it is for."""
+    if value and not _FETCHING.isdisjoint(names) and not _is_look(value):
         raise Refused("a Plotly figure with a map")
     every = value if isinstance(value, list) else [value]
     texts = [text for text in every if isinstance(text, str)]
-    if name == "type" and not _MAPS.isdisjoint(texts):
+    if "type" in names and not _MAPS.isdisjoint(texts):
         raise Refused("a Plotly figure with a map")
-    if name == "source" and not all(map(_is_picture, texts)):
+    if "source" in names and not all(map(_is_picture, texts)):
         raise Refused("a Plotly figure with a picture from elsewhere")
-    if name.endswith(_COLOURS) and any(map(_NO_COLOUR.search, texts)):
+    colour = any(name.endswith(_COLOURS) for name in names)
+    if colour and any(map(_NO_COLOUR.search, texts)):
         raise Refused("a Plotly figure with a colour that is none")
 
 

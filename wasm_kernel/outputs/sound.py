@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import re
 
+from wasm_kernel.outputs.raster import is_base64
 from wasm_kernel.outputs.words import words
 
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*\Z")
 _HEAD = 512  # characters that hold more than any signature needs
 
 FORMATS = words("""
@@ -33,7 +33,7 @@ def is_known(data: bytes) -> bool:
 def is_recording(kind: str, content: str) -> bool:
     """Whether `content` is base64 of a sound or a film, and of the MIME type `kind` of one."""
     family, _, subtype = kind.partition("/")
-    if family not in ("audio", "video") or subtype not in FORMATS or not _BASE64.match(content):
+    if family not in ("audio", "video") or subtype not in FORMATS or not is_base64(content):
         return False
     head = "".join(content[: 2 * _HEAD].split())[:_HEAD]
     try:

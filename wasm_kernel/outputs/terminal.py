@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 
+from wasm_kernel.outputs.patience import look
+
 HELD_CHARACTERS = 4096
+PIECE = 256 * 1024
 
 # A string sequence (OSC, DCS, SOS, PM, APC) ends at BEL or ST. Its content excludes every character
 # that can start a sequence, so that no input makes the search quadratic.
@@ -31,6 +34,13 @@ def clean(text: str) -> str:
     """`text` with its colours, and without any other terminal control."""
     if not _CONTROL.search(text):  # most texts; this looks at each character once
         return text
+    stream = StreamCleaner()
+    pieces = [stream.feed(text[at : at + PIECE]) for at in range(0, len(text), PIECE)]
+    return "".join([*pieces, stream.finish()])
+
+
+def _cleaned(text: str) -> str:
+    look()
     return _SEQUENCE.sub(lambda match: match["colour"] or "", text)
 
 
@@ -50,9 +60,9 @@ class StreamCleaner:
         unfinished = _UNFINISHED.search(text, max(0, len(text) - HELD_CHARACTERS))
         cut = unfinished.start() if unfinished else len(text)
         self._held = text[cut:]
-        return clean(text[:cut])
+        return _cleaned(text[:cut])
 
     def finish(self) -> str:
         """What was held back, as plain text: the stream has ended."""
         held, self._held = self._held, ""
-        return clean(held)
+        return _cleaned(held)

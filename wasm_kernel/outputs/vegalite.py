@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused
 from wasm_kernel.outputs.words import words
 
@@ -79,7 +80,7 @@ def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]
     `values` are those of an axis or a legend, which may be an expression.
     """
     if isinstance(spec, dict):
-        for key, value in spec.items():
+        for key, value in patiently(spec.items()):
             yield key, value
             if key == "data":
                 yield from _of_data(value)
@@ -90,7 +91,7 @@ def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]
             else:
                 _check_rows(*value.values())
     elif isinstance(spec, list):
-        for item in spec:
+        for item in patiently(spec):
             yield from _described(item, outermost=False)
 
 
@@ -115,7 +116,8 @@ def _check_rows(*tables: Any) -> None:
 
 def _names_a_picture(spec: Any) -> bool:
     if isinstance(spec, dict):
-        return any(_names_a_picture(key) or _names_a_picture(item) for key, item in spec.items())
+        every = patiently(spec.items())
+        return any(_names_a_picture(key) or _names_a_picture(item) for key, item in every)
     if isinstance(spec, list):
-        return any(map(_names_a_picture, spec))
+        return any(map(_names_a_picture, patiently(spec)))
     return isinstance(spec, str) and spec.translate(_AROUND_NAMES) == _PICTURE

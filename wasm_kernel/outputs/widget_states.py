@@ -13,6 +13,7 @@ from typing import Any
 
 from wasm_kernel.outputs import raster, sound, widget_models
 from wasm_kernel.outputs import removals as told
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.widget_models import CONTROLS, PAIRS, Pair, kind_of, may_link
 from wasm_kernel.outputs.widget_traits import MODEL_PREFIX, clean_html, clean_trait
@@ -21,7 +22,7 @@ IDENTITY = ("_model_module", "_model_name", "_view_module", "_view_name")
 VERSIONS = ("_model_module_version", "_view_module_version")
 _ENDS = ("source", "target")
 _VERSION = re.compile(r"(?:[\^~]?\d{1,4}(?:\.\d{1,4}){0,2})?\Z")
-_KEPT_CHARACTERS = 2000
+_KEPT_CHARACTERS = 500
 _RASTER = {"jpg": "image/jpeg"}
 
 Buffers = list[tuple[list[Any], bytes]]
@@ -87,7 +88,7 @@ def clean_state(
         removals: Hears of what was taken out.
     """
     clean: dict[str, Any] = {}
-    for name, value in state.items():
+    for name, value in patiently(state.items()):
         if name in (*_ENDS, "description", "description_allow_html"):
             continue
         try:

@@ -14,6 +14,7 @@ from wasm_kernel.outputs import removals as told
 from wasm_kernel.outputs import terminal, widget_models
 from wasm_kernel.outputs.attributes import FOREIGN_CLASS
 from wasm_kernel.outputs.math import clean_math_in
+from wasm_kernel.outputs.patience import look, patiently
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.widget_models import kind_of
 from wasm_kernel.outputs.words import words
@@ -56,6 +57,7 @@ def clean_trait(model: str, name: str, value: Any, removals: Removals) -> Any:
         raise Refused("settings of a widget that are not known here")
     if value is None:
         return None
+    look()
     return _CLEANERS[kind](value, removals)
 
 
@@ -192,7 +194,7 @@ def _files(value: Any, removals: Removals) -> Any:
 def _outputs(value: Any, removals: Removals) -> Any:
     if not isinstance(value, list) or len(value) > LIST_MOST:
         raise Refused("outputs that are none")
-    return [clean for item in value if (clean := _output(item, removals))]
+    return [clean for item in patiently(value) if (clean := _output(item, removals))]
 
 
 def _output(value: Any, removals: Removals) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from html import escape
+from itertools import islice
 from typing import Any
 
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.widget_models import CONTROLS, PAIRS
 from wasm_kernel.outputs.widget_states import (
@@ -24,6 +26,7 @@ from wasm_kernel.outputs.widget_states import (
 )
 from wasm_kernel.outputs.widget_traits import ID
 from wasm_kernel.sandbox.widgets.comm_frames import CLOSE, OPEN, CommMessage
+from wasm_kernel.sandbox.widgets.comms import COMMS
 
 WIDGETS = "jupyter.widget"
 CONTROL = "jupyter.widget.control"
@@ -168,16 +171,19 @@ class WidgetGate:
         if message.data.get("method") != "update_states":
             return None
         told = _object(message.data.get("states"))
-        states = {one: _object(it) for one, it in told.items() if ID.match(one)}
+        fresh = max(0, COMMS - len(self._models))  # more than there may be comms are none
+        named = [one for one in told if ID.match(one)]
+        new = set(islice((one for one in named if one not in self._models), fresh))
+        states = {one: _object(told[one]) for one in named if one in self._models or one in new}
         known = {one: _object(it.get("state")) for one, it in states.items()}
         fine = {one for one, state in known.items() if self._register(one, state, removals)}
-        placed = _placed(message.data.get("buffer_paths"), message.buffers)
+        placed = _by_widget(_placed(message.data.get("buffer_paths"), message.buffers))
         shown: dict[str, Any] = {}
         every: Buffers = []
-        for one, state in known.items():
+        for one, state in patiently(known.items()):
             clean, buffers = _instead_of(self._refused.get(one, "")), list[Any]()
             if one in fine:
-                own = [(p[2:], d) for p, d in placed if p[:2] == [one, "state"]]
+                own = placed.get(one, [])
                 clean, buffers = clean_state(self._models[one], state, own, self._find, removals)
             shown[one] = _entry(clean)
             every += [([one, "state", *path], data) for path, data in buffers]
@@ -221,6 +227,15 @@ def _placed(paths: Any, buffers: tuple[bytes, ...]) -> Buffers:
         for path, data in zip(listed, buffers, strict=False)
         if isinstance(path, list) and all(isinstance(step, str | int) for step in path)
     ]
+
+
+def _by_widget(placed: Buffers) -> dict[str, Buffers]:
+    """The buffers of each widget's state, with the paths that they have in it."""
+    found: dict[str, Buffers] = {}
+    for path, data in placed:
+        if len(path) > 1 and isinstance(path[0], str) and path[1] == "state":
+            found.setdefault(path[0], []).append((path[2:], data))
+    return found
 
 
 def _versioned(metadata: Mapping[str, Any]) -> dict[str, str]:

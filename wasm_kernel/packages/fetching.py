@@ -44,6 +44,7 @@ _QUIET = {
 }
 _POLL_SECONDS = 0.1
 _OUTPUT_CHARACTERS = 200_000
+_REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
 _FOUND = re.compile(
     r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([\w.+!-]+\.whl)(?: \(([\d.]+ ?\w?B)\))?"
 )
@@ -176,5 +177,5 @@ def _check_size(folder: Path) -> None:
 
 def _plain(text: str) -> str:
     """Pip's words without addresses, paths and control characters."""
-    text = _PATH.sub("…", _ADDRESS.sub("the package index", text))
+    text = _PATH.sub("…", _ADDRESS.sub("the package index", text[:_REASON_CHARACTERS]))
     return "".join(c if c.isprintable() else " " for c in text)[:600] or "it did not say why."
