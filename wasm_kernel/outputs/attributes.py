@@ -8,7 +8,16 @@ from collections.abc import Callable
 
 from wasm_kernel.outputs import raster, sound
 from wasm_kernel.outputs.declarations import style_attribute
-from wasm_kernel.outputs.removals import LINKS, PICTURES, RECORDINGS, SOURCES, Removals
+from wasm_kernel.outputs.patience import look
+from wasm_kernel.outputs.removals import (
+    LINKS,
+    PICTURES,
+    RECORDINGS,
+    SOURCES,
+    STYLES,
+    Refused,
+    Removals,
+)
 from wasm_kernel.outputs.selectors import ID_PREFIX
 from wasm_kernel.outputs.words import words
 
@@ -40,6 +49,9 @@ FOREIGN_CLASS = re.compile(
     r"(?:jp|lm|p|cm|jupyter|widget|mjx|bp\d|wk)-|CodeMirror|MathJax|mermaid", re.IGNORECASE
 )
 CLASS_CHARACTERS = 2000
+STYLES_MOST = 4 * 1024 * 1024  # characters of style attributes in one document
+LONG = 4096  # characters of a value
+_SPECIAL = re.compile(r"[&\xa0]")
 
 Nested = Callable[[str, Removals], str]
 
@@ -55,20 +67,33 @@ class Attributes:
     def __init__(self, removals: Removals, nested_svg: Nested | None = None) -> None:
         self._removals = removals
         self._nested_svg = nested_svg
+        self._styles = 0  # characters of style attributes so far
 
     def __call__(self, element: str, name: str, value: str) -> str | None:
         """The value that an allowed attribute may have; None where it goes."""
+        try:
+            look()
+        except Refused:  # nothing can be raised through nh3: who called it looks again
+            return None
+        return self._clean(element, name, value)
+
+    def _clean(self, element: str, name: str, value: str) -> str | None:
         if name in ("href", "src"):
             return self._link(element, value) if name == "href" else self._source(element, value)
         if name == "style":
-            return style_attribute(value, self._removals) or None
+            return self._style(value)
         if name == "class":
             return _classes(value)
         if name in _IDS:
             return _ids(value)
-        if name == "tabindex":
-            return value if value in ("0", "-1") else None
-        return value if name in _FREE else _plain(value)
+        return _free(value) if name in _FREE else _plain(name, value)
+
+    def _style(self, value: str) -> str | None:
+        self._styles += len(value)
+        if self._styles > STYLES_MOST:
+            self._removals.add(STYLES)
+            return None
+        return style_attribute(value, self._removals) or None
 
     def _link(self, element: str, value: str) -> str | None:
         fragment = _FRAGMENT.match(value)
@@ -140,7 +165,14 @@ def _ids(value: str) -> str | None:
     return " ".join(ID_PREFIX + name for name in value.split() if _ID.match(name)) or None
 
 
-def _plain(value: str) -> str | None:
+def _free(value: str) -> str | None:
+    """Any text; no long one with signs at each of which nh3 looks through the rest of it."""
+    return value if len(value) <= LONG or not _SPECIAL.search(value) else None
+
+
+def _plain(name: str, value: str) -> str | None:
+    if name == "tabindex":
+        return value if value in ("0", "-1") else None
     local = _LOCAL.match(value)
     if local:
         return f"url(#{ID_PREFIX}{local['id']})"
@@ -148,4 +180,4 @@ def _plain(value: str) -> str | None:
         return None
     if "(" in value and any(call.lower() not in _CALLS for call in _CALL.findall(value)):
         return None
-    return value
+    return _free(value)

@@ -14,6 +14,7 @@ from wasm_kernel.outputs.words import words
 
 ATTRIBUTE_CHARACTERS = 20_000
 DECLARATIONS_MOST = 200
+REMEMBERED = 500  # characters of an attribute that is kept for the next element
 
 # Looks and layout of what is inside the output's own box, which clips and holds what is in it.
 # Missing on purpose: what names things for the whole page (animation, counter-set, anchor-name,
@@ -124,7 +125,8 @@ def style_attribute(text: str, removals: Removals) -> str:
     if len(text) > ATTRIBUTE_CHARACTERS:
         removals.add(STYLES)
         return ""
-    css, phrases = _cleaned(text)
+    cleaned = _cleaned if len(text) <= REMEMBERED else _cleaned.__wrapped__
+    css, phrases = cleaned(text)
     removals.update(phrases)
     return css
 

@@ -7,8 +7,8 @@ from hashlib import blake2s
 from html import unescape
 
 from wasm_kernel.outputs import shape, terminal
-from wasm_kernel.outputs.removals import Refused, Removals
-from wasm_kernel.outputs.stylesheet import clean_stylesheet
+from wasm_kernel.outputs.removals import STYLES, Refused, Removals
+from wasm_kernel.outputs.stylesheet import CHARACTERS_MOST, clean_stylesheet
 
 SCHEMES = {"http", "https", "mailto", "data"}
 # In SVG one style sheet can hold another: what is left of the outer one then is its end alone.
@@ -23,8 +23,11 @@ def checked(document: str) -> str:
     """
     if len(document) > shape.LARGEST:
         raise Refused(f"a document of more than {shape.LARGEST // 2**20} MiB")
-    if len(document) > shape.SMALL and not shape.is_regular(document):
-        raise Refused(f"a document of more than {shape.SMALL // 2**10} KiB with unclosed elements")
+    if len(document) > shape.SMALL:
+        if not shape.is_regular(document):
+            most = f"{shape.SMALL // 2**10} KiB"
+            raise Refused(f"a document of more than {most} with unclosed elements")
+        document = shape.in_short_runs(document)
     # a lone surrogate can't be sent; control characters act where HTML is printed
     return terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
 
@@ -43,11 +46,18 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
         removals: Hears of what was taken out.
         escaped: Whether the style sheets' text is escaped, as it is in XML.
     """
+    left = CHARACTERS_MOST
 
     def cleaned(found: re.Match[str]) -> str:
-        if found["css"] is None:
+        nonlocal left
+        css = found["css"]
+        if css is None:
             return ""
-        css = unescape(found["css"]) if escaped else found["css"]
-        return f"<style>{clean_stylesheet(css, scope, removals)}</style>"
+        left -= len(css)
+        if left < 0:
+            removals.add(STYLES)
+            return ""
+        clean = clean_stylesheet(unescape(css) if escaped else css, scope, removals)
+        return f"<style>{clean}</style>"
 
     return _STYLE.sub(cleaned, html)

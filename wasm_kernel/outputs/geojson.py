@@ -20,6 +20,7 @@ _TYPES = words("""
     """)
 _PARTS = ("geometry", "geometries", "features")
 _MOST = 100_000  # numbers, texts and lists in all
+_PART_CHARACTERS = 100  # of a text that counts as one
 
 
 def geojson(content: Any) -> dict[str, Any]:
@@ -76,4 +77,6 @@ def _harmless(value: Any) -> Any:
 def _size(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + sum(_size(item) for item in patiently(value.values()))
+    if isinstance(value, str):
+        return 1 + len(value) // _PART_CHARACTERS
     return 1 + (sum(_size(item) for item in patiently(value)) if isinstance(value, list) else 0)

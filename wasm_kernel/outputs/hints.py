@@ -10,6 +10,7 @@ import re
 
 from wasm_kernel.outputs import elements
 from wasm_kernel.outputs import removals as told
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.words import words
 
@@ -59,10 +60,11 @@ def tell(document: str, removals: Removals) -> None:
     """Name what nh3 will take out of a document and somebody could miss."""
     text = _without_comments(document.lower())
     # an element with a namespace of its own (Inkscape's, RDF's) is nothing to a browser
-    names = {name for name in set(_OPENED.findall(text)) if ":" not in name}
+    opened = {found[1] for found in patiently(_OPENED.finditer(text))}
+    names = {name for name in opened if ":" not in name}
     for name in sorted(names - _ALLOWED - _QUIET):
         removals.add(_NAMED.get(name, f"<{name[:20]}>"))
-    if any(_is_handler(text, found) for found in _HANDLER.finditer(text)):
+    if any(_is_handler(text, found) for found in patiently(_HANDLER.finditer(text))):
         removals.add(told.HANDLERS)
     if _SCRIPT_LINK.search(text):
         removals.add(told.SCRIPT_LINKS)

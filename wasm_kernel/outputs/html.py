@@ -16,7 +16,8 @@ from wasm_kernel.outputs import removals as told
 from wasm_kernel.outputs.attributes import Attributes
 from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_of
 from wasm_kernel.outputs.hints import tell
-from wasm_kernel.outputs.math import clean_math_in
+from wasm_kernel.outputs.math import clean_math_in, has_formulas
+from wasm_kernel.outputs.patience import look
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.repetition import check_repetition
 from wasm_kernel.outputs.svg import clean_svg
@@ -29,7 +30,7 @@ _LAST = "<style>.{scope} > :last-child {{margin-bottom: 0.5em}}</style>"
 
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
 # What may draw elsewhere than where it stands: an image that overflows and a formula, too.
-_STYLED = re.compile(r"<style|<svg|\s(?:style|class)=|\$|\\[(\[]|\\begin\b")
+_STYLED = ("<style", "<svg", " style=", " class=")
 
 # scikit-learn's diagrams get the colours of their lines from a script that looks at the page. The
 # same from JupyterLab's own variables, so that they follow its theme.
@@ -65,7 +66,7 @@ def clean_html(html: str, removals: Removals) -> str:
     clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
     clean = clean_math_in(clean, removals)
     check_repetition(clean)
-    if not _STYLED.search(clean):
+    if not (has_formulas(clean) or any(mark in clean for mark in _STYLED)):
         return clean
     return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'
 
@@ -81,7 +82,9 @@ def _written_anew(html: str, removals: Removals) -> str:
         set_tag_attribute_values={"a": {"target": "_blank"}},
         url_schemes=SCHEMES,
     )
-    return cleaner.clean(html)
+    clean = cleaner.clean(html)
+    look()
+    return clean
 
 
 def _checkbox(element: str, removals: Removals) -> str:

@@ -73,7 +73,7 @@ def _renderer() -> Any:
     from markdown_it import MarkdownIt
 
     renderer = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-    interrupts = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    interrupts: Any = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     renderer.block.ruler.before("fence", "formula", _formula_block, interrupts)
     renderer.inline.ruler.before("text", "look", _look)
     renderer.inline.ruler.before("escape", "formula", _formula_inline)
@@ -107,8 +107,9 @@ def _formula_inline(state: Any, silent: bool) -> bool:
 
 
 def _formula_block(state: Any, start: int, stop: int, silent: bool) -> bool:
-    """Lines from `$$` or `\\begin{align}` to the line that ends with its like, none of them empty.
+    """Lines from `$$`, or where an environment begins, to the line that ends with its like.
 
+    None of them is empty.
     What ends on the line of its `$$` without being the whole of it is left to the inline rule.
     """
     text = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]].rstrip()
@@ -136,8 +137,7 @@ class _Ends:
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[int]] = {}
-        for number, line in enumerate(text.split("\n")):
-            line = line.rstrip()
+        for number, line in enumerate(map(str.rstrip, text.split("\n"))):
             if line.endswith("$$"):
                 self._note("$$", number)
             elif line.endswith("}") and (at := line.rfind("\\end{")) >= 0:

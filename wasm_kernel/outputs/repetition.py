@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused
 from wasm_kernel.outputs.words import words
 
@@ -35,7 +36,7 @@ def check_repetition(text: str) -> None:
     if "<use" not in text and "url(" not in text:
         return
     parts = _Parts()
-    for tag in _TAG.finditer(text):
+    for tag in patiently(_TAG.finditer(text)):
         parts.take(tag)
     if not parts.used <= parts.sizes.keys():
         raise Refused("an image that is made of parts of another one")

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import re
 
+from wasm_kernel.outputs.patience import patiently
+from wasm_kernel.outputs.removals import Refused
 from wasm_kernel.outputs.words import words
 
-SMALL = 64 * 1024
+SMALL = 32 * 1024
 LARGEST = 16 * 1024 * 1024
 DEPTH = 200
 ATTRIBUTES = 100
+ELEMENTS = 250_000
+RAW = 16 * 1024  # characters of a style sheet in SVG that is written with entities
+RUN = 1024  # characters of a long text between two breaks
 
 _VOID = words("area base br col embed hr img input link meta source track wbr")
 _TABLE = frozenset({"table", "thead", "tbody", "tfoot", "tr", "colgroup"})
@@ -49,14 +54,50 @@ def is_regular(document: str) -> bool:
 
     Where this says yes, an HTML parser sees the same elements open as the walk below, give or take
     those that it adds itself; so no search of its own goes deeper than `DEPTH`.
+
+    Raises:
+        Refused: it has too many elements for any page.
     """
     walk = _Walk()
     at = 0
-    for token in _TOKEN.finditer(document):
+    for token in patiently(_TOKEN.finditer(document)):
         if token.start() != at or not walk.takes(token):
             return False
         at = token.end()
     return at == len(document) and not walk.open
+
+
+_SPECIAL = re.compile(r"[&\xa0]")
+_BREAK = "<!---->"
+
+
+def in_short_runs(document: str) -> str:
+    """A regular document with empty comments in its long texts; a parser leaves them out.
+
+    nh3 looks through the rest of a text at each `&` and each no-break space that it writes.
+    """
+    if not _SPECIAL.search(document):
+        return document
+    return "".join(
+        token[0] if token["text"] is None else _broken(token[0])
+        for token in patiently(_TOKEN.finditer(document))
+    )
+
+
+def _broken(text: str) -> str:
+    if len(text) <= RUN:
+        return text
+    parts, at = [], 0
+    for special in patiently(_SPECIAL.finditer(text)):
+        if special.start() - at >= RUN:
+            parts.append(text[at : special.start()])
+            at = special.start()
+    return _BREAK.join([*parts, text[at:]])
+
+
+def _is_short(sheet: str) -> bool:
+    """Whether a style sheet in SVG, which is read like any text, holds nothing that costs."""
+    return "<" not in sheet and (len(sheet) <= RAW or not _SPECIAL.search(sheet))
 
 
 class _Walk:
@@ -64,6 +105,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self.open: list[str] = []
+        self._elements = 0
         self._foreign = 0  # how many of them are SVG's
 
     def takes(self, token: re.Match[str]) -> bool:
@@ -74,7 +116,7 @@ class _Walk:
             self._foreign = max(0, self._foreign - 1)
             return bool(self.open) and self.open.pop() == token["end"].lower()
         if token["raw"] is not None:
-            return not self._foreign or "<" not in token["body"]
+            return not self._foreign or _is_short(token["body"])
         if token["start"] is not None:
             return self._opens(token["start"].lower(), bool(token["closed"]))
         return True
@@ -84,6 +126,9 @@ class _Walk:
         return self.open[-1] if self.open else ""
 
     def _opens(self, name: str, closed: bool) -> bool:
+        self._elements += 1
+        if self._elements > ELEMENTS:
+            raise Refused(f"a document of more than {ELEMENTS:,} elements")
         if self._innermost in _TABLE and name not in _IN_TABLE:
             return False
         if self._foreign and (name in _BREAKING or self._innermost in _HOLDING):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from wasm_kernel.outputs.declarations import declared
+from wasm_kernel.outputs.patience import look, patiently
 from wasm_kernel.outputs.removals import ANIMATIONS, FETCHED_STYLE, STYLES, Removals
 from wasm_kernel.outputs.selectors import scoped
 from wasm_kernel.outputs.values import IDENTIFIER
 
-CHARACTERS_MOST = 1024 * 1024
+CHARACTERS_MOST = 1024 * 1024  # of all style sheets of a document
+PIECE, PIECE_MOST = 16 * 1024, 128 * 1024  # characters that are read at once
 RULES_MOST = 20_000
 REMEMBERED = 64 * 1024  # characters of a style sheet that is kept for the next output
 DEPTH = 3
@@ -23,6 +25,10 @@ _MISSED = {
     "keyframes": ANIMATIONS,
     "-webkit-keyframes": ANIMATIONS,
 }
+_OPENING, _CLOSING = frozenset("{[("), frozenset("}])")
+_SIGN = re.compile(
+    r"/\*.*?(?:\*/|\Z)|\"(?:[^\"\\\n]++|\\.)*+\"?|'(?:[^'\\\n]++|\\.)*+'?|\\.|[{}()\[\]]", re.DOTALL
+)
 # A query names features of the screen; it can't be told from outside whether it held.
 _QUERY = re.compile(r"[A-Za-z0-9 ,():.%-]{1,300}\Z")
 
@@ -32,30 +38,47 @@ def clean_stylesheet(css: str, scope: str, removals: Removals) -> str:
 
     What comes out holds neither `<` nor `&`: it ends no element, and is the same text in XML.
     """
-    if len(css) > CHARACTERS_MOST:
-        removals.add(STYLES)
-        return ""
     cleaned = _cleaned if len(css) <= REMEMBERED else _cleaned.__wrapped__
     rules, phrases = cleaned(css)
     removals.update(phrases)
     return rules.replace(_ANY, scope)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _cleaned(css: str) -> tuple[str, tuple[str, ...]]:
     # every table and every diagram of a library comes with the same style sheet
     import tinycss2
 
-    removals = Removals()
-    rules = tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True)
-    return "\n".join(_rules(rules, _ANY, removals, 0)), removals.phrases
+    removals, kept = Removals(), list[str]()
+    for piece in _pieces(css):
+        look()
+        if len(piece) > PIECE_MOST or len(kept) > RULES_MOST:
+            removals.add(STYLES)
+            continue
+        rules = tinycss2.parse_stylesheet(piece, skip_comments=True, skip_whitespace=True)
+        kept += _rules(rules, _ANY, removals, 0)
+    return "\n".join(kept), removals.phrases
+
+
+def _pieces(css: str) -> Iterator[str]:
+    """Whole rules, some at a time: the text may take seconds to read, and somebody waits."""
+    depth, start = 0, 0
+    for sign in _SIGN.finditer(css):
+        if sign[0] in _OPENING:
+            depth += 1
+        elif sign[0] in _CLOSING:
+            depth = max(0, depth - 1)
+            if not depth and sign.end() - start >= PIECE:
+                yield css[start : sign.end()]
+                start = sign.end()
+    yield css[start:]
 
 
 def _rules(rules: Sequence[Any], scope: str, removals: Removals, depth: int) -> list[str]:
     kept: list[str] = []
     if len(rules) > RULES_MOST:
         removals.add(STYLES)
-    for rule in rules[:RULES_MOST]:
+    for rule in patiently(rules[:RULES_MOST]):
         if rule.type == "qualified-rule":
             kept.extend(_rule(rule, scope, removals))
         elif rule.type == "at-rule" and rule.lower_at_keyword == "media" and depth < DEPTH:

@@ -14,6 +14,7 @@ from wasm_kernel.outputs import elements
 from wasm_kernel.outputs.attributes import Attributes
 from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_of
 from wasm_kernel.outputs.hints import tell
+from wasm_kernel.outputs.patience import look, patiently
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.repetition import check_repetition
 
@@ -40,7 +41,9 @@ def clean_svg(svg: str, removals: Removals) -> str:
     )
     scope = scope_of(svg)
     # style sheets first: their text may look like an image, and has no `<` left afterwards
-    root = _first_image(clean_styles(cleaner.clean(svg), scope, removals, escaped=True))
+    text = cleaner.clean(svg)
+    look()
+    root = _first_image(clean_styles(text, scope, removals, escaped=True))
     if not root:
         return ""
     check_repetition(root)
@@ -56,7 +59,7 @@ def clean_svg(svg: str, removals: Removals) -> str:
 def _first_image(text: str) -> str:
     """The first `<svg>` element of well-formed text, to its own end."""
     depth, start = 0, -1
-    for found in _BOUNDARY.finditer(text):
+    for found in patiently(_BOUNDARY.finditer(text)):
         if found[1]:
             depth -= 1
             if depth == 0:
