@@ -71,11 +71,14 @@ class Attributes:
 
     def __call__(self, element: str, name: str, value: str) -> str | None:
         """The value that an allowed attribute may have; None where it goes."""
-        try:
+        try:  # nothing can be raised through nh3, which would write the whole value to the log
             look()
-        except Refused:  # nothing can be raised through nh3: who called it looks again
-            return None
-        return self._clean(element, name, value)
+            return self._clean(element, name, value)
+        except Refused as refused:
+            self._removals.add(str(refused))
+        except BaseException:
+            self._removals.add("an attribute that could not be checked")
+        return None
 
     def _clean(self, element: str, name: str, value: str) -> str | None:
         if name in ("href", "src"):
