@@ -67,8 +67,8 @@ def refused(root: Path, archive: Path, **options: Any) -> str:
 NAMES = [
     "files/../../outside/evil", "files/../x", "/files/x", "../files/x", "files//x/../../y", "evil",
     "files/./x", "files/a/..", "memory/../x", "tmp/../../x", "other/x", "files", "manifest.json",
-    "files/.metadata.json", "files/.metadata.json~/x", "files/.Metadata.JSON", "files/.metadata.json.",
-    "packages/../x",
+    "files/.metadata.json", "files/.metadata.json~/x", "files/.Metadata.JSON",
+    "files/.metadata.json.", "packages/../x",
 ]  # fmt: skip
 
 

@@ -52,6 +52,7 @@ class SandboxFolders:
         packages: What `%pip` installed, in the private folder.
         private_path: The private folder's real path. Nobody else can change what lies on it.
         private_root: The folder for private folders that the user named, if any.
+        lone: Whether the workspace belongs to no session, and may hold some.
         far: Whether files can't be linked between the workspace and the private folder.
         lasting: Whether the private folder can be told to be this workspace's tomorrow.
         notices: What the user is to be told, once.
@@ -64,6 +65,8 @@ class SandboxFolders:
         workspace: Folder,
         found: PrivateFolder,
         private_root: Path | str | None = None,
+        *,
+        lone: bool = False,
     ) -> None:
         """Takes over a workspace and its private folder, which are closed with it.
 
@@ -74,6 +77,7 @@ class SandboxFolders:
         self.workspace, self.private = workspace, found.folder
         self.private_path = found.path
         self.private_root = private_root
+        self.lone = lone
         self.far, self.lasting = found.far, found.lasting
         self._mounts: dict[Mount, Folder] = {}
         with contextlib.ExitStack() as held:
@@ -102,7 +106,7 @@ class SandboxFolders:
         except BaseException:
             workspace.close()
             raise
-        return cls(path, real, workspace, found, private_root)
+        return cls(path, real, workspace, found, private_root, lone=True)
 
     def _notices(self) -> tuple[str, ...]:
         told = [FAR] if self.far else []

@@ -94,6 +94,7 @@ class PrivateFolders:
         self._siblings = [beside(root)]
         if lone:
             self._siblings.insert(0, beside(root / lone))
+        self._lone = bool(lone)
         self._named = None if private_root is None else Path(private_root).expanduser().absolute()
 
     def find(self, name: str, workspace: Folder) -> PrivateFolder | None:
@@ -106,10 +107,14 @@ class PrivateFolders:
         Raises:
             OSError: it can't be told.
         """
-        owner = self._owner(name, workspace)
+        return self._find(self._owner(name, workspace), workspace)
+
+    def _find(
+        self, owner: Owner, workspace: Folder, *, opened: bool = False
+    ) -> PrivateFolder | None:
         for place in self._known(workspace):
             with contextlib.closing(place):
-                found = place.find(owner)
+                found = place.find(owner, opened=opened)
                 if found is not None:
                     lasting = owner.mark.lasting
                     return PrivateFolder(found, place.path / owner.key, place.far, False, lasting)
@@ -127,7 +132,7 @@ class PrivateFolders:
             OSError: it can't be opened or made.
         """
         for left in reversed(range(_ATTEMPTS)):
-            found = self.find(name, workspace)
+            found = self._find(self._owner(name, workspace), workspace, opened=True)
             if found is not None:
                 return found
             try:
@@ -149,7 +154,8 @@ class PrivateFolders:
     def _owner(self, name: str, workspace: Folder) -> Owner:
         mark = Mark.of(workspace.fd)
         with Folder.open(self.root) as root, Folder.open(self.root.parent) as above:
-            return Owner(str(self.root), name, mark, Mark.of(root.fd), Mark.of(above.fd))
+            root_mark, above_mark = Mark.of(root.fd), Mark.of(above.fd)
+        return Owner(str(self.root), name, mark, root_mark, above_mark, not self._lone)
 
     def _known(self, workspace: Folder) -> Iterator[Place]:
         """The places that are there, the likeliest first; whoever gets one closes it."""
@@ -290,6 +296,23 @@ def _mount(fd: int) -> str:
     except OSError:
         return ""
     return next((line for line in told.splitlines() if line.startswith("mnt_id:")), "")
+
+
+def places() -> Iterator[Place]:
+    """The places that hold private folders of this user; whoever gets one closes it."""
+    state = _in_state()
+    if state is not None:
+        yield state
+    for path in remembered():
+        place = _own_place(path)
+        if place is not None:
+            yield place
+
+
+def watched() -> list[Path]:
+    """Returns the folders that change if another place is used; they may not be there."""
+    state = state_folder()
+    return [] if state is None else [state / _FOLDERS, state / _ELSEWHERE]
 
 
 def remembered() -> list[Path]:

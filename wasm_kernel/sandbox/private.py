@@ -13,8 +13,10 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
 import re
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,6 +51,7 @@ class Owner:
         mark: Which folder it is.
         root_mark: Which folder the root was.
         above: Which folder the root lay in.
+        session: Whether it is a session's.
     """
 
     root: str
@@ -56,6 +59,7 @@ class Owner:
     mark: Mark
     root_mark: Mark
     above: Mark
+    session: bool = False
 
     @property
     def key(self) -> str:
@@ -74,6 +78,7 @@ class Owner:
         """As JSON."""
         marks = {name: vars(getattr(self, name)) for name in ("mark", "root_mark", "above")}
         fields = {"version": _VERSION, "root": self.root, "name": self.name, **marks}
+        fields["session"] = self.session
         return json.dumps(fields, indent=1).encode()
 
     @classmethod
@@ -87,8 +92,9 @@ class Owner:
         if not isinstance(raw, dict) or raw.get("version") != _VERSION:
             raise ValueError("not a record of this version")
         try:
-            marks = (_mark(raw[name]) for name in ("mark", "root_mark", "above"))
-            return cls(str(raw["root"]), str(raw["name"]), *marks)
+            mark, root_mark, above = (_mark(raw[name]) for name in ("mark", "root_mark", "above"))
+            session = bool(raw["session"])
+            return cls(str(raw["root"]), str(raw["name"]), mark, root_mark, above, session)
         except (KeyError, TypeError, AttributeError) as problem:
             raise ValueError("not a record") from problem
 
@@ -120,17 +126,23 @@ class Place:
         self.folder = folder
         self.far = far
 
-    def find(self, owner: Owner) -> Folder | None:
-        """Returns the private folder of a workspace; None if there is none here."""
+    def find(self, owner: Owner, *, opened: bool = False) -> Folder | None:
+        """Returns the private folder of a workspace; None if there is none here.
+
+        Args:
+            owner: The workspace.
+            opened: Whether it is used from now on; then its record is brought up to date.
+        """
         try:
             found = self.folder.enter(owner.key)
         except OSError:
             return None
         known = owner_of(found)
         if known is not None and known.mark.same(owner.mark):
-            if known.mark != owner.mark:
+            if opened and known != owner:
                 with contextlib.suppress(OSError):
-                    _inscribe(found, owner)
+                    _inscribe(found, replace(owner, session=owner.session or known.session))
+                    os.utime(self.folder.fd)  # whoever watches the place looks again
             return found
         found.close()
         return None

@@ -1,0 +1,108 @@
+"""What the guest of a sandbox outside of sessions does not see: the sessions in its workspace.
+
+The default workspace is also the default root of the sessions. So its guest sees no session's
+folder, and can make nothing that would be taken for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+from wasm_kernel.engine.files.names import is_hidden, spelling
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.folders.identity import Mark
+from wasm_kernel.sandbox.places import places, watched
+from wasm_kernel.sandbox.private import Place, owner_of
+
+METADATA = ".metadata.json"
+ASIDE = ".wasm_kernel-removed-"
+"""How the name of a session's folder begins that is being made or deleted."""
+
+_TICK_NS = 100_000_000  # times of folders are told in steps, on some file systems in long ones
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Registered:
+    """The folders that belong to sessions, and the private folders, on this machine.
+
+    One thread's own. It looks at the places of private folders again when one of them changed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, int] = {}
+        self._settled = False  # a change right after a look may have the same time as one before
+        self._sessions: dict[Path, Mark | None] = {}
+        self._private: set[tuple[int, int]] = set()
+        self._numbers: frozenset[int] = frozenset()
+
+    def holds(self, fd: int) -> bool:
+        """Whether an open folder is a session's, or a private one."""
+        self._refresh()
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) in self._private:
+            return True
+        if found.st_ino not in self._numbers:
+            return False
+        mark = Mark.of(fd)
+        alike = [one for one in self._sessions.values() if one and one.number == mark.number]
+        return any(one.same(mark) or not mark.lasting for one in alike)
+
+    def _refresh(self) -> None:
+        if self._settled and all(_changed(path) == at for path, at in self._seen.items()):
+            return
+        found, private, now = dict[Path, Mark | None](), set[tuple[int, int]](), time.time_ns()
+        self._seen = {path: _changed(path) for path in watched()}
+        for place in places():
+            with contextlib.closing(place):
+                self._seen[place.path] = os.fstat(place.folder.fd).st_mtime_ns
+                self._look_into(place, found, private)
+        self._settled = all(changed < now - _TICK_NS for changed in self._seen.values())
+        self._sessions, self._private = found, private
+        self._numbers = frozenset(mark.number for mark in found.values() if mark is not None)
+
+    def _look_into(
+        self, place: Place, found: dict[Path, Mark | None], private: set[tuple[int, int]]
+    ) -> None:
+        own = os.fstat(place.folder.fd)
+        private.add((own.st_dev, own.st_ino))
+        for name in place.folder.names():
+            path = place.path / name
+            if known := self._sessions.get(path):  # once a session's, always a session's
+                found[path] = known
+                continue
+            with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+                owner = owner_of(folder)
+                found[path] = owner.mark if owner is not None and owner.session else None
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+class SessionsHidden:
+    """A workspace outside of sessions hides all that is, or could be taken for, a session's."""
+
+    hides_folders = True
+
+    def __init__(self) -> None:
+        self._registered = Registered()
+
+    def hides_name(self, depth: int, name: str) -> bool:
+        """Names that are a session's folder's, directly in the workspace, and of its metadata."""
+        if is_hidden(name):
+            return True
+        plain = spelling(name) if depth == 0 else ""
+        return bool(plain) and (plain.startswith(ASIDE) or _UUID.fullmatch(plain) is not None)
+
+    def hides_folder(self, fd: int, depth: int) -> bool:
+        """Folders of sessions, wherever they lie, and private folders."""
+        if depth == 0 and Folder(fd).status(METADATA) is not None:
+            return True
+        return self._registered.holds(fd)
