@@ -26,8 +26,17 @@ LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
 _CHUNK = 4 * 1024 * 1024
 _BLOCK = 512
 _DISK_BLOCK = 4096
-_HEADER_MOST = 1024 * 1024  # one part of a header
+_HEADER_MOST = 128 * 1024  # one part of a header
 _HEADERS_MOST = 2 * 1024 * 1024  # all that is said of a member
+_LENGTH_MOST = 8  # digits of a record's length, and a blank
+_DIGITS = bytes(49 if 48 <= one <= 57 else 0 for one in range(256))
+_NUMBER = b"1" * 300  # longer than a name may be
+_FOLLOWS = {
+    tarfile.XHDTYPE: "words",
+    tarfile.SOLARIS_XHDTYPE: "words",
+    tarfile.GNUTYPE_LONGNAME: "name",
+    tarfile.GNUTYPE_LONGLINK: "name",
+}
 _STRETCHES_MOST = 50_000  # so many fit into that
 _PERMISSIONS = 0o777
 
@@ -171,26 +180,58 @@ class Room:
 class _Bounded(io.RawIOBase):
     """What comes out of the compression, up to a limit, never too much at once, and only forwards.
 
-    Attributes:
-        header: How many bytes of headers may still be read; None while it is content.
+    Python's own reader takes a header's word for everything: it reads what is said to be there at
+    once, and searches it with expressions that take the square of its length. So all that it reads
+    of headers is bounded, and the words of an extended one are checked here first.
     """
 
     def __init__(self, source: IO[bytes], most: int) -> None:
         self._source = source
         self._most = most
-        self.header: int | None = _HEADERS_MOST
+        self.begin_header()
+
+    def begin_header(self) -> None:
+        """What is read next is a header."""
+        self._headers: int | None = _HEADERS_MOST  # bytes that may still be read; None in content
+        self._expected = "header"
+
+    def begin_content(self) -> None:
+        """What is read next is a member's content."""
+        self._headers = None
 
     def read(self, size: int = -1) -> bytes:
-        if self.header is not None:
-            self.header -= size
-            if not 0 <= size <= _HEADER_MOST or self.header < 0:
-                raise ArchiveError("The archive holds a header that is too large.")
-        elif not 0 <= size <= _CHUNK:
-            raise ArchiveError("The archive holds a part that is too large.")
+        most = _CHUNK if self._headers is None else min(_HEADER_MOST, self._headers)
+        if not 0 <= size <= most:
+            raise ArchiveError("The archive holds a header that is too large.")
         data = self._source.read(size)
         if self._source.tell() > self._most:
             raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
+        if self._headers is not None:
+            self._headers -= size
+            self._check_header(data)
         return data
+
+    def _check_header(self, data: bytes) -> None:
+        if self._expected == "words":
+            _check_words(data)
+        if self._expected != "header":
+            self._expected = "header" if self._expected in {"words", "name"} else "map"
+        elif len(data) == _BLOCK:
+            kind = data[156:157]
+            if kind == tarfile.XGLTYPE:
+                raise ArchiveError("The archive holds a header for all of its members.")
+            self._expected = _FOLLOWS.get(kind, "map")
+
+    def drain(self) -> None:
+        """Reads what is left, which is nothing but zeros; the compression's own checksum is last.
+
+        Raises:
+            ArchiveError: there is more.
+        """
+        self.begin_content()
+        while data := self.read(_CHUNK):
+            if data.count(0) != len(data):
+                raise ArchiveError("The archive is damaged: it goes on after its end.")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence != io.SEEK_SET or offset > self._most:
@@ -207,6 +248,24 @@ class _Bounded(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
+
+
+def _check_words(data: bytes) -> None:
+    """See that an extended header consists of its records, and that no number in it is endless.
+
+    Raises:
+        ArchiveError: it does not.
+    """
+    at = 0
+    while at < len(data) and data[at]:
+        blank = data.find(b" ", at, at + _LENGTH_MOST)
+        digits = data[at:blank] if blank > 0 else b""
+        end = at + int(digits) if digits.isdigit() else 0
+        if not blank < end <= len(data) or data.find(b"=", blank, end) < 0:
+            raise ArchiveError("The archive is damaged: a header of it can't be read.")
+        at = end
+    if _NUMBER in data.translate(_DIGITS):
+        raise ArchiveError("The archive holds a number that is too long.")
 
 
 Member = tuple[tarfile.TarInfo, IO[bytes] | None]
@@ -240,11 +299,10 @@ def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
     reader: Any = tar
     while (info := tar.next()) is not None:
         reader.members = []  # it would keep them all
-        if tar.pax_headers:  # it would copy them to each member
-            raise ArchiveError("The archive holds a header for all of its members.")
-        source.header = None
+        source.begin_content()
         yield info, _content(tar, info)
-        source.header = _HEADERS_MOST
+        source.begin_header()
+    source.drain()
 
 
 def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes] | None:
