@@ -1,0 +1,302 @@
+"""F16, case 50: archives whose few bytes stand for many. `ArchiveError`, or a session that opens.
+
+What one becomes is bounded on disk by `max_bytes`, in memory by some dozen megabytes, in time by
+what comes out of the compression.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import struct
+import tarfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.test_archives import manifest, member, packed, refused
+from tests.peak import MB, Peak
+from wasm_kernel import get_session_sandbox
+from wasm_kernel.engine.folders import tree
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.engine.memory.commit import Commit, CommitFile
+from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.tarball import ArchiveError, Packing
+
+ID = "bounds"
+FIRST = "memory/0000000001.commit"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    yield tmp_path / "sessions"
+    tree.remove(tmp_path / "sessions")
+
+
+@pytest.fixture(scope="module")
+def parts(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An honest archive with variables, unpacked."""
+    folder = tmp_path_factory.mktemp("honest")
+    with get_session_sandbox(ID, workspace_root=folder / "sessions") as sandbox:
+        assert sandbox.execute("x = 1").success
+    export_session(ID, folder / "a.tar.gz", folder / "sessions")
+    with tarfile.open(folder / "a.tar.gz") as tar:
+        tar.extractall(folder / "parts", filter="data")
+    return folder / "parts"
+
+
+def on_disk(folder: Path) -> int:
+    return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*"))
+
+
+def with_states(parts: Path, target: Path, states: dict[str, Path], **changes: Any) -> Path:
+    """The honest archive with states of a stranger's."""
+    told = json.loads((parts / "manifest.json").read_text())
+    numbers = sorted(int(name.partition(".")[0]) for name in states)
+    told["memory"] |= {"states": numbers, "at": numbers[-1], "after": numbers[-1]} | changes
+    told["memory"] |= {"names": {}, "undone": [], "handles": {}}
+    with target.open("wb") as file:
+        packing = Packing(file)
+        packing.text("manifest.json", json.dumps(told).encode())
+        members = {"image": parts / "memory" / "image", **states}
+        for name, path in members.items():
+            with path.open("rb") as source:
+                packing.file(f"memory/{name}", source.fileno())
+        packing.close()
+    return target
+
+
+def hollow(path: Path, commit: Commit) -> None:
+    """A commit's file whose pages are one hole."""
+    header = commit.dump()
+    header += b" " * (-(24 + len(header)) % PAGE)
+    fixed = struct.pack("<8sIIQ", commits.MAGIC, commits.VERSION, len(header), commit.page_bytes)
+    checksum, block = zlib.crc32(fixed + header), bytes(PAGE * 64)
+    for _ in range(commit.page_bytes // len(block)):
+        checksum = zlib.crc32(block, checksum)
+    with path.open("wb") as file:
+        file.write(fixed + header)
+        file.truncate(len(fixed + header) + commit.page_bytes)
+        file.seek(0, os.SEEK_END)
+        file.write(checksum.to_bytes(4, "little"))
+
+
+def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> dict[str, Path]:
+    with Folder.open(parts / "memory") as memory, CommitFile(memory, FIRST[7:]) as file:
+        honest = file.commit
+    states = {FIRST[7:]: parts / FIRST}
+    for one in range(2, count + 2):
+        fields = {name: getattr(honest, name) for name in ("image", "cell", "count", "label")}
+        size, runs = 65_536 * 4096 * 2, ((10_000, pages),)
+        commit = Commit(id=one, parent=one - 1, time=0.0, size=size, runs=runs, **fields)
+        path = folder / f"{one:010d}.commit"
+        hollow(path, commit)
+        states[path.name] = path
+    return states
+
+
+def test_states_that_are_holes_become_no_more_than_is_allowed(
+    parts: Path, root: Path, tmp_path: Path
+) -> None:
+    states = hollow_states(parts, tmp_path, 8, 20_480)
+    archive = with_states(parts, tmp_path / "a.tar.gz", states)
+    with contextlib.suppress(ArchiveError):
+        import_session(archive, root, max_bytes=400 * MB)
+    assert on_disk(root) < 400 * MB
+    made = import_session(archive, root)
+    assert on_disk(root / made.session_id) < 200 * MB
+    with get_session_sandbox(made.session_id, workspace_root=root) as sandbox:
+        assert sandbox.execute("y = 2; print(y)").stdout == "2\n"
+
+
+def test_states_of_gigabytes_are_not_taken_into_memory(
+    parts: Path, root: Path, tmp_path: Path
+) -> None:
+    states = hollow_states(parts, tmp_path, 1, 40_960 * 8)
+    archive = with_states(parts, tmp_path / "a.tar.gz", states)
+    peak = Peak()
+    made = import_session(archive, root)
+    assert peak.grown < 450 * MB  # both images are mapped, and count
+    assert on_disk(root / made.session_id) < 200 * MB
+
+
+def raw_state(folder: Path, header: bytes) -> dict[str, Path]:
+    header += b" " * (-(24 + len(header)) % PAGE)
+    fixed = struct.pack("<8sIIQ", commits.MAGIC, commits.VERSION, len(header), 0)
+    data = fixed + header
+    path = folder / FIRST[7:]
+    path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
+    return {path.name: path}
+
+
+HEADERS = {
+    "8 million lists": b'{"runs":[' + b"[]," * 8_000_000 + b"[]]}",
+    "a million dicts": b'{"runs":[' + b'{"":0},' * 500_000 + b"{}]}",
+    "nested": b"[" * 100_000,
+    "a number without end": b'{"id":' + b"9" * 100_000 + b"}",
+    "infinite": b'{"id":1e999,"runs":[[1e999,1]],"zeros":[],"files":[]}',
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_a_states_header_takes_little_memory(
+    parts: Path, root: Path, tmp_path: Path, header: bytes
+) -> None:
+    archive = with_states(parts, tmp_path / "a.tar.gz", raw_state(tmp_path, header))
+    peak = Peak()
+    made = import_session(archive, root)
+    assert peak.grown < 150 * MB
+    assert made.states == 0
+    assert "damaged" in made.note
+
+
+@pytest.mark.parametrize("facts", ["[" * 100_000, "9" * 10_000, '{"size":1e999}', '{"words":[]}'])
+def test_facts_that_are_none_cost_the_variables_alone(
+    parts: Path, root: Path, tmp_path: Path, facts: str
+) -> None:
+    states = {FIRST[7:]: parts / FIRST}
+    made = import_session(with_states(parts, tmp_path / "a.tar.gz", states, facts=facts), root)
+    assert (made.states, made.note != "") == (0, True)
+
+
+def test_a_manifest_of_many_words_takes_little_memory(root: Path, tmp_path: Path) -> None:
+    data = b'{"kind":"wasm-kernel session","version":1,"session_id":"a","memory":['
+    data += b'{"":0},' * 2_000_000 + b"{}]}"
+    archive = packed(tmp_path / "a.tar.gz", [member("manifest.json", data)])
+    peak = Peak()
+    assert_refused(root, archive)
+    assert peak.grown < 150 * MB
+
+
+def assert_refused(root: Path, archive: Path, **options: Any) -> None:
+    """By the error that the documentation names, and nothing else."""
+    with pytest.raises(ArchiveError):
+        import_session(archive, root, **options)
+    refused(root, archive, **options)
+
+
+# -- headers, as no honest program writes them
+
+
+def sparse(body: str = "1\n0\n5\n", **fields: str) -> Any:
+    words = {"major": "1", "minor": "0", "name": "files/x", "realsize": "100"} | fields
+    headers = {f"GNU.sparse.{name}": value for name, value in words.items() if value}
+    data = body.encode() + bytes(-len(body) % 512) + b"12345"
+    return member("files/GNUSparseFile.0/x", data, pax_headers=headers)
+
+
+ODD = {
+    "a map that is none": sparse(major="", minor="", map="x,y"),
+    "a body that is no map": sparse("no map\n"),
+    "a map without an end": sparse("9" * 512),
+    "a size that is none": sparse(realsize="abc"),
+    "a size beyond all": sparse(realsize=str(1 << 62)),
+    "a size of 400 digits": sparse(realsize="9" * 200 + "0" * 90),
+    "parts that go back": sparse("2\n50\n2\n0\n3\n"),
+    "parts upon each other": sparse("2\n0\n3\n1\n2\n"),
+    "a name of 5,000 bytes": member("files/" + "x" * 5000),
+    "a name of 70,000 bytes": member("files/" + "x/" * 35_000),
+    "a link of 70,000 bytes": member("files/l", kind=tarfile.SYMTYPE, linkname="x/" * 35_000),
+    "a link of 5,000 bytes": member("files/l", kind=tarfile.SYMTYPE, linkname="x/" * 2500),
+    "headers upon headers": member("files/x", pax_headers={f"a{i}": "b" * 900 for i in range(200)}),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_an_odd_header_is_refused_in_words(root: Path, tmp_path: Path, odd: Any) -> None:
+    assert_refused(root, packed(tmp_path / "a.tar.gz", [manifest(), odd]))
+
+
+def extended(words: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """An extended header with these words, then a file."""
+    header = tarfile.TarInfo("././@PaxHeader")
+    header.type, header.size = kind, len(words)
+    info, data = member("files/x")
+    body = words + bytes(-len(words) % 512)
+    first: bytes = header.tobuf()
+    return first + body + info.tobuf() + data + bytes(511)
+
+
+def numbered(count: int) -> bytes:
+    return b"".join(b"%d k%d=v\n" % (len(f"{i}") + 7, i) for i in range(count))
+
+
+QUADRATIC: dict[str, Callable[[int], bytes]] = {
+    "digits": lambda n: extended(b"1" * n),
+    "records in records": lambda n: extended(b"4 xx" * (n // 4) + b"="),
+    "digits in a value": lambda n: extended(b"%d a=%s\n" % (n + 10, b"1" * n)),
+    "records of no length": lambda n: extended(b"0 a=b\n" * (n // 6)),
+    "headers of headers": lambda n: extended(b"6 a=b\n")[:1024] * (n // 1024),
+    "headers for all": lambda n: extended(b"6 a=b\n", tarfile.XGLTYPE) * (n // 1536),
+}
+
+
+@pytest.mark.parametrize("made", QUADRATIC.values(), ids=QUADRATIC)
+def test_headers_that_are_slow_to_read_are_refused_at_once(
+    root: Path, tmp_path: Path, made: Callable[[int], bytes]
+) -> None:
+    """Python's reader searches them with expressions that take the square of their length."""
+    info, data = manifest()
+    for size in (100_000, 1_000_000):
+        raw = info.tobuf() + data + bytes(-len(data) % 512) + made(size) + bytes(1024)
+        (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw))
+        peak, begun = Peak(), time.process_time()
+        assert_refused(root, tmp_path / "a.tar.gz")
+        assert time.process_time() - begun < 5
+        assert peak.grown < 100 * MB
+
+
+def test_a_map_of_a_billion_parts_takes_no_memory(root: Path, tmp_path: Path) -> None:
+    body = "90000000\n" + "0\n" * 60_000_000
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), sparse(body)])
+    peak = Peak()
+    assert_refused(root, archive)
+    assert peak.grown < 150 * MB
+
+
+def test_links_with_long_names_take_little_memory(root: Path, tmp_path: Path) -> None:
+    names = ("files/" + "x" * 200 + "/y" * 20_000 + str(i) for i in range(2500))
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        first, data = manifest()
+        tar.addfile(first, io.BytesIO(data))
+        for name in names:
+            tar.addfile(member(name, kind=tarfile.SYMTYPE, linkname="x")[0])
+    peak = Peak()
+    assert_refused(root, tmp_path / "a.tar.gz")
+    assert peak.grown < 200 * MB
+
+
+def test_a_size_below_nothing_is_refused(root: Path, tmp_path: Path) -> None:
+    """It led Python's reader back to the same header, over and over."""
+    info, data = manifest()
+    odd = bytearray(member("files/x")[0].tobuf())
+    odd[124:136] = (b"\xff" * 12)[:10] + b"\xfe\x00"
+    odd[148:156] = b"        "
+    odd[148:156] = b"%06o\0 " % sum(odd)
+    raw = info.tobuf() + data + bytes(-len(data) % 512) + bytes(odd) + bytes(2048)
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw))
+    assert_refused(root, tmp_path / "a.tar.gz")
+
+
+@pytest.mark.parametrize("damage", ["checksum", "what follows"])
+def test_an_archive_is_read_to_its_end(root: Path, tmp_path: Path, damage: str) -> None:
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x")])
+    if damage == "checksum":
+        data = bytearray(archive.read_bytes())
+        data[-6] ^= 1
+        archive.write_bytes(data)
+    else:
+        archive.write_bytes(gzip.compress(gzip.decompress(archive.read_bytes()) + b"more"))
+    assert_refused(root, archive)
