@@ -225,8 +225,8 @@ def extended(words: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
     header.type, header.size = kind, len(words)
     info, data = member("files/x")
     body = words + bytes(-len(words) % 512)
-    first: bytes = bytes(header.tobuf())
-    return first + body + bytes(info.tobuf()) + data + bytes(511)
+    first = bytes(header.tobuf())
+    return first + body + bytes(info.tobuf()) + bytes(data) + bytes(511)
 
 
 def numbered(count: int) -> bytes:
