@@ -144,6 +144,16 @@ class CellTimeout(GuestStopped):
         return "The cell set this limit itself, with %%limit." if self.own else super().advice()
 
 
+class NeverBegan(GuestStopped):
+    """The guest did not ask for its turn's request within `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"The Python interpreter in the sandbox did not begin within {_duration(seconds)}."
+        )
+        self.seconds = seconds
+
+
 class StackExhausted(GuestStopped):
     """The guest's native stack ran out: a recursion too deep for the interpreter."""
 

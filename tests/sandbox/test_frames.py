@@ -44,12 +44,8 @@ GOOD: list[tuple[dict[str, Any], frames.Frame]] = [
     ({"op": "input", "prompt": "> ", "password": True}, frames.Input("> ", True)),
     ({"op": "limit", "fuel": 10, "seconds": 2}, frames.Limit(10, 2.0)),
     ({"op": "limit", "fuel": None}, frames.Limit(None, None)),
-    ({"op": "travel", "how": "undo", "cells": 3}, frames.Travel("undo", 3)),
-    ({"op": "travel", "how": "redo", "files": True}, frames.Travel("redo", files=True)),
-    (
-        {"op": "travel", "how": "restore", "name": "a", "files": False},
-        frames.Travel("restore", name="a"),
-    ),
+    ({"op": "travel", "how": "undo", "line": "3"}, frames.Travel("undo", "3")),
+    ({"op": "travel", "how": "history_tree"}, frames.Travel("history_tree")),
     ({"op": "errand", "name": "pip", "line": "x"}, frames.Errand("pip", "x")),
     ({"op": "errand", "name": "a", "line": "", "cell": "b"}, frames.Errand("a", "", "b")),
 ]
@@ -92,9 +88,7 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("seconds is out of range", {"op": "limit", "seconds": -1}),
     ("seconds is out of range", {"op": "limit", "seconds": 1e300}),
     ("how names no journey", {"op": "travel", "how": "history"}),
-    ("cells is no whole number", {"op": "travel", "how": "undo", "cells": "3"}),
-    ("files is no boolean", {"op": "travel", "how": "undo", "files": 1}),
-    ("name is no text", {"op": "travel", "how": "restore", "name": 7}),
+    ("line is no text", {"op": "travel", "how": "undo", "line": 3}),
     ("reply is no object", {"op": "done", "reply": []}),
 ]
 

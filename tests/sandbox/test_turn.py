@@ -80,7 +80,7 @@ class Sandbox:
     def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
         if wish.how == "redo":
             raise TravelError("There is nothing to redo.")
-        return {"cells": ["In[1] x = 1"]}
+        return {"said": "Undone: In[1] x = 1"}
 
 
 class Driven:
@@ -90,11 +90,16 @@ class Driven:
         self,
         request: Mapping[str, Any] | None = None,
         answer: str | Exception = "a line",
+        *,
+        begun: bool = True,
         **limits: Any,
     ) -> None:
         policy = ExecutionPolicy(**limits)
         self.ear, self.sandbox = Ear(answer), Sandbox(policy)
         self.turn = Turn(request or REQUEST, self.ear, policy, self.sandbox.host())
+        if begun:
+            self.send({"op": "next"})
+            self.sandbox.calls.clear()
 
     def send(self, frame: Mapping[str, Any] | bytes) -> dict[str, Any]:
         data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
@@ -103,7 +108,7 @@ class Driven:
 
 
 def test_the_request_is_handed_over() -> None:
-    assert Driven().send({"op": "next"}) == REQUEST
+    assert Driven(begun=False).send({"op": "next"}) == REQUEST
 
 
 def test_the_request_is_handed_over_once() -> None:
@@ -113,7 +118,7 @@ def test_the_request_is_handed_over_once() -> None:
 
 
 def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
-    driven = Driven()
+    driven = Driven(begun=False)
     before = driven.turn.handed
     driven.send({"op": "next"})
     driven.send({"op": "next"})
@@ -232,7 +237,7 @@ def test_an_error_is_told_although_the_caps_are_reached() -> None:
 
 def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wasm_kernel.sandbox.turn._FRAMES_MOST", 3)
-    driven = Driven()
+    driven = Driven(begun=False)
     assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
 
 
@@ -273,9 +278,32 @@ def test_the_end_of_the_kernel_is_asked_for() -> None:
     assert driven.ear.terminated == 1
 
 
-def test_a_journey_is_answered_with_its_cells() -> None:
-    answer = Driven().send({"op": "travel", "how": "undo", "cells": 1})
-    assert answer == {"cells": ["In[1] x = 1"]}
+def test_a_journey_is_answered_with_what_is_said_of_it() -> None:
+    answer = Driven().send({"op": "travel", "how": "undo", "line": "1"})
+    assert answer == {"said": "Undone: In[1] x = 1"}
+
+
+def test_a_callback_can_ask_for_names_and_for_no_journey() -> None:
+    driven = Driven({"op": "comm"})
+    assert "works in a cell" in driven.send({"op": "travel", "how": "undo"})["refused"]
+    assert "said" in driven.send({"op": "travel", "how": "checkpoints"})
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"op": "limit", "seconds": 0.001},
+        {"op": "travel", "how": "undo"},
+        {"op": "errand", "name": "knock", "line": ""},
+        {"op": "input", "prompt": "", "password": False},
+    ],
+)
+def test_f7_what_an_earlier_cell_left_can_do_nothing_before_the_cell_begins(
+    frame: dict[str, Any],
+) -> None:
+    driven = Driven(begun=False)
+    assert "nothing runs yet" in driven.send(frame)["refused"]
+    assert driven.sandbox.calls == []
 
 
 def test_a_journey_that_leads_nowhere_is_refused_in_words() -> None:
@@ -285,7 +313,7 @@ def test_a_journey_that_leads_nowhere_is_refused_in_words() -> None:
 def test_a_journey_after_the_end_is_refused() -> None:
     driven = Driven()
     driven.send({"op": "done", "reply": {}})
-    assert "refused" in driven.send({"op": "travel", "how": "undo", "cells": 1})
+    assert "refused" in driven.send({"op": "travel", "how": "undo"})
 
 
 KNOCK = {"op": "errand", "name": "knock", "line": "twice"}

@@ -16,13 +16,15 @@ from typing import Protocol
 from wasm_kernel.record import record
 
 TICK_SECONDS = 0.01
+BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
+_BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
 
 
 @record
 class Reason:
-    """Why the clock stops a call: `deadline`, `grace` or `closed`, and the limit in seconds.
+    """Why the clock stops a call, and the limit in seconds.
 
-    `own` where the cell had lowered its deadline itself.
+    `cause` is `begin`, `deadline`, `grace` or `closed`; `own` if the cell had lowered the limit.
     """
 
     cause: str
@@ -67,6 +69,8 @@ class Clock:
         self._changed = threading.Condition()
         self._signals: Signals | None = None
         self._deadline: float | None = None
+        self._armed = 0.0
+        self._begin_by: float | None = None
         self._limit = 0.0
         self._own = False
         self._grace = 0.0
@@ -95,6 +99,7 @@ class Clock:
         *,
         soft: bool = False,
         expected: bool = False,
+        begins: bool = False,
     ) -> None:
         """A turn begins.
 
@@ -104,10 +109,14 @@ class Clock:
             grace: Seconds that an interrupted guest has.
             soft: The deadline interrupts the guest first, and stops it after `grace`.
             expected: It is a cell that `expect` announced; an interrupt may be there already.
+            begins: Its guest has to say `begun` soon, or is unable to run anything.
         """
         with self._changed:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
-            self._deadline = None if seconds is None else time.monotonic() + seconds
+            self._armed = time.monotonic()
+            self._deadline = None if seconds is None else self._armed + seconds
+            most = max(_BEGIN_LEAST, min(BEGIN_SECONDS, seconds or BEGIN_SECONDS))
+            self._begin_by = self._armed + most if begins else None
             self._soft, self._paused_at, self._own = soft, None, False
             self._warned = False
             self._asked = self._signalled = 0
@@ -122,7 +131,7 @@ class Clock:
         with self._changed:
             if self._signals is not None and self._signalled:
                 self._signals.clear()
-            self._signals = None
+            self._signals = self._begin_by = None
 
     def interrupt(self) -> bool:
         """Ask the running turn, or the cell that is about to run, to stop, from any thread.
@@ -157,9 +166,13 @@ class Clock:
     def begun(self) -> None:
         """The guest has its request: only from now on it can tell an interrupt from a stale one.
 
-        What was put before it earlier in this turn is taken back, and put before it once more.
+        What was put before it earlier in this turn is taken back, and put before it once more. The
+        time that it took to begin, up to a second, is not counted to its limit.
         """
         with self._changed:
+            if self._deadline is not None and self._begin_by is not None:
+                self._deadline += min(_BEGIN_LEAST, time.monotonic() - self._armed)
+            self._begin_by = None
             if self._signals is not None and self._signalled:
                 self._signals.clear()
                 self._signalled, self._patience, self._insist = 0, None, False
@@ -201,15 +214,25 @@ class Clock:
         until = time.monotonic() + seconds
         with self._changed:
             while not self._over() and (left := until - time.monotonic()) > 0:
-                ends = left if self._deadline is None else self._deadline - time.monotonic()
-                self._changed.wait(max(0.0, min(left, ends)))
+                ends = [t - time.monotonic() for t in self._ends]
+                self._changed.wait(max(0.0, min([left, *ends])))
             return self._over()
 
     def _over(self) -> bool:
-        passed = self._deadline is not None and time.monotonic() >= self._deadline
-        if passed and self._paused_at is None and self.reason is None:
-            self._at_deadline()
+        if self.reason is None:
+            self._look_at_ends(time.monotonic())
         return self.interrupted
+
+    @property
+    def _ends(self) -> list[float]:
+        return [t for t in (self._begin_by, self._deadline) if t is not None]
+
+    def _look_at_ends(self, now: float) -> None:
+        if self._begin_by is not None:  # the deadline waits until then
+            if now >= self._begin_by:
+                self.reason = Reason("begin", self._begin_by - self._armed)
+        elif self._deadline is not None and self._paused_at is None and now >= self._deadline:
+            self._at_deadline()
 
     def on_epoch(self) -> bool:
         """One tick, on the guest's thread: True where the call must end."""
@@ -228,15 +251,14 @@ class Clock:
                     return
                 if until is not None and now >= until:
                     return
-                ends = [t for t in (until, self._deadline, self._patience) if t is not None]
+                ends = [*self._ends, *(t for t in (until, self._patience) if t is not None)]
                 self._changed.wait(max(0.0, min(ends) - now) if ends else None)
 
     def _look(self, now: float) -> None:
         signals = self._signals
         if signals is None or self.reason is not None:
             return
-        if self._deadline is not None and self._paused_at is None and now >= self._deadline:
-            self._at_deadline()
+        self._look_at_ends(now)
         if self._asked > self._signalled:
             self._insist = self._signalled > 0 and not signals.pending()
             self._signalled = self._asked

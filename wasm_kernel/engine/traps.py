@@ -13,6 +13,7 @@ from wasm_kernel.errors import (
     GuestExited,
     GuestStopped,
     Interrupted,
+    NeverBegan,
     OutOfFuel,
     StackExhausted,
 )
@@ -38,6 +39,8 @@ def classify(stop: Stop, reason: Reason | None, *, fuel: int | None) -> GuestSto
 
 
 def _by_clock(reason: Reason) -> GuestStopped:
+    if reason.cause == "begin":
+        return NeverBegan(reason.seconds)
     if reason.cause == "deadline":
         return CellTimeout(reason.seconds, own=reason.own)
     if reason.cause == "grace":

@@ -27,7 +27,7 @@ from wasm_kernel.sandbox.wire import FRAME_BYTES, FRAME_DEPTH, Json, write
 
 __all__ = ["FRAME_BYTES", "FRAME_DEPTH", "plain", "read", "write"]
 
-_JOURNEYS = frozenset({"undo", "redo", "restore", "checkpoint", "checkpoints"})
+_JOURNEYS = {"undo", "redo", "restore", "checkpoint", "checkpoints", "history_tree"}
 
 
 @record
@@ -98,14 +98,12 @@ class Limit:
 class Travel:
     """The cell asks to go elsewhere in the session's history when its turn is over.
 
-    `how` is `undo`, `redo`, `restore`, `checkpoint` (name the state after this cell) or
-    `checkpoints` (list them). `files` where the workspace's files are to go along.
+    `how` is the magic's name, `line` the words behind it. `checkpoint` names the state after this
+    cell, `checkpoints` and `history_tree` only list what there is.
     """
 
     how: str
-    cells: int = 1
-    name: str = ""
-    files: bool = False
+    line: str = ""
 
 
 @record
@@ -199,9 +197,7 @@ def _travel(message: Message) -> Travel:
     how = fields.text(message, "how")
     if how not in _JOURNEYS:
         raise FrameError("how names no journey")
-    cells = fields.whole(message, "cells") if "cells" in message else 1
-    name = fields.text(message, "name") if "name" in message else ""
-    return Travel(how, cells, name, fields.flag(message, "files"))
+    return Travel(how, fields.text(message, "line") if "line" in message else "")
 
 
 def _errand(message: Message) -> Errand:

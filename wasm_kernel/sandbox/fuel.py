@@ -42,6 +42,10 @@ class Fuel:
             self._last = self.consumed
         self._instance = None
 
+    def rest(self) -> None:
+        """A cell was done without the guest."""
+        self.consumed = 0 if self._budget is not None else None
+
     def _so_far(self) -> int | None:
         left = None if self._instance is None else self._instance.fuel_left
         return None if left is None or self._given is None else self._given - self._cut - left

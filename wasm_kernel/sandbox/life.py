@@ -11,7 +11,6 @@ from typing import Any
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.instance import Instance, Surroundings
-from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import Unreadable
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.engine.versions.bringing import Brought
@@ -26,6 +25,7 @@ from wasm_kernel.sandbox.errands import Errands
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.fuel import Fuel
 from wasm_kernel.sandbox.history import losses, told
+from wasm_kernel.sandbox.history.alone import Alone
 from wasm_kernel.sandbox.history.branch import Branch
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.history.spoken import only_travels
@@ -73,7 +73,7 @@ class Life:
             lower=self._lower,
             waiting=self._waiting,
             taken=self.clock.take_interrupt,
-            travel=self.wishes.hear,
+            travel=lambda travel: self.wishes.hear(travel, self.next_count),
             begun=self.clock.begun,
             allowance=Allowance(policy),
             comms=self.comms,
@@ -90,6 +90,7 @@ class Life:
         self._turn: Turn | None = None
         self._untold = bool(policy.env)  # whether a guest that stands at a state must hear of it
         self.begun = False
+        self._alone = Alone(self.wishes, self.clock)
         self.next_count = 1
 
     def begin(self, progress: Callable[[str], None]) -> None:
@@ -151,63 +152,85 @@ class Life:
         return self._instance.reach.size if self._instance is not None else 0
 
     def run(
-        self, request: Mapping[str, Any], listener: Listener, *, seconds: float | None = None
+        self,
+        request: Mapping[str, Any],
+        listener: Listener,
+        *,
+        seconds: float | None = None,
+        for_cell: bool = False,
     ) -> tuple[Turn, GuestStopped | None]:
-        """Run one turn. Where the guest is lost in it, a new one is ready afterwards.
+        """Run one turn. If the guest is lost in it, a new one is ready afterwards.
 
         Args:
             request: The request, as the agent will read it.
             listener: Hears the turn.
             seconds: A soft limit instead of the policy's: the guest is interrupted first.
+            for_cell: Whether it is no cell, but one waits for it.
 
         Returns:
-            The turn, and how it was stopped, or None where it came back.
+            The turn, and how it was stopped, or None if it came back.
         """
+        is_cell = request.get("op") == "execute"
+        travels = only_travels(str(request.get("code", ""))) if is_cell else None
+        if is_cell:
+            request = self._alone.tell(request, self.next_count)
         turn = Turn(request, listener, self.policy, self.host)
         self.changes.clear()
+        self.wishes.forget()
         self._tell(turn)
-        stopped: GuestStopped | None = None
         try:
-            self._run(turn, seconds)
-        except GuestStopped as problem:
-            stopped = problem
-            self._lose(turn, stopped, seconds)
-        if request.get("op") == "execute":
-            if not self.clock.closed and self.wishes.go_by_the_text(turn, stopped):
-                turn.succeed(self.next_count)
-                stopped = None
-            if stopped is None:
-                self._close_cell(turn, request)
-                self._tell(turn)
-        elif turn.talks and stopped is None:
+            if travels is not None:
+                self.fuel.rest()
+                self._alone.do(turn, request, travels, self.next_count)
+            else:
+                self._run(turn, seconds)
+        except GuestStopped as stopped:
+            self._lose(turn, stopped, for_cell=is_cell or for_cell)
+            return turn, stopped
+        if is_cell:
+            self._close_cell(turn, request, alone=travels is not None)
+            self._tell(turn)
+        elif turn.talks:
             self.timeline.commit_between(self._living())
-        return turn, stopped
+        return turn, None
 
-    def _lose(self, turn: Turn, stopped: GuestStopped, seconds: float | None) -> None:
-        """The guest is lost; another one stands where memory was before the turn."""
+    def refuse(self, request: Mapping[str, Any], listener: Listener) -> Turn:
+        """The turn of a cell that does not run, as its guest was lost before it."""
+        self.clock.expect(-1)
+        turn = Turn(request, listener, self.policy, self.host)
+        self._tell(turn)
+        return turn
+
+    def _lose(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
+        """The guest is lost; another one stands where memory was before the turn, or before that
+        state if no cell can begin there.
+        """
         self._drop()
         self.wishes.break_off(turn)
         self.timeline.fall_back()
-        head, closed = self.timeline.head, self.clock.closed
-        spoilt = seconds is None and losses.spoilt(turn, stopped, head, closed=closed)
-        if spoilt and head is not None:
-            self.timeline.go(Journey(head.parent, (), ()))
-        changed = self.timeline.files.versions.keeps and self.changes.any
-        stopped.kept = losses.kept(turn, stopped, spoilt=spoilt, changed_files=changed)
+        if for_cell and not self.clock.closed and losses.spoilt(turn, stopped):
+            stopped.kept = told.SPOILT if self.timeline.leave() else told.SPOILT_FROM_THE_START
+        else:
+            changed = self.timeline.files.versions.keeps and self.changes.any
+            stopped.kept = losses.kept(turn, stopped, changed_files=changed)
         self._revive()
 
-    def _close_cell(self, turn: Turn, request: Mapping[str, Any]) -> None:
-        """The cell's effects become a commit, or are left behind for another one."""
+    def _close_cell(self, turn: Turn, request: Mapping[str, Any], *, alone: bool) -> None:
+        """The cell's effects become a commit, or are left behind for another one.
+
+        A cell that was done without the guest has none: the state is still that of the cell before.
+        """
         code, wishes = str(request.get("code", "")), self.wishes
         numbered = bool(request.get("store_history"))
         cell = self.next_count if numbered else self.next_count - 1
         self._note_count(turn, request)
-        asks = only_travels(code)  # then the state is still that of the cell before
-        leaves = asks or (wishes.journey is not None and not wishes.here)
+        leaves = alone or (wishes.journey is not None and not wishes.here)
         if leaves or self.timeline.commit(
             self._living(), cell=cell, count=self.next_count, code=code, counted=numbered
         ):
             wishes.name_here(turn)
+        if not alone:
+            self._alone.told()
         if wishes.journey is not None:
             told.tell_brought(self.go(wishes.journey), turn.hear)
             wishes.name_there(turn)
@@ -249,10 +272,11 @@ class Life:
     def _run(self, turn: Turn, seconds: float | None) -> None:
         instance, policy = self._living(), self.policy
         if seconds is not None:
-            self.clock.arm(instance.words, seconds, policy.grace_seconds, soft=True)
+            self.clock.arm(instance.words, seconds, policy.grace_seconds, soft=True, begins=True)
             self._drive(instance, turn, policy.fuel_budget if turn.talks else None)
             return
-        self.clock.arm(instance.words, policy.cell_timeout, policy.grace_seconds, expected=True)
+        words, limit, grace = instance.words, policy.cell_timeout, policy.grace_seconds
+        self.clock.arm(words, limit, grace, expected=True, begins=True)
         self._drive(instance, turn, policy.fuel_budget)
 
     def _living(self) -> Instance:
@@ -280,8 +304,7 @@ class Life:
     def _revive(self) -> None:
         """A new instance that stands where the last commit does, or at the beginning.
 
-        A state of an earlier process in which no guest runs is left for the one before it, and if
-        that is no better, for a new beginning.
+        A state in which no guest runs is left for the one before it, or for a new beginning.
         """
         for last in (False, True, True):
             self._stand()
@@ -289,11 +312,11 @@ class Life:
             if head is None:
                 break
             try:
-                self._go_on(head)
+                self._go_on()
             except GuestStopped as problem:
-                if self.clock.closed or not self.timeline.untried:
-                    raise
                 self._drop()
+                if self.clock.closed:
+                    raise
                 self.timeline.pass_over(head, problem, last=last)
             else:
                 return
@@ -302,13 +325,12 @@ class Life:
         self.timeline.commit(self._living(), cell=0, count=self.next_count, code="")
         self.comms.settle({})
 
-    def _go_on(self, head: Commit) -> None:
+    def _go_on(self) -> None:
         """The instance stands at a commit: it hears what it can't know of itself."""
         self.comms.doubtful = True
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
-        knows = head.count == self.next_count and not self._untold
-        if estranged or not knows or self.timeline.untried:
+        if estranged or self._untold or self.timeline.untried:
             self._tell_start(self._living(), fresh=False, reseed=estranged)
         self.timeline.untried = False
         if estranged:
@@ -336,7 +358,7 @@ class Life:
             env, self.policy.memory_bytes, self.next_count, fresh=fresh, reseed=reseed
         )
         turn = Turn(start, Silence(), self.policy, self.host)
-        self.clock.arm(DEAF, _START_SECONDS, self.policy.grace_seconds)
+        self.clock.arm(DEAF, _START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(instance, turn, None)
         self._untold = False
 

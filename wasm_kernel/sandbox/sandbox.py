@@ -28,15 +28,17 @@ from wasm_kernel.sandbox.history.branch import Branch
 from wasm_kernel.sandbox.history.checkpoints import Travelling
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.history.fork import Forking
+from wasm_kernel.sandbox.history.spoken import only_travels
 from wasm_kernel.sandbox.keeper import Home, Keeper
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.listener import Listener, Silence
-from wasm_kernel.sandbox.talking import Talking
+from wasm_kernel.sandbox.talking import AGREE_SECONDS, Talking
 from wasm_kernel.sandbox.turn import Turn
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
 _CLOSED = "this sandbox is closed; make another one"
+_SETTLE_SECONDS = 1.0  # for widgets to be shown as they are, after a cell that was stopped
 _JOIN_SECONDS, _SAVE_SECONDS = 5.0, 120.0  # for a guest to stop; for the last cells to be saved
 
 
@@ -365,19 +367,23 @@ class BaseSandbox(Travelling, Forking, Talking):
             started.result()
             self._take_up()
             self._life.ensure()
-            self._settle(listener)
+            self._diary.begin_cell(self._life.policy)
+            begun = time.monotonic()
+            alone = only_travels(request["code"]) is not None  # the guest is not asked
+            stopped = None if alone else self._settle(listener, for_cell=True)
         except BaseException:
             self._life.clock.expect(-1)
             raise
-        self._diary.begin_cell(self._life.policy)
-        begun = time.monotonic()
-        turn, stopped = self._life.run(request, listener)
+        if stopped is None:
+            turn, stopped = self._life.run(request, listener)
+        else:
+            turn = self._life.refuse(request, listener)
         duration = time.monotonic() - begun
         if stopped is not None:
             turn.error = outcome.as_error(stopped)
             listener.emit(turn.error)
         result = self._outcome(turn, stopped, duration)
-        self._settle(listener)
+        self._settle(listener, most=AGREE_SECONDS if stopped is None else _SETTLE_SECONDS)
         if self._keeper is not None:
             self._keeper.executed()
         self._diary.end_cell(turn, stopped, result)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from wasm_kernel.errors import GuestStopped
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import outcome
 from wasm_kernel.sandbox.frames import Stream
@@ -22,7 +23,7 @@ from wasm_kernel.sandbox.widgets.inbox import Offer
 
 T = TypeVar("T")
 
-_AGREE_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
+AGREE_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
 _TOO_LONG = (
     "\n[wasm-kernel] A widget's callback ran longer than its limit of {seconds:g} seconds and was "
     "interrupted. Raise comm_seconds to allow more.\n"
@@ -93,9 +94,9 @@ class Talking(abc.ABC):
         return self._later(ask)
 
     def _comm(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
-        self._settle(listener)
+        stuck = self._settle(listener)
         request = self._life.comms.received(message, parent, listener)
-        if request is not None:
+        if request is not None and stuck is None:
             self._serve(request, listener)
 
     def _serve(self, request: Mapping[str, Any], listener: Listener) -> None:
@@ -109,17 +110,30 @@ class Talking(abc.ABC):
             listener.emit(outcome.as_error(stopped))
         self._settle(listener)
 
-    def _settle(self, listener: Listener) -> None:
-        """Where memory was brought elsewhere, bring front end and guest to agree again.
+    def _settle(
+        self, listener: Listener, *, most: float = AGREE_SECONDS, for_cell: bool = False
+    ) -> GuestStopped | None:
+        """If memory was brought elsewhere, bring front end and guest to agree again.
 
         Comms that the guest knows no more are closed at the front end. Those of widgets that the
         front end had closed since are opened again, and all are sent the state they are in now.
+
+        Args:
+            listener: Hears what the guest says.
+            most: The seconds that it may take.
+            for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
+
+        Returns:
+            How the guest was lost before it began; None if it did begin.
         """
-        comms = self._life.comms
+        comms, policy = self._life.comms, self.policy
         if not comms.doubtful:
-            return
-        seconds = min(self.policy.comm_seconds, _AGREE_SECONDS)
-        turn, stopped = self._life.run(comms.question, listener, seconds=seconds)
+            return None
+        seconds = min(most, policy.comm_seconds, max(1.0, policy.cell_timeout or most))
+        turn, stopped = self._life.run(comms.question, listener, seconds=seconds, for_cell=for_cell)
+        if stopped is not None and not turn.handed:
+            return stopped
         reply = {} if stopped is not None else turn.reply or {}
         for stale in comms.settle(reply):
             listener.comm(CommMessage(CLOSE, stale))
+        return None

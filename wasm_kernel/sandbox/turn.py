@@ -22,6 +22,7 @@ from wasm_kernel.sandbox.widgets.comms import Comms
 from wasm_kernel.sandbox.widgets.conversation import Conversation
 from wasm_kernel.sandbox.widgets.inbox import Inbox
 
+_ACTS = (frames.Input, frames.Limit, frames.Travel, frames.Errand)  # of what runs, and nobody else
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
 
 
@@ -70,8 +71,9 @@ class Turn:
         self.conversation = Conversation(
             listener, policy, host.comms, host.inbox, tell=lambda text: self.hear("stderr", text)
         )
-        self.seen = request.get("op") == "execute" and not request.get("silent")
-        self.code = str(request.get("code", "")) if request.get("op") == "execute" else ""
+        self._is_cell = request.get("op") == "execute"
+        self.seen = self._is_cell and not request.get("silent")
+        self.code = str(request.get("code", "")) if self._is_cell else ""
         self._standing = Standing(self.code, lambda: host.errands.names)
         self._said_bytes = 0
         self.limits: set[str] = set()
@@ -89,15 +91,12 @@ class Turn:
         """Whether the guest came as far as asking for its request."""
         return self._request is None
 
-    def succeed(self, count: int) -> None:
-        """The host itself did what the cell asked for, as cell `count`."""
-        self.error = None
-        self.reply = {
-            "status": "ok",
-            "execution_count": count,
-            "user_expressions": {},
-            "payload": [],
-        }
+    def end(self, count: int, *, ename: str = "", evalue: str = "") -> None:
+        """The host itself did what the cell asked for, as cell `count`, or refused it."""
+        reply = {"status": "ok", "execution_count": count, "user_expressions": {}, "payload": []}
+        if ename:
+            reply |= {"status": "error", "ename": ename, "evalue": evalue, "traceback": []}
+        self.reply = reply
 
     def hear(self, name: str, text: str) -> None:
         """Text on one of the two streams."""
@@ -118,6 +117,8 @@ class Turn:
     def _take(self, frame: frames.Frame, size: int) -> Mapping[str, Any]:
         if isinstance(frame, frames.Next):
             return self._next()
+        if not self.handed and isinstance(frame, _ACTS):
+            raise FrameError("nothing runs yet")
         self._host.flush()
         if isinstance(frame, frames.Done):
             self.conversation.end()
@@ -137,7 +138,7 @@ class Turn:
         elif isinstance(frame, frames.Terminate):
             self._listener.terminate()
         else:
-            self._show(frame, size)
+            self.show(frame, size)
         return {}
 
     def _talk(self, frame: frames.Talked, size: int) -> Mapping[str, Any]:
@@ -148,6 +149,8 @@ class Turn:
     def _travel(self, frame: frames.Travel) -> Mapping[str, Any]:
         if self.reply is not None:
             raise FrameError("the turn is over")
+        if not self._is_cell and frame.how in ("undo", "redo", "restore", "checkpoint"):
+            return {"refused": f"%{frame.how} works in a cell: a callback can't ask for it."}
         try:
             return self._host.travel(frame)
         except TravelError as problem:
@@ -183,7 +186,12 @@ class Turn:
         self._host.begun()
         return request
 
-    def _show(self, output: frames.Output, size: int) -> None:
+    def show(self, output: frames.Output, size: int) -> None:
+        """Take a rich output of so many bytes.
+
+        Raises:
+            FrameError: it is over a limit, or comes after the cell's end.
+        """
         if self.reply is not None:
             raise FrameError("the turn is over")
         if isinstance(output, frames.Error):

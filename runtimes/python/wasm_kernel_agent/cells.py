@@ -33,6 +33,7 @@ class Cells:
         self._stdin.install(bool(request.get("allow_stdin", False)))
         shell.awaiter.make_current()
         shell.set_parent(parent_of(request))
+        shell.catch_up(request.get("execution_count"), request.get("alone", []))
         shell.payload_manager.clear_payload()
         try:
             error = self._run(request)

@@ -2,15 +2,21 @@
 
 The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can
 ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
+
+An interrupt that comes upon asyncio's own code is put off until the loop waits, a moment later
+(`puts_off`). Anywhere else in there it would leave a loop that believes to run, or lose a callback.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import time
 from asyncio import base_events
 from collections.abc import Callable, Coroutine
+from pathlib import PurePosixPath
+from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
 from wasm_kernel_agent.outbox import note
@@ -66,6 +72,8 @@ class _Sleeper:
     def select(self, timeout: float | None) -> list[Any]:
         """Wait `timeout` seconds, or until something is ready; meanwhile the front end is heard."""
         __tracebackhide__ = True
+        if take_put_off():
+            raise KeyboardInterrupt
         if timeout is None and not self.ear.open:
             raise NothingToWaitFor
         if timeout == 0 and time.monotonic() - self.listened < _SLICE:
@@ -101,8 +109,22 @@ class GuestLoop(base_events.BaseEventLoop):
     def run_forever(self) -> None:
         """Run; what the front end said before is not heard earlier than the first callback runs."""
         __tracebackhide__ = True
+        _end_runs_without_frames(sys._getframe().f_back, self)
         self._selector.listened = time.monotonic()
         super().run_forever()
+
+    def run_until_complete(self, future: Any) -> Any:
+        """The value of a future or coroutine, run to its end."""
+        __tracebackhide__ = True
+        _end_runs_without_frames(sys._getframe().f_back, self)
+        return super().run_until_complete(future)
+
+    def end_run(self) -> None:
+        """Forget a run that ended without saying so."""
+        self._thread_id = None
+        self._stopping = False
+        if asyncio._get_running_loop() is self:
+            asyncio._set_running_loop(None)
 
     @property
     def something_ready(self) -> bool:
@@ -140,6 +162,61 @@ class GuestLoop(base_events.BaseEventLoop):
         except BaseException as problem:
             future.set_exception(problem)
         return future
+
+
+_LIBRARY = str(PurePosixPath(asyncio.run.__code__.co_filename).parents[1])
+_OWN = str(PurePosixPath(asyncio.run.__code__.co_filename).parent)
+_put_off: list[bool] = []
+
+
+def take_put_off() -> bool:
+    """Whether an interrupt was put off since the last time; it is the caller's to raise now."""
+    found = bool(_put_off)
+    _put_off.clear()
+    return found
+
+
+def puts_off(frame: FrameType | None) -> bool:
+    """Whether an interrupt that comes upon `frame` has to wait until the loop does.
+
+    It has, if what runs there is asyncio's or this module's, on behalf of a loop that runs. What
+    others run is not, whichever of them called it.
+    """
+    at = frame
+    while at is not None and _is_library(at.f_code) and not _is_loops(at.f_code):
+        at = at.f_back
+    if at is None or not _is_loops(at.f_code) or at.f_code in _OPEN:
+        return False
+    while at is not None and at.f_code not in _RUNNING:
+        at = at.f_back
+    if at is not None:
+        _put_off.append(True)
+    return at is not None
+
+
+def _is_library(code: CodeType) -> bool:
+    name = code.co_filename
+    return name.startswith((_LIBRARY, "<frozen")) and "site-packages" not in name
+
+
+def _is_loops(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN) or code.co_filename == __file__
+
+
+def _end_runs_without_frames(frame: FrameType | None, new: GuestLoop) -> None:
+    """End what `new`, and the loop that is said to run, believe to run while no frame does.
+
+    An interrupt of the hard kind, or memory that was brought back, may leave such a loop.
+    """
+    running = asyncio._get_running_loop()
+    believing = {loop for loop in (new, running) if isinstance(loop, GuestLoop)}
+    while frame is not None and believing:
+        if frame.f_code is GuestLoop.run_forever.__code__:
+            believing.discard(frame.f_locals.get("self"))
+        frame = frame.f_back
+    for loop in believing:
+        if loop is running or loop.is_running():
+            loop.end_run()
 
 
 def install() -> None:
@@ -199,7 +276,8 @@ class Awaiter:
         return self._loop
 
     def make_current(self) -> None:
-        """Give the coming cell a loop for `asyncio.get_event_loop()`."""
+        """Give the coming cell a loop for `asyncio.get_event_loop()`, and none that runs."""
+        asyncio._set_running_loop(None)
         asyncio.set_event_loop(self.loop)
 
     def go_on(self) -> None:
@@ -217,7 +295,7 @@ class Awaiter:
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The value of `coroutine`, run to its end."""
-        self.make_current()
+        asyncio.set_event_loop(self.loop)
         loop = self.loop
         task = loop.create_task(coroutine)
         try:
@@ -239,3 +317,11 @@ class Awaiter:
             raise cause.with_traceback(cancelled.__traceback__) from None
         finally:
             self.cause = None
+
+
+_OPEN = {_Sleeper.select.__code__, GuestLoop.run_in_executor.__code__}  # to an interrupt, at once
+_RUNNING = {
+    GuestLoop.run_forever.__code__,
+    GuestLoop.run_until_complete.__code__,
+    Awaiter.__call__.__code__,
+}

@@ -131,6 +131,15 @@ class GuestShell(_Base):  # type: ignore[misc]
         for inputs in (history.input_hist_parsed, history.input_hist_raw):
             inputs.extend([""] * (count - len(inputs)))
 
+    def catch_up(self, count: int | None, alone: list[tuple[int, str]]) -> None:
+        """The next cell has this number; before it come cells that the host did without us."""
+        for number, code in alone:
+            self.count_from(number)
+            self.history_manager.store_inputs(number, code)
+            self.execution_count = number + 1
+        if count is not None and count != self.execution_count:
+            self.count_from(count)
+
     def enable_gui(self, gui: Any = None) -> None:
         """Only inline figures exist here, and they need no event loop of their own."""
         if gui not in (None, "inline"):

@@ -1,8 +1,8 @@
 """Signals, as far as a guest without processes has them.
 
-The host interrupts by making SIGINT pending. While a cell or a query runs, Python's own handler
-raises `KeyboardInterrupt`. While the agent itself runs, an interrupt is only noted, so that no
-reply is lost.
+The host interrupts by making SIGINT pending. While a cell or a query runs, the handler raises
+`KeyboardInterrupt`, as Python's own does, but not within asyncio's own code (`loop.py`). While the
+agent itself runs, an interrupt is only noted, so that no reply is lost.
 
 Where the exception comes upon a destructor or the callback of a weak reference, Python can't pass
 it on: it prints "Exception ignored" and the cell goes on for ever. Such an interrupt is made
@@ -19,15 +19,23 @@ import signal
 import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.loop import puts_off, take_put_off
 
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set = signal.signal
 _SIGINT = signal.SIGINT
-_raise = signal.default_int_handler
 _pend = operator.methodcaller("pend")
+
+
+def _raise(_: int, frame: FrameType | None) -> None:
+    """The handler while a cell or a query runs."""
+    __tracebackhide__ = True
+    if not puts_off(frame):
+        raise KeyboardInterrupt
 
 
 class _Left:
@@ -64,18 +72,22 @@ class Signals:
             KeyboardInterrupt: `work` was interrupted and let it pass, or never began.
         """
         __tracebackhide__ = True
+        take_put_off()  # what an earlier turn left is for nobody
         if self.noted:
             self.noted = False
             raise KeyboardInterrupt
         try:
             _set(_SIGINT, _raise)
             try:
-                return work()
+                value = work()
             finally:
                 self.hold()
         except KeyboardInterrupt:
             self.hold()
             raise
+        if take_put_off():
+            raise KeyboardInterrupt
+        return value
 
     def _not_passed_on(self, problem: Any) -> _Left | None:
         """Python's hook for an exception that nobody can catch."""

@@ -5,11 +5,24 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from typing import NoReturn
+
+
+class CellStream(io.TextIOWrapper):
+    """A stream that later cells need as well."""
+
+    def detach(self) -> NoReturn:
+        """Refuse, as under ipykernel.
+
+        Raises:
+            UnsupportedOperation: always.
+        """
+        raise io.UnsupportedOperation("detach")
 
 
 def text_stream(descriptor: int) -> io.TextIOWrapper:
     """A text stream over `descriptor`; each write is passed on at once, in C."""
-    return io.TextIOWrapper(
+    return CellStream(
         io.FileIO(descriptor, "w", closefd=False),
         encoding="utf-8",
         errors="backslashreplace",
@@ -38,14 +51,21 @@ class Streams:
         """
         for number, (name, ours) in enumerate(self._ours.items(), start=1):
             present = getattr(sys, name, None)
-            if present is ours and not ours.closed and not vars(ours):
+            whole = _is_whole(ours)
+            if (present is ours and whole) or _works(present):
                 continue
-            if _works(present):
-                continue
-            fresh = ours if not ours.closed and not vars(ours) else self._make(number)
+            fresh = ours if whole else self._make(number)
             self._ours[name] = fresh
             setattr(sys, name, fresh)
             setattr(sys, f"__{name}__", fresh)
+
+
+def _is_whole(stream: io.TextIOWrapper) -> bool:
+    """Whether one of ours is as it was made: open, with its buffer, and with no method replaced."""
+    try:
+        return not stream.closed and not vars(stream)
+    except ValueError:  # it was detached
+        return False
 
 
 def _works(stream: object) -> bool:

@@ -1,8 +1,9 @@
 """`%undo`, `%redo`, `%checkpoint`, `%restore`: going back in the session's memory; `%checkpoints`
 and `%history_tree`: where to.
 
-The host keeps the history; these magics ask it. It goes where it was asked to when the cell is
-over.
+The host keeps the history and reads the magics' words; it goes where it was asked to when the cell
+is over. Cells that hold nothing but these magics never come here: the host does what they say by
+itself.
 """
 
 from __future__ import annotations
@@ -14,17 +15,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
-from wasm_kernel_agent.states import CheckpointTable, HistoryTree
-
 _display: Any = display
 _BEGUN = re.compile(r"(?:.*=\s*)?%?(undo|redo|restore)\s")
-_FILES = re.compile(r"(?:^|\s)--files(?!\S)")
-
-
-def _without_files(line: str) -> tuple[str, bool]:
-    """A magic's arguments, and whether files are to go along."""
-    words, count = _FILES.subn("", line)
-    return words.strip(), count > 0
 
 
 @magics_class
@@ -44,13 +36,24 @@ class TravelMagics(Magics):
             return ["--files"]
         if begun is None or begun[1] != "restore":
             return []
-        return [row["name"] for row in self._ask("checkpoints")["rows"] if row["name"]]
+        names: list[str] = self._send("checkpoints", "").get("names", [])
+        return names
 
-    def _ask(self, how: str, **fields: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self.shell.agent.door.send({"op": "travel", "how": how, **fields})
+    def _send(self, how: str, line: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self.shell.agent.door.send(
+            {"op": "travel", "how": how, "line": line}
+        )
+        return answer
+
+    def _ask(self, how: str, line: str) -> None:
+        """Have the host do what a magic says, and show what it answers."""
+        answer = self._send(how, line)
         if "refused" in answer:
             raise UsageError(answer["refused"])
-        return answer
+        if "said" in answer:
+            print(answer["said"])
+        if "shown" in answer:
+            _display(answer["shown"], raw=True)
 
     @line_magic
     def undo(self, line: str) -> None:
@@ -59,10 +62,7 @@ class TravelMagics(Magics):
         Files stay as they are, unless you say `%undo --files`: then those in /app are as they were,
         too. `%redo` takes it back, until the next cell runs.
         """
-        words, files = _without_files(line)
-        if words and not words.isdecimal():
-            raise UsageError("%undo takes the number of cells to undo, such as: %undo 2")
-        self._tell("Undone", self._ask("undo", cells=min(int(words or 1), 2**31), files=files))
+        self._ask("undo", line)
 
     @line_magic
     def redo(self, line: str) -> None:
@@ -70,13 +70,7 @@ class TravelMagics(Magics):
 
         `%redo --files` brings files back as well, as they were before the `%undo`.
         """
-        words, files = _without_files(line)
-        if words:
-            raise UsageError("%redo takes nothing but --files")
-        self._tell("Done again", self._ask("redo", files=files))
-
-    def _tell(self, what: str, answer: dict[str, Any]) -> None:
-        print(f"{what}: " + ("; ".join(answer["cells"]) or "nothing that changed a variable"))
+        self._ask("redo", line)
 
     @line_magic
     def checkpoint(self, line: str) -> None:
@@ -84,19 +78,17 @@ class TravelMagics(Magics):
 
         Without a name, it is called after the cell's number.
         """
-        name = line.strip() or f"In {self.shell.execution_count}"
-        self._ask("checkpoint", name=name)
-        print(f"Checkpoint {name!r}: %restore {name} comes back to the variables as they are now.")
+        self._ask("checkpoint", line)
 
     @line_magic
     def checkpoints(self, line: str) -> None:
         """List the states that can be gone back to with `%undo` and `%restore`."""
-        _display(CheckpointTable(self._ask("checkpoints")["rows"]))
+        self._ask("checkpoints", line)
 
     @line_magic
     def history_tree(self, line: str) -> None:
         """Draw how those states follow one another, with the branches that going back has left."""
-        _display(HistoryTree(self._ask("checkpoints")["rows"]))
+        self._ask("history_tree", line)
 
     @line_magic
     def restore(self, line: str) -> None:
@@ -105,9 +97,4 @@ class TravelMagics(Magics):
         `%restore NAME --files` brings the files in /app back, too; `%restore --files` those of the
         last cell that left a state, such as after one that failed half-way.
         """
-        name, files = _without_files(line)
-        if not name and not files:
-            raise UsageError("%restore takes a checkpoint's name or a cell's number")
-        self._ask("restore", name=name, files=files)
-        where = f"as at {name!r}" if name else "as they were before this cell"
-        print(f"Restored: the variables are {where}.")
+        self._ask("restore", line)

@@ -1,60 +1,63 @@
-"""Cells that are nothing but a journey, read by the host itself."""
+"""The magics that travel: cells that hold nothing else, and what their words say."""
 
 from __future__ import annotations
 
 import pytest
 
+from wasm_kernel.errors import TravelError
 from wasm_kernel.sandbox.frames import Travel
-from wasm_kernel.sandbox.history.spoken import journeys, only_travels
+from wasm_kernel.sandbox.history.spoken import Wish, only_travels, wish_of
 
 
 @pytest.mark.parametrize(
-    ("code", "wishes"),
+    ("code", "found"),
     [
         ("%undo", [Travel("undo")]),
-        ("  %undo   3  \n", [Travel("undo", 3)]),
-        ("# back\n\n%undo 2\n%restore before the merge", 2),
-        ("%redo", [Travel("redo")]),
-        ("%restore In[3]", [Travel("restore", name="In[3]")]),
+        ("  %undo   3  \n", [Travel("undo", "3")]),
+        (
+            "# back\n\n%undo 2\r\n%restore a b",
+            [Travel("undo", "2"), Travel("restore", "a b")],
+        ),
+        ("%undo 99", [Travel("undo", "99")]),
+        ("%checkpoint\n%checkpoints", [Travel("checkpoint"), Travel("checkpoints")]),
+        ("%history_tree", [Travel("history_tree")]),
+        ("%redo\n#", [Travel("redo")]),
     ],
 )
-def test_a_journey_is_read(code: str, wishes: object) -> None:
-    found = journeys(code)
-    assert (len(found) if isinstance(wishes, int) else found) == wishes
+def test_a_cell_that_only_travels_is_read(code: str, found: list[Travel]) -> None:
+    assert only_travels(code) == found
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "",
-        "#",
-        "x",
-        "%undo\nx = 1",
-        "%undo x",
-        "%undo -1",
-        "%undo?",
-        "%undone",
-        "%restore",
-        "%redo 1",
+        *("", "#", "x = 1", "%undo; x", "x = 1\n%undo", "%%time\n%undo", "%hist", "%undone"),
+        *("%undo?", "%restore {name}", "%restore $name", "%restore a?", "%restore \\\na"),
     ],
 )
-def test_anything_else_is_none(code: str) -> None:
-    assert journeys(code) == []
-
-
-def test_a_checkpoint_is_the_guests_to_make() -> None:
-    assert journeys("%checkpoint a\n%undo") == []
+def test_others_are_the_guests(code: str) -> None:
+    assert only_travels(code) is None
 
 
 @pytest.mark.parametrize(
-    "code", ["%undo 99", "%checkpoint", "%checkpoints", "%history_tree", "%undo x", "%redo\n#"]
+    ("travel", "wish"),
+    [
+        (Travel("undo"), Wish()),
+        (Travel("undo", "3 --files"), Wish(cells=3, files=True)),
+        (Travel("undo", "9" * 5_000), Wish(cells=2**31)),
+        (Travel("redo", "--files"), Wish(files=True)),
+        (Travel("restore", "In[3]"), Wish(name="In[3]")),
+        (Travel("restore", "--files"), Wish(files=True)),
+    ],
 )
-def test_such_cells_only_travel(code: str) -> None:
-    assert only_travels(code)
+def test_words_are_read(travel: Travel, wish: Wish) -> None:
+    assert wish_of(travel) == wish
 
 
 @pytest.mark.parametrize(
-    "code", ["", "x = 1", "%undo; x", "x = 1\n%undo", "%%time\n%undo", "%hist"]
+    "travel",
+    [Travel("undo", "x"), Travel("undo", "-1"), Travel("redo", "1"), Travel("restore")],
 )
-def test_others_do_more(code: str) -> None:
-    assert not only_travels(code)
+def test_words_that_say_nothing_are_refused(travel: Travel) -> None:
+    with pytest.raises(TravelError, match=f"%{travel.how} takes"):
+        wish_of(travel)

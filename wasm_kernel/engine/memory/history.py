@@ -26,6 +26,8 @@ from wasm_kernel.engine.memory.shelf import Shelf
 from wasm_kernel.engine.memory.target import Target
 from wasm_kernel.errors import HistoryError
 
+_UNDONE_MOST = 1_000  # states that a redo can come back to, one after the other
+
 
 class Unreadable(HistoryError):
     """A commit can't be read; `one` is its number."""
@@ -195,15 +197,15 @@ class History:
         return sum(self.commits[one].page_bytes for one in self.waiting if one in self.commits)
 
     def move(self, one: int, undone: tuple[int, ...] = ()) -> None:
-        """Make a commit the head, having left others for it. Call `save_head` afterwards.
+        """Make a commit the head, or none (0), having left others for it. Call `save_head`.
 
         Raises:
             HistoryError: it was folded away meanwhile; nothing was changed.
         """
         with self._shape, self._guard:
-            if one not in self.commits:
+            if one and one not in self.commits:
                 raise HistoryError("that state of the session is not kept any more")
-            self.head, self.undone, self._stale = one, undone, True
+            self.head, self.undone, self._stale = one, undone[-_UNDONE_MOST:], True
 
     def name(self, name: str, one: int) -> None:
         """Give a commit a name, which keeps it from being folded away. Call `save_head`."""

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.errors import (
     GuestClosed,
     GuestCrashed,
     GuestExited,
     GuestStopped,
     Interrupted,
+    NeverBegan,
+    OutOfFuel,
     StackExhausted,
 )
 from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.turn import Turn
 
-_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted)
+_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
+_BEGIN_FUEL = 10**9  # much more than any guest that works burns before it asks for its request
 
 
-def spoilt(turn: Turn, stopped: GuestStopped, head: Commit | None, *, closed: bool) -> bool:
+def spoilt(turn: Turn, stopped: GuestStopped) -> bool:
     """Whether the state that the turn began at is of no use: its guest can't ask for a request.
 
-    A limit that is too low for any turn says nothing of the kind, nor does a sandbox that is being
-    closed.
+    A budget of fuel that is too low for any turn says nothing of the kind.
     """
-    if turn.handed or not isinstance(stopped, _BY_THE_GUEST) or closed:
-        return False
-    return head is not None and head.parent != 0
+    if isinstance(stopped, OutOfFuel):
+        return not turn.handed and stopped.budget >= _BEGIN_FUEL
+    return not turn.handed and isinstance(stopped, _BY_THE_GUEST)
 
 
-def kept(turn: Turn, stopped: GuestStopped, *, spoilt: bool, changed_files: bool) -> str:
-    """What the session still has, in words; `changed_files` where some can be brought back."""
-    if spoilt:
-        return told.SPOILT
+def kept(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
+    """What the session still has, in words; `changed_files` if some can be brought back."""
     if isinstance(stopped, GuestClosed):
         return told.FILES_KEPT
     if turn.talks:

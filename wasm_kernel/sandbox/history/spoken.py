@@ -1,53 +1,76 @@
-"""Reading a cell's own text for the magics that travel, where it holds nothing else. Pure.
+"""The magics that travel: their words, and cells that hold nothing but them. Pure.
 
-Such a cell is no cell that an undo would count. And where IPython in the guest is so broken that it
-can't run the magic, the sandbox can do what the text says.
+The guest hands the words of such a magic on as they are. A cell that does nothing else needs no
+guest at all: the host reads it and does what it says, whatever an earlier cell did to the
+interpreter. It is also no cell that an undo would count.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+from wasm_kernel.errors import TravelError
+from wasm_kernel.record import record
 from wasm_kernel.sandbox.frames import Travel
 
 _MAGIC = re.compile(r"%(undo|redo|restore|checkpoints?|history_tree)(?:[ \t]+(\S.*))?")
+_LINE = re.compile(r"[^\r\n]+")
+_GUESTS = re.compile(r"[${]|\?\Z|\\\Z")  # variables to expand, a question, a line that goes on
 _FILES = re.compile(r"(?:^|\s)--files(?!\S)")
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_TOLD = {"undo": "Undone", "redo": "Done again", "restore": "Restored"}
+_CELLS_MOST = 2**31
+_DIGITS = 9
 
 
-def _magics(code: str) -> list[tuple[str, str]] | None:
-    """The magics of a cell that has nothing but these, with their arguments; else None."""
-    lines = [line.strip() for line in code.splitlines()]
-    found = [_MAGIC.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    if not found or not all(found):
-        return None
-    return [(match[1], (match[2] or "").strip()) for match in found if match]
+@record
+class Wish:
+    """A journey as its words name it: so many cells, or a name, and whether files go along."""
+
+    cells: int = 1
+    name: str = ""
+    files: bool = False
 
 
-def only_travels(code: str) -> bool:
-    """Whether a cell does nothing but travel, name states, or list them."""
-    return _magics(code) is not None
+def only_travels(code: str) -> list[Travel] | None:
+    """The magics of a cell that does nothing but travel, name states, or list them; else None.
+
+    A magic with variables in its words is for the guest to expand, and a question for it to answer.
+    """
+    found = []
+    for line in _lines(code):
+        match = _MAGIC.fullmatch(line)
+        if match is None or _GUESTS.search(line):
+            return None
+        found.append(Travel(match[1], match[2] or ""))
+    return found or None
 
 
-def journeys(code: str) -> list[Travel]:
-    """The journeys that a cell asks for, if it does nothing else; empty where it does."""
-    found = [_journey(how, words) for how, words in _magics(code) or ()]
-    return [wish for wish in found if wish] if all(found) else []
+def _lines(code: str) -> Iterator[str]:
+    """The lines that say something, one by one: most cells are known by their first."""
+    for found in _LINE.finditer(code):
+        line = found[0].strip()
+        if line and not line.startswith("#"):
+            yield line
 
 
-def _journey(how: str, line: str) -> Travel | None:
-    words, count = _FILES.subn("", line)
+def wish_of(travel: Travel) -> Wish:
+    """What the words behind `%undo`, `%redo` or `%restore` say.
+
+    Raises:
+        TravelError: they say nothing that can be done; the text is for the cell's author.
+    """
+    words, count = _FILES.subn("", travel.line)
     words, files = words.strip(), count > 0
-    if how == "undo" and (not words or _NUMBER.fullmatch(words)):
-        return Travel(how, cells=int(words or 1), files=files)
-    if how == "redo" and not words:
-        return Travel(how, files=files)
-    named = how == "restore" and (words or files)
-    return Travel(how, name=words, files=files) if named else None
+    if travel.how == "undo":
+        return Wish(cells=_number(words), files=files)
+    if travel.how == "redo" and words:
+        raise TravelError("%redo takes nothing but --files")
+    if travel.how == "restore" and not (words or files):
+        raise TravelError("%restore takes a checkpoint's name or a cell's number")
+    return Wish(name=words, files=files)
 
 
-def told(wish: Travel, cells: list[str]) -> str:
-    """What the guest's own magic would print."""
-    what = "; ".join(cells) or wish.name or "nothing that changed a variable"
-    return f"{_TOLD[wish.how]}: {what}\n"
+def _number(words: str) -> int:
+    if words and not words.isdecimal():
+        raise TravelError("%undo takes the number of cells to undo, such as: %undo 2")
+    return int(words or 1) if len(words) <= _DIGITS else _CELLS_MOST

@@ -187,22 +187,16 @@ class Timeline:
         self._save_head()
 
     def pass_over(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
-        """No guest runs in the state that an earlier process left.
+        """No guest runs in a state that an earlier process, or another session, left.
 
         Args:
             head: That state.
             problem: What became of the guest.
             last: Whether no earlier state is to be tried.
         """
-        if head.parent and not last:
-            self._diary.trouble(told.dead(head), told.why(problem))
-            self.history.move(head.parent)
-            self._save_head()
-            return
-        self._live().flush()
-        self._diary.trouble(told.DEAD_LOST, told.why(problem))
-        self.history.set_aside()
-        self.files.begin(self.history)
+        begin = last or not head.parent or not self.untried
+        self._diary.trouble(told.DEAD_LOST if begin else told.dead(head), told.why(problem))
+        self.leave(begin=begin)
 
     def commit(
         self, instance: Instance, *, cell: int, count: int, code: str, counted: bool = True
@@ -308,13 +302,26 @@ class Timeline:
             raise TravelError(f"{problem}; nothing was changed.") from None
 
     def _pin(self) -> None:
-        held = set() if self._held is None else {self._held.to, *self._held.undone}
+        held = set() if self._held is None else {self._held.to, *self._held.undone} - {0}
         self.history.pin({*held, *self.history.undone} & self.history.commits.keys() | held)
 
     def fall_back(self) -> None:
         """The guest is lost in a turn: memory goes back to where the head is."""
         self.hold(None)
         self._diary.fall_back(self.head)
+
+    def leave(self, *, begin: bool = False) -> bool:
+        """The head is of no use: go back to the state before it, or `begin` without any.
+
+        `%redo` leads there again. The diary is not told.
+
+        Returns:
+            Whether there is a state to stand at now.
+        """
+        head, past = self.head, self.past
+        to = 0 if begin or head is None else head.parent
+        self.go(Journey(to, (), (*past.undone, *([past.head] if past.head else []))))
+        return to != 0
 
     def go(self, journey: Journey) -> None:
         """From now on the head is where a journey leads; instances are brought there by `stand`.

@@ -20,6 +20,11 @@ SPOILT = (
     "An earlier cell had left the interpreter unable to run another. The variables are now as they "
     "were before that earlier cell, and this cell was not run."
 )
+SPOILT_FROM_THE_START = (
+    "An earlier cell had left the interpreter unable to run another, and no state before it is "
+    "kept. The variables begin fresh, and this cell was not run. The files in /app are all there; "
+    "%checkpoints lists the states that %restore can still bring back."
+)
 TAKEN = (
     "[wasm-kernel] Another process has this session open. You see the same files; variables begin "
     "fresh here and end with this process.\n"
@@ -50,7 +55,10 @@ _DEAD = (
     "[wasm-kernel] No guest runs in the saved state after {after}. The variables are as they were "
     "before that.\n"
 )
-DEAD_LOST = _LOST.format(why="no guest runs in the states that were saved")
+DEAD_LOST = (
+    "[wasm-kernel] The variables are gone: no guest runs in the states that were tried. The files "
+    "in /app are all there. %checkpoints lists what %restore can still try.\n"
+)
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 _NARROWED = (
     "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "

@@ -1,7 +1,8 @@
 """The states of a session that can be gone back to, shown as a table and as a tree.
 
-A state is what the host says of it: an object with `id`, `parent`, `name`, `cell`, `label`, `time`,
-`bytes` and `here` (runtimes/PROTOCOL.md). One with several names comes several times.
+A state is an object with `id`, `parent`, `name`, `cell`, `label`, `time`, `bytes` and `here`, as
+`travel.listed` gives it. One with several names comes several times. Times are the guest's, which
+knows no time zone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 State = dict[str, Any]
 
+_DEPTH = 40  # branches of branches beyond are drawn beside each other
 _HEADINGS = ("checkpoint", "after cell", "first line", "time", "KiB", "")
 
 
@@ -22,8 +24,8 @@ def _place(state: State) -> str:
 
 def _time(state: State) -> str:
     """The time of day, with the date where that is not today's."""
-    then = time.localtime(state["time"])
-    today = then[:3] == time.localtime()[:3]
+    then = time.gmtime(state["time"])
+    today = then[:3] == time.gmtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
@@ -54,10 +56,13 @@ class CheckpointTable:
             for state in self.states
         ]
 
-    def __repr__(self) -> str:
+    def text(self) -> str:
+        """The table in columns."""
         return _padded([_HEADINGS, *self._cells()])
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        """The table as HTML, labels escaped."""
+
         def row(cells: tuple[str, ...], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
 
@@ -99,31 +104,51 @@ class HistoryTree:
             yield one, [child for child in below if child != straight]
             one = straight
 
-    def _drawn(self, one: int, first: str, rest: str) -> Iterator[tuple[str, ...]]:
-        for state, branches in self._lines(one):
-            yield (f"{first}● {_place(self._states[state])}", *self._told(state))
-            first = rest
-            for branch in branches:
-                yield from self._drawn(branch, f"{rest}├─", f"{rest}│ ")
+    def _drawn(self, top: int) -> Iterator[tuple[str, ...]]:
+        """The rows of one tree. A stack, as a hostile history has branches of any depth."""
+        waiting = [(self._lines(top), "", "")]
+        while waiting:
+            line, first, rest = waiting.pop()
+            for state, branches in line:
+                yield (f"{first}● {_place(self._states[state])}", *self._told(state))
+                waiting.append((line, rest, rest))
+                inner = f"{rest}│ " if len(rest) < 2 * _DEPTH else rest
+                waiting += [(self._lines(one), f"{rest}├─", inner) for one in reversed(branches)]
+                break
 
     def _told(self, one: int) -> tuple[str, str, str, str]:
         state = self._states[one]
         names = ", ".join(map(repr, self._names[one]))
         return str(state["label"]), names, _time(state), "<- here" if state["here"] else ""
 
-    def __repr__(self) -> str:
+    def text(self) -> str:
+        """The tree in characters."""
         tops = self._below.get(0, [])
-        return _padded([line for top in tops for line in self._drawn(top, "", "")])
+        return _padded([line for top in tops for line in self._drawn(top)])
 
-    def _repr_html_(self) -> str:
-        return "".join(self._list(top) for top in self._below.get(0, []))
+    def html(self) -> str:
+        """The tree as nested lists, labels escaped."""
+        return "".join("".join(self._list(top)) for top in self._below.get(0, []))
 
-    def _list(self, one: int) -> str:
-        items = []
-        for state, branches in self._lines(one):
-            label, names, when, here = self._told(state)
-            text = f"{_place(self._states[state])} <code>{escape(label)}</code> {escape(names)}"
-            text = f"<b>{text}</b>" if here else text
-            inner = "".join(self._list(branch) for branch in branches)
-            items.append(f"<li>{text} <small>{when}</small>{inner}</li>")
-        return f"<ul>{''.join(items)}</ul>"
+    def _list(self, top: int) -> Iterator[str]:
+        waiting: list[str | Iterator[tuple[int, list[int]]]] = ["</ul>", self._lines(top), "<ul>"]
+        depth = 0
+        while waiting:
+            piece = waiting.pop()
+            if isinstance(piece, str):
+                depth += {"<ul>": 1, "</ul>": -1}.get(piece, 0)
+                yield piece
+                continue
+            for state, branches in piece:
+                yield self._item(state)
+                waiting += [piece, "</li>"]
+                begin, end = ("<ul>", "</ul>") if depth < _DEPTH else ("", "")
+                for one in reversed(branches):
+                    waiting += [end, self._lines(one), begin]
+                break
+
+    def _item(self, one: int) -> str:
+        label, names, when, here = self._told(one)
+        text = f"{_place(self._states[one])} <code>{escape(label)}</code> {escape(names)}"
+        text = f"<b>{text}</b>" if here else text
+        return f"<li>{text} <small>{when}</small>"

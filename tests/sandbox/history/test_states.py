@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from wasm_kernel_agent.states import CheckpointTable, HistoryTree
+from wasm_kernel.sandbox.history.states import CheckpointTable, HistoryTree
 
 
 def state(one: int, parent: int, label: str = "", **fields: Any) -> dict[str, Any]:
@@ -27,17 +27,19 @@ BRANCHED = [
 
 def nodes(tree: HistoryTree) -> list[str]:
     """What stands before the first lines of the cells."""
-    return [line.split("  ")[0].rstrip() for line in repr(tree).splitlines()]
+    return [line.split("  ")[0].rstrip() for line in tree.text().splitlines()]
 
 
 def test_the_date_is_told_where_it_is_not_today() -> None:
     now = time.time()
-    assert time.strftime("  %H:%M:%S  ", time.localtime(now)) in repr(
-        CheckpointTable([state(1, 0, time=now)])
+    assert (
+        time.strftime("  %H:%M:%S  ", time.gmtime(now))
+        in CheckpointTable([state(1, 0, time=now)]).text()
     )
-    earlier = time.localtime(now - 100_000)
-    assert time.strftime("%Y-%m-%d %H:%M", earlier) in repr(
-        CheckpointTable([state(1, 0, time=now - 100_000)])
+    earlier = time.gmtime(now - 100_000)
+    assert (
+        time.strftime("%Y-%m-%d %H:%M", earlier)
+        in CheckpointTable([state(1, 0, time=now - 100_000)]).text()
     )
 
 
@@ -57,7 +59,7 @@ def test_branches_hang_off_the_line_that_leads_here() -> None:
 
 
 def test_the_tree_tells_names_and_where_memory_stands() -> None:
-    lines = repr(HistoryTree(BRANCHED)).splitlines()
+    lines = HistoryTree(BRANCHED).text().splitlines()
     assert "'one', 'two'" in lines[2]
     assert [line.endswith("<- here") for line in lines] == [False] * 5 + [True]
 
@@ -67,7 +69,7 @@ def test_a_state_whose_parent_is_folded_away_begins_a_tree() -> None:
 
 
 def test_html_nests_the_branches_and_escapes_labels() -> None:
-    html = HistoryTree([*BRANCHED, state(7, 6, "<script>")])._repr_html_()
+    html = HistoryTree([*BRANCHED, state(7, 6, "<script>")]).html()
     assert html.count("<ul>") == html.count("</ul>") == 3
     assert html.count("<li>") == 7
     assert html.count("<b>") == 1
@@ -75,10 +77,21 @@ def test_html_nests_the_branches_and_escapes_labels() -> None:
 
 
 def test_nothing_yet_is_an_empty_tree() -> None:
-    assert (repr(HistoryTree([])), HistoryTree([])._repr_html_()) == ("", "")
+    assert (HistoryTree([]).text(), HistoryTree([]).html()) == ("", "")
 
 
 def test_the_table_lists_each_name() -> None:
-    text = repr(CheckpointTable(BRANCHED))
+    text = CheckpointTable(BRANCHED).text()
     assert [line.split()[0] for line in text.splitlines()[2:4]] == ["one", "two"]
-    assert "<script>" not in CheckpointTable([state(1, 0, "<script>")])._repr_html_()
+    assert "<script>" not in CheckpointTable([state(1, 0, "<script>")]).html()
+
+
+def test_branches_of_branches_of_any_depth_are_drawn() -> None:
+    """A host that draws must not run out of its own stack: each state below begins two branches."""
+    deep = [state(1, 0)]
+    for one in range(2, 8_000, 2):
+        deep += [state(one, max(1, one - 2), here=one == 2), state(one + 1, max(1, one - 2))]
+    tree = HistoryTree(deep)
+    assert len(tree.text().splitlines()) == len(deep)
+    assert max(map(len, tree.text().splitlines())) < 200
+    assert tree.html().count("<li>") == tree.html().count("</li>") == len(deep)

@@ -1,0 +1,201 @@
+"""F7, F21, ATTACKS 46: what a cell leaves behind for its next turn never costs the session."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.attacks.conftest import Making, Victim
+
+LIMIT, GRACE = 2.0, 1.0
+OVERSHOOT = GRACE + 1.0 + 1.0  # the last second is for a machine that is busy
+
+SPIN = "\n  while True: pass\n"
+LEFTOVERS = {
+    "audit hook that spins": f"import sys\ndef h(e, a):{SPIN}sys.addaudithook(h)",
+    "audit hook that raises": "import sys\ndef h(e, a): raise OSError\nsys.addaudithook(h)",
+    "audit hook that sleeps": (
+        "import sys, time\ndef h(e, a):\n  while True: time.sleep(9)\nsys.addaudithook(h)"
+    ),
+    "audit hook that exits": (
+        "import sys, os\ndef h(e, a):\n  if e == 'exec': os._exit(1)\nsys.addaudithook(h)"
+    ),
+    "audit hook that swallows": (
+        "import sys\ndef h(e, a):\n  while True:\n    try:\n      while True: pass\n"
+        "    except BaseException: pass\nsys.addaudithook(h)"
+    ),
+    "trace function": f"import sys\ndef t(*a):{SPIN}sys.settrace(t)",
+    "profile function": f"import sys\ndef t(*a):{SPIN}sys.setprofile(t)",
+    "monitoring": (
+        f"import sys\ndef t(*a):{SPIN}m = sys.monitoring\nm.use_tool_id(3, 'x')\n"
+        "m.register_callback(3, m.events.PY_START, t)\nm.set_events(3, m.events.PY_START)"
+    ),
+    "stdout that spins": (
+        f"import sys\nclass S:\n def write(self, t):\n  if not t: return\n{SPIN}"
+        " def flush(self): pass\nsys.stdout = S()"
+    ),
+    "input transformer": (f"def t(l):{SPIN}get_ipython().input_transformers_cleanup.append(t)"),
+    "ast transformer": (
+        "class T:\n def visit(self, n):\n  while True: pass\n"
+        "get_ipython().ast_transformers.append(T())"
+    ),
+    "callback before cells": f"def c(*a):{SPIN}get_ipython().events.register('pre_run_cell', c)",
+    "collector's callback": (
+        "import gc\ndef c(*a):\n  while True: pass\ngc.callbacks.append(c)\ngc.set_threshold(1)"
+    ),
+    "event loop": (
+        "import asyncio\nl = asyncio.get_event_loop()\ndef f(*a):\n  while True: pass\n"
+        "l._run_once = l.call_soon = l.run_until_complete = f"
+    ),
+    "builtins": "import builtins\nfor n in list(vars(builtins)): setattr(builtins, n, None)",
+    "a len that spins": f"import builtins\ndef f(*a):{SPIN}builtins.len = f",
+    "an import that spins": f"import builtins\ndef f(*a, **k):{SPIN}builtins.__import__ = f",
+    "the shell": "type(get_ipython()).run_cell = None",
+    "the door": (
+        f"import _host\ndef f(*a):{SPIN}_host.call = f\nget_ipython().agent.door._call = f"
+    ),
+    "unraisable hook": f"import sys\ndef f(*a):{SPIN}sys.unraisablehook = f",
+    "recursion limit": "import sys\nsys.setrecursionlimit(60)",
+    "meta path": (
+        "import sys\nclass F:\n def find_spec(self, *a):\n  while True: pass\n"
+        "sys.meta_path.insert(0, F())\nsys.modules.clear()"
+    ),
+    "signal handler": (
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "get_ipython().agent._signals.__class__.hold = None"
+    ),
+    "full memory": (
+        "big = []\ntry:\n  while True: big.append(bytes(1 << 20))\n"
+        "except MemoryError: pass\ntry:\n  while True: big.append(bytes(1 << 8))\n"
+        "except MemoryError: pass"
+    ),
+}
+
+
+@pytest.fixture
+def one(victim_of: Making) -> Victim:
+    """A sandbox with little time, whose cells set x to 1 and 2."""
+    made = victim_of(cell_timeout=LIMIT, grace_seconds=GRACE, memory_bytes=512 << 20)
+    made.says("x = 1")
+    made.says("x = 2")
+    return made
+
+
+def timed(victim: Victim, code: str, most: float) -> str:
+    """What a cell prints, or how it ended; it must not take longer than `most` seconds."""
+    begun = time.monotonic()
+    result = victim.run(code)
+    assert time.monotonic() - begun < most, (code, result.error)
+    return result.stdout if result.error is None else result.error.ename
+
+
+@pytest.mark.parametrize("code", LEFTOVERS.values(), ids=LEFTOVERS)
+def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) -> None:
+    kept = one.run(code).success
+    begun = time.monotonic()
+    assert "Checkpoint 'here'" in one.says("%checkpoint here")
+    assert one.run("%checkpoints").outputs
+    assert one.run("%history_tree").outputs
+    assert time.monotonic() - begun < 3 * OVERSHOOT
+    if kept:
+        assert timed(one, "%undo", LIMIT + OVERSHOOT).startswith("Undone: In[3]")
+    else:
+        assert timed(one, "%restore 2", LIMIT + OVERSHOOT).startswith("Restored")
+    assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
+    assert timed(one, "%restore 1", LIMIT + OVERSHOOT).startswith("Restored")
+    assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "1\n"
+
+
+@pytest.mark.parametrize("code", LEFTOVERS.values(), ids=LEFTOVERS)
+def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
+    one: Victim, code: str
+) -> None:
+    one.run(code)
+    for _ in range(3):  # each takes its time at most, and those that can't begin lead back
+        ended = timed(one, "print(x)", LIMIT + OVERSHOOT)
+        if ended == "2\n":
+            break
+    else:
+        assert timed(one, "%undo", LIMIT + OVERSHOOT).startswith("Undone")
+        assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
+
+
+def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
+    one.run(LEFTOVERS["audit hook that spins"])
+    result = one.run("x = 3")
+    assert result.error is not None
+    assert result.error.ename == "NeverBegan"
+    assert "An earlier cell had left the interpreter unable to run another" in result.error.evalue
+    assert "this cell was not run" in result.error.evalue
+    assert one.says("print(x)") == "2"
+
+
+def test_f7_a_limit_of_an_hour_is_not_waited_for(victim_of: Making) -> None:
+    patient = victim_of(cell_timeout=None, grace_seconds=GRACE)
+    patient.says("x = 1")
+    patient.run(LEFTOVERS["audit hook that spins"])
+    assert timed(patient, "x = 2", 5 + OVERSHOOT) == "NeverBegan"
+    assert patient.says("print(x)") == "1"
+
+
+def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(victim_of: Making) -> None:
+    """A hook that waits for its time is in every state that is kept."""
+    short = victim_of(cell_timeout=LIMIT, grace_seconds=GRACE, history_cells=1)
+    short.says(
+        "import sys, time\nend = time.time() + 4\ndef h(e, a):\n"
+        "  while time.time() > end: pass\nsys.addaudithook(h)"
+    )
+    for value in range(3):
+        short.says(f"x = {value}")
+    time.sleep(4)
+    told = []
+    for _ in range(5):
+        result = short.run("print('x' in globals())")
+        if result.error is None:
+            break
+        told.append(result.error.evalue)
+    assert result.stdout == "False\n"
+    assert "The variables begin fresh" in told[-1]
+    assert short.run("%checkpoints").outputs
+    short.lives()
+
+
+def test_f7_a_tiny_limit_costs_no_state(victim_of: Making) -> None:
+    """What is too little for the cell is no sign that the interpreter is stuck."""
+    tiny = victim_of(cell_timeout=0.001)
+    tiny.run("x = 1")
+    for _ in range(3):
+        result = tiny.run("while True: pass")
+        assert result.error is not None
+        assert result.error.ename == "CellTimeout"
+
+
+STREAMS = {
+    "detach": "import sys; sys.stdout.detach()",
+    "unbound detach": "import io, sys; io.TextIOWrapper.detach(sys.stdout)",
+    "close": "import sys; sys.stdout.close(); sys.stderr.close()",
+    "buffer": "import sys; sys.stdout.buffer.close()",
+    "none": "import sys; sys.stdout = sys.stderr = None",
+    "deleted": "import sys; del sys.stdout, sys.stderr",
+    "a closed file": "import sys; sys.stdout = open('f', 'w'); sys.stdout.close()",
+    "fd 1": "import os; os.close(1)",
+    "fds": "import os\nfor fd in (0, 1, 2): os.close(fd)",
+    "range of fds": "import os; os.closerange(0, 9)",
+    "dup2": "import os; os.dup2(os.open('f', os.O_WRONLY | os.O_CREAT), 1)",
+    "dup2 from": "import os; os.dup2(1, 2); os.dup2(2, 1)",
+    "a file at 1": "import os; os.close(1); f = open('g', 'w'); f.write('g'); f.flush()",
+}
+
+
+@pytest.mark.parametrize("code", STREAMS.values(), ids=STREAMS)
+def test_f21_later_cells_print_whatever_was_done_to_the_streams(victim: Victim, code: str) -> None:
+    victim.run(code)
+    result = victim.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 + 1")
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+    assert result.outputs[0].data["text/plain"] == "2"
+
+
+def test_f21_detach_is_refused_as_under_ipykernel(victim: Victim) -> None:
+    assert victim.fails("import sys; sys.stdout.detach()") == "UnsupportedOperation"
+    assert victim.says("print('on')") == "on"
