@@ -54,7 +54,8 @@ PRUNE_SKIPPED = "session.prune.skipped"  # session_id, reason
 PRUNE_IN_USE = "session.prune.in_use"  # session_id, reason
 PRUNE_FAILED = "session.prune.failed"  # session_id, error
 PRUNE_COMPLETED = "session.prune.completed"  # deleted_count, skipped_count, in_use_count,
-#                                              error_count, reclaimed_bytes, duration
+#                                              error_count, reclaimed_bytes,
+#                                              reclaimed_private_bytes, duration
 
 WARNINGS = frozenset(
     {

@@ -91,6 +91,8 @@ class PruneResult:
         skip_reasons: Why a session was skipped, by its id: `no_metadata` or `corrupted_metadata`.
         in_use: Old sessions that were spared, by their ids, and by whom they are used:
             `running_cell` in this process, or `another_process`.
+        reclaimed_private_bytes: The size of the deleted sessions' private files, such as variables
+            and earlier versions of files, which lie elsewhere.
     """
 
     deleted_sessions: list[str] = field(default_factory=list)
@@ -100,15 +102,18 @@ class PruneResult:
     dry_run: bool = False
     skip_reasons: dict[str, str] = field(default_factory=dict)
     in_use: dict[str, str] = field(default_factory=dict)
+    reclaimed_private_bytes: int = 0
 
     def __str__(self) -> str:
         """A summary for people: counts, bytes, and each reason and error."""
         mode, would = ("Dry run: ", "would be ") if self.dry_run else ("", "")
+        own = self.reclaimed_private_bytes
+        private = f", and {readable(own)} of private files" if own else ""
         used = f"{len(self.in_use)} in use, " if self.in_use else ""
         summary = (
             f"{mode}{_counted(len(self.deleted_sessions))} {would}deleted, "
             f"{len(self.skipped_sessions)} skipped, {used}"
-            f"{readable(self.reclaimed_bytes)} {would}reclaimed."
+            f"{readable(self.reclaimed_bytes)} {would}reclaimed{private}."
         )
         skipped = [f"  skipped {name}: {why}" for name, why in self.skip_reasons.items()]
         spared = [f"  in use {name}: {why}" for name, why in self.in_use.items()]

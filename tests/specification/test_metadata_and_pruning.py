@@ -12,9 +12,19 @@ import pytest
 
 from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
-from wasm_kernel import PruneResult, SandboxClosed, get_session_sandbox, prune_sessions
+from wasm_kernel import (
+    PruneResult,
+    SandboxClosed,
+    delete_session_workspace,
+    get_session_sandbox,
+    list_session_files,
+    prune_sessions,
+    read_session_file,
+    write_session_file,
+)
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.overview import session_in, sessions_in
 
 FIELDS = {"session_id", "created_at", "updated_at", "version"}
 
@@ -63,12 +73,16 @@ def test_create_session_with_metadata(create: Creating) -> None:
 def test_session_creation_fails_gracefully_if_metadata_write_fails(
     create: Creating, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any, **options: Any) -> None:
-        raise OSError(28, "No space left on device")
+    rename = os.rename
+
+    def full(name: str, new: str, **options: Any) -> None:
+        if new == ".metadata.json":
+            raise OSError(28, "No space left on device")
+        rename(name, new, **options)
 
     monkeypatch.setattr(os, "rename", full)
     session_id, sandbox = create(logger=heard.logger)
-    monkeypatch.undo()
+    monkeypatch.setattr(os, "rename", rename)
     warning = heard.one("session.metadata.failed")
     assert warning["level"] == "warning"
     assert warning["session_id"] == session_id
@@ -228,6 +242,22 @@ def test_calculate_disk_space_reclaimed(root: Path) -> None:
     assert prune_sessions(older_than_hours=24).reclaimed_bytes == expected
 
 
+def test_private_bytes_are_no_part_of_the_reclaimed_bytes(create: Creating, heard: Heard) -> None:
+    _, sandbox = create()
+    sandbox.execute("import random; x = random.randbytes(3_000_000); open('f', 'w').write('abc')")
+    sandbox.close()
+    files = [path for path in sandbox.workspace.rglob("*") if path.is_file()]
+    workspace_size = sum(path.stat().st_size for path in files)
+    for dry_run in (True, False):
+        result = prune_sessions(0, dry_run=dry_run, logger=heard.logger)
+        assert result.reclaimed_bytes == workspace_size < 1000
+        assert result.reclaimed_private_bytes > 3_000_000
+        assert "of private files" in str(result)
+        told = heard.of("session.prune.completed")[-1]
+        assert told["reclaimed_bytes"] == workspace_size
+        assert told["reclaimed_private_bytes"] == result.reclaimed_private_bytes
+
+
 def test_handle_permission_errors_gracefully(root: Path, heard: Heard) -> None:
     first, closed, last = (a_session(root, hours) for hours in (90, 60, 30))
     (root / closed).chmod(0o500)
@@ -365,6 +395,50 @@ def test_validate_workspace_root_before_pruning(root: Path, tmp_path: Path) -> N
     (root / inside / "way out").symlink_to(tmp_path / "elsewhere")
     assert prune_sessions(24).deleted_sessions == [inside]
     assert (tmp_path / "elsewhere" / outside / ".metadata.json").exists()
+
+
+def test_links_to_sessions_are_followed_their_targets_validated_and_counted_once(
+    root: Path, tmp_path: Path, heard: Heard
+) -> None:
+    old, recent = a_session(root, 48, b"x" * 500), a_session(root, 1)
+    outside = a_session(tmp_path / "elsewhere", 48)
+    chained, absolute, to_recent, leads_out, roundabout = (root / ids.new() for _ in range(5))
+    absolute.symlink_to(root / old)
+    chained.symlink_to(absolute.name)
+    to_recent.symlink_to(f"../workspace/./{recent}")
+    leads_out.symlink_to(f"../elsewhere/{outside}")
+    roundabout.symlink_to(f"../elsewhere/../workspace/{old}")
+    size = sum(path.stat().st_size for path in (root / old).iterdir())
+    preview = prune_sessions(24, dry_run=True)
+    result = prune_sessions(24, logger=heard.logger)
+    for found in (preview, result):
+        assert (found.deleted_sessions, found.reclaimed_bytes) == ([old], size)
+        assert (found.skipped_sessions, found.errors, found.in_use) == ([], {}, {})
+    assert heard.one("session.prune.candidate")["session_id"] == old
+    left = {path.name for path in root.iterdir()}
+    assert left == {recent, to_recent.name, leads_out.name, roundabout.name}
+    assert (tmp_path / "elsewhere" / outside / ".metadata.json").exists()
+
+
+def test_a_link_to_a_session_is_that_session(get: Getting, root: Path, heard: Heard) -> None:
+    sandbox = get()
+    sandbox.execute("x = 1; open('file', 'w').write('mine')")
+    (root / "alias-1").symlink_to(ID)
+    again = get("alias-1", logger=heard.logger)
+    assert again is sandbox
+    assert heard.one("session.retrieved")["session_id"] == ID
+    sandbox.close()
+    again = get("alias-1")
+    assert (again.session_id, again.workspace.name) == (ID, ID)
+    assert again.execute("print(x)").stdout == "1\n"
+    assert read_session_file("alias-1", "file") == b"mine"
+    write_session_file("alias-1", "new", b"too")
+    assert list_session_files("alias-1") == list_session_files(ID) == ["file", "new"]
+    assert [one.session_id for one in sessions_in(root)] == [ID]
+    assert session_in(root, "alias-1").session_id == ID
+    again.close()
+    delete_session_workspace("alias-1")
+    assert list(root.iterdir()) == []
 
 
 def test_prevent_deletion_of_non_session_directories(root: Path, heard: Heard) -> None:

@@ -66,7 +66,7 @@ def test_stateless_session_helpers(create: Creating) -> None:
 def test_session_id_as_directory_name(create: Creating, root: Path) -> None:
     session_id, sandbox = create()
     assert str(uuid.UUID(session_id)) == session_id
-    assert sandbox.workspace == root / session_id
+    assert sandbox.workspace.resolve() == root / session_id
     assert not set("/\\.\0") & set(session_id)
 
 

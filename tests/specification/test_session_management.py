@@ -58,7 +58,7 @@ def test_resolve_existing_session_workspace(get: Getting, root: Path) -> None:
     (root / ID).mkdir(parents=True)
     for _ in range(2):
         with get() as sandbox:
-            assert sandbox.workspace == root / ID
+            assert sandbox.workspace == Path("workspace") / ID
             assert sandbox.session_id == ID
     assert [path.name for path in root.iterdir()] == [ID]
 
@@ -77,8 +77,25 @@ def test_create_new_session_with_sandbox(create: Creating, root: Path) -> None:
     session_id, sandbox = create(runtime=RuntimeType.PYTHON)
     assert isinstance(session_id, str)
     assert isinstance(sandbox, BaseSandbox)
-    assert sandbox.workspace == Path("workspace", session_id).absolute()
+    assert sandbox.workspace == Path("workspace") / session_id
     assert SHAPE.fullmatch(session_id)
+
+
+def test_a_sandbox_stays_where_it_is_when_the_process_goes_to_another_folder(
+    create: Creating, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id, sandbox = create()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sandbox.execute("open('first', 'w').write('x')")
+    sandbox.execute("import os; os.abort()")  # a new instance
+    assert sandbox.execute("open('second', 'w').write('x')").workspace_path == root / session_id
+    (fork,) = sandbox.fork()
+    with fork:
+        assert fork.execute("1").success
+        assert fork.workspace.parent.resolve() == root
+    assert {path.name for path in (root / session_id).iterdir()} >= {"first", "second"}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_create_session_with_custom_policy(create: Creating, warm_metered: None) -> None:
@@ -106,7 +123,7 @@ def test_retrieve_sandbox_for_existing_session(get: Getting, root: Path) -> None
     again = get()
     assert isinstance(again, BaseSandbox)
     assert again is not first
-    assert again.workspace == root / ID
+    assert again.workspace == Path("workspace") / ID
     assert again.execute("print(open('/app/kept.txt').read())").stdout == "from before\n"
 
 
@@ -171,7 +188,7 @@ def test_delete_session_workspace(get: Getting, root: Path) -> None:
     assert not (root / ID).exists()
     assert list(root.iterdir()) == []
     fresh = get()
-    assert fresh.workspace == root / ID
+    assert fresh.workspace == Path("workspace") / ID
     seen = fresh.execute("import os; print(os.listdir('/app'), 'kept' in globals())")
     assert seen.stdout == "[] False\n"
 
@@ -245,7 +262,7 @@ def test_non_session_sandbox_usage_unchanged(warm: None, root: Path) -> None:
         result = sandbox.execute("print(6 * 7); open('/app/file', 'w').write('x')")
     assert result.success
     assert result.stdout == "42\n"
-    assert sandbox.workspace == root
+    assert sandbox.workspace == Path("workspace")
     assert result.workspace_path == root
     assert (root / "file").read_text() == "x"
     assert "session_id" not in result.metadata

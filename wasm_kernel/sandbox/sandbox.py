@@ -46,7 +46,7 @@ class BaseSandbox(Travelling, Forking, Talking):
     """A guest with a workspace. Make one with `create_sandbox`.
 
     Attributes:
-        workspace: The host folder that the guest sees as `/app`, as people know it.
+        workspace: The host folder that the guest sees as `/app`, by the path that was asked for.
         folders: This and all others of the sandbox, open.
         policy: The limits.
         session_id: The session's id, or None outside of sessions.
@@ -396,5 +396,5 @@ class BaseSandbox(Travelling, Forking, Talking):
         return self._outcome(turn, None, 0.0)
 
     def _outcome(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
-        life, place, name = self._life, self.workspace, self.session_id
+        life, place, name = self._life, self.folders.real, self.session_id
         return outcome.result_of(turn, stopped, life, duration, workspace=place, session_id=name)

@@ -28,9 +28,14 @@ def checked(text: str) -> str:
     Raises:
         SessionIdError: it is not.
     """
-    if not isinstance(text, str) or not _SHAPE.fullmatch(text):
+    if not isinstance(text, str) or not is_id(text):
         raise SessionIdError
     return text
+
+
+def is_id(text: str) -> bool:
+    """Whether a text is a session id."""
+    return _SHAPE.fullmatch(text) is not None
 
 
 def new() -> str:

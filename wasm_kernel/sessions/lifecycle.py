@@ -19,6 +19,7 @@ from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 from wasm_kernel.sessions import ids, removal
+from wasm_kernel.sessions.aliases import aliases_in, forget, target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
@@ -100,15 +101,16 @@ def get_session_sandbox(
     """
     root, name = Path(workspace_root), ids.checked(session_id)
     told = check(runtime, policy, logger)
+    name = target_of(root.resolve(), name)
 
     def make() -> BaseSandbox:
-        session = Session(root, session_id, told, private_root=private_root)
+        session = Session(root, name, told, private_root=private_root)
         return _sandbox_in(session, runtime, policy, told)
 
     def found(sandbox: BaseSandbox) -> None:
         sandbox.adopt(policy, None if logger is None else told)
         told.log_event(
-            events.SESSION_RETRIEVED, session_id=session_id, workspace_path=sandbox.workspace
+            events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real
         )
 
     return LIVE.get(root.resolve() / name, make, found)
@@ -146,8 +148,9 @@ def delete_session_workspace(
 ) -> None:
     """Delete a session: its files, its variables, its folder. There may be none.
 
-    A sandbox of this process that is open in the session is closed first. Links are deleted, and
-    what they lead to is not touched.
+    A sandbox of this process that is open in the session is closed first. Links in the session are
+    deleted, and what they lead to is not touched. If the id is that of a link to a session in the
+    same root, that session is deleted with all links to it.
 
     Args:
         session_id: Letters, digits and hyphens.
@@ -161,13 +164,16 @@ def delete_session_workspace(
         WorkspaceError: something that is no session's folder has its name, or something in the
             folder can't be deleted.
     """
-    name, told = ids.checked(session_id), heard_by(logger)
-    folder = Path(workspace_root)
-    LIVE.close(folder.resolve() / name, _DELETED)
+    asked, told = ids.checked(session_id), heard_by(logger)
+    folder = Path(workspace_root).resolve()
+    name = target_of(folder, asked)
+    LIVE.close(folder / name, _DELETED)
     try:
-        with walk.opened(folder.resolve()) as root:
+        with walk.opened(folder) as root:
             removal.finish(root)
-            removal.remove(root, name, PrivateFolders(folder.resolve(), private_root))
+            links = aliases_in(folder).get(name, [])
+            removal.remove(root, name, PrivateFolders(folder, private_root))
+            forget(root, links)
     except FileNotFoundError:
         return
     except OSError as problem:

@@ -19,6 +19,7 @@ from wasm_kernel.engine.memory.found import names_in
 from wasm_kernel.sandbox.folders import HISTORY
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders
 from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import is_used
 
@@ -55,7 +56,8 @@ class Overview:
 def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Overview]:
     """The sessions in a folder, the last used first; none where there is no such folder.
 
-    A folder is a session's where it has metadata or a private folder, or is named by a UUID.
+    A folder is a session's if it has metadata or a private folder, or is named by a UUID. A link to
+    one is not listed besides.
     """
     try:
         with os.scandir(root) as listing:
@@ -78,7 +80,7 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
         SessionIdError: `session_id` is none.
         FileNotFoundError: there is no such session.
     """
-    name = ids.checked(session_id)
+    name = target_of(root.resolve(), ids.checked(session_id))
     found = _seen(PrivateFolders(root.resolve(), private_root), name, named=True)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)

@@ -12,7 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.engine.files.names import is_hidden
@@ -221,19 +221,30 @@ def entered(
     Args:
         workspace: The session's folder, or a descriptor of it.
         folders: The names on the way, as `resolve` found them.
-        make: Whether folders that are missing are made.
+        make: Whether folders that are missing are made. If the block fails, they are removed again,
+            as far as they are empty.
         mode: Their permissions, as far as the umask lets.
 
     Raises:
         OSError: something on the way is no folder any more, or can't be opened or made.
     """
+    made = 0
     with Descent(workspace) as way:
-        for name in folders:
-            try:
-                way.enter(name)
-            except FileNotFoundError:
-                if not make:
-                    raise
-                os.mkdir(name, mode, dir_fd=way.fd)
-                way.enter(name)
-        yield way
+        try:
+            for name in folders:
+                try:
+                    way.enter(name)
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    os.mkdir(name, mode, dir_fd=way.fd)
+                    way.enter(name)
+                    made += 1
+            yield way
+        except BaseException:
+            with suppress(OSError):
+                for _ in range(made):
+                    name = way.way[-1]
+                    way.leave()
+                    os.rmdir(name, dir_fd=way.fd)
+            raise

@@ -8,6 +8,7 @@ yet. Both lie in the session's private folder.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -31,6 +32,7 @@ class Presence:
             OSError: the lock can't be opened.
         """
         self._process = os.getpid()
+        self._guard = threading.Lock()
         self._descriptor = private.open_regular(_NAME, os.O_RDWR | os.O_CREAT)
         try:
             _share(self._descriptor)
@@ -40,18 +42,20 @@ class Presence:
 
     def is_only(self) -> bool:
         """Whether nobody else is present, here or in another process."""
-        if self._descriptor < 0:
-            return False
-        try:
-            only = try_lock(self._descriptor)
-            try_lock(self._descriptor, shared=True)  # a try that failed has given the share back
-        except OSError:
-            return False  # a file system without locks: it can't be told
-        return only
+        with self._guard:
+            if self._descriptor < 0:
+                return False
+            try:
+                only = try_lock(self._descriptor)
+                try_lock(self._descriptor, shared=True)  # a failed try has given the share back
+            except OSError:
+                return False  # a file system without locks: it can't be told
+            return only
 
     def leave(self) -> None:
         """Not be present any more."""
-        descriptor, self._descriptor = self._descriptor, -1
+        with self._guard:
+            descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             if os.getpid() == self._process:  # in a forked child, the lock is the parent's
                 unlock(descriptor)

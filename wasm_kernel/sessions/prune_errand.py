@@ -144,5 +144,6 @@ def as_json(result: PruneResult) -> dict[str, Any]:
         "in_use": dict([*result.in_use.items()][:_SHOWN_MOST]),
         "errors": dict([*result.errors.items()][:_SHOWN_MOST]),
         "reclaimed_bytes": result.reclaimed_bytes,
+        "reclaimed_private_bytes": result.reclaimed_private_bytes,
         "dry_run": result.dry_run,
     }

@@ -3,7 +3,8 @@
 What decides is `updated_at` in a session's metadata: the end of its last cell, successful or not. A
 session without metadata is never deleted, nor is one that another process has open or that a cell
 runs in. A sandbox of this process that is idle is closed. Only folders named by a UUID, directly in
-the sessions' folder, are looked at; a link is none, wherever it leads.
+the sessions' folder, are looked at. A link to one of them is another name of it (`aliases.py`): the
+session counts once, by its own id, and the link goes with it. No other link is followed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from wasm_kernel.result import PruneResult
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sandbox.private import PrivateFolderError
 from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.sessions.aliases import aliases_in, forget
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
 from wasm_kernel.sessions.live import ANOTHER_PROCESS, LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -133,6 +135,7 @@ def prune_sessions(
         in_use_count=len(result.in_use),
         error_count=len(result.errors),
         reclaimed_bytes=result.reclaimed_bytes,
+        reclaimed_private_bytes=result.reclaimed_private_bytes,
         duration=time.monotonic() - begun,
     )
     return result
@@ -227,11 +230,13 @@ class _Pruning:
         self._skipped: dict[str, str] = {}
         self._in_use: dict[str, str] = {}
         self._errors: dict[str, str] = {}
-        self._bytes = 0
+        self._links: dict[str, list[str]] = {}
+        self._bytes = self._private_bytes = 0
 
     def run(self) -> PruneResult:
         """Look, decide, act."""
         left = {} if self._dry_run else removal.finish(self._root)
+        self._links = aliases_in(self._place)
         plan = planned(survey(self._root, metadata.now()), self._limit)
         for one in plan.skipped:
             self._skip(one.session_id, one.reason)
@@ -247,6 +252,7 @@ class _Pruning:
             deleted_sessions=self._deleted,
             skipped_sessions=list(self._skipped),
             reclaimed_bytes=self._bytes,
+            reclaimed_private_bytes=self._private_bytes,
             errors=self._errors,
             dry_run=self._dry_run,
             skip_reasons=self._skipped,
@@ -255,9 +261,9 @@ class _Pruning:
 
     def _prune(self, one: Found) -> None:
         try:
-            size = self._candidate(one)
+            sizes = self._candidate(one)
             if not self._dry_run:
-                size = self._remove(one)
+                sizes = self._remove(one)
         except _Used as used:
             self._spare(one.session_id, str(used))
         except SessionInUse:
@@ -268,12 +274,16 @@ class _Pruning:
             self._fail(one.session_id, problem)
         else:
             self._deleted.append(one.session_id)
-            self._bytes += size
+            self._bytes += sizes[0]
+            self._private_bytes += sizes[1]
 
-    def _candidate(self, one: Found) -> int:
-        """Tell of a candidate; returns its size, if it may be deleted.
+    def _candidate(self, one: Found) -> tuple[int, int]:
+        """Tell of a candidate.
 
         A folder that its owner made read-only is his wish to keep it.
+
+        Returns:
+            The bytes of its workspace and, in a dry run, of its private folder.
         """
         with walk.opened(one.session_id, self._root) as folder:
             size = walk.size_of(folder)
@@ -283,30 +293,29 @@ class _Pruning:
             )
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            if self._dry_run:
-                self._look(one, folder)
-        return size
+            private = self._look(one, folder) if self._dry_run else 0
+        return size, private
 
-    def _look(self, one: Found, folder: int) -> None:
-        """See whether anybody would keep the session from being deleted."""
+    def _look(self, one: Found, folder: int) -> int:
+        """See whether anybody would keep the session from being deleted; returns private bytes."""
         workspace = self._place / one.session_id
         if used := LIVE.user(workspace):
             raise _Used(used)
-        found = None
-        if not LIVE.has(workspace):
-            found = self._privates.find(one.session_id, Folder(folder))
-        if found is not None:
-            with found.folder:
-                if is_used(found.folder):
-                    raise SessionInUse
+        found = self._privates.find(one.session_id, Folder(folder))
+        if found is None:
+            return 0
+        with found.folder:
+            if not LIVE.has(workspace) and is_used(found.folder):
+                raise SessionInUse
+            return walk.size_of(found.folder.fd)
 
-    def _remove(self, one: Found) -> int:
-        sizes: list[int] = []
+    def _remove(self, one: Found) -> tuple[int, int]:
+        sizes: list[tuple[int, int]] = []
 
-        def agree(folder: int) -> None:
+        def agree(folder: int, private: Folder) -> None:
             """Nobody can use it any more: is it still as old as it was?"""
             self._check_age(folder, one.session_id)
-            sizes.append(walk.size_of(folder, force=True))
+            sizes.append((walk.size_of(folder, force=True), walk.size_of(private.fd, force=True)))
 
         with walk.opened(one.session_id, self._root) as folder:
             self._check_age(folder, one.session_id)
@@ -314,6 +323,7 @@ class _Pruning:
         if used := LIVE.retire(self._place / one.session_id, why):
             raise _Used(used)
         removal.remove(self._root, one.session_id, self._privates, agree)
+        forget(self._root, self._links.get(one.session_id, []))
         self._log(events.PRUNE_DELETED, session_id=one.session_id)
         return sizes[0]
 

@@ -41,7 +41,7 @@ def remove(
     root: int,
     name: str,
     privates: PrivateFolders,
-    agree: Callable[[int], None] | None = None,
+    agree: Callable[[int, Folder], None] | None = None,
 ) -> None:
     """Delete a session's folder that nobody uses, and its private folder.
 
@@ -49,9 +49,9 @@ def remove(
         root: A descriptor of the sessions' folder.
         name: The session's id.
         privates: The private folders of the sessions in the root.
-        agree: Called with the folder's descriptor when nobody can use the session any more and
-            nothing has been deleted yet; what it raises keeps the session. If it is left out, a
-            folder that its owner closed to himself is opened.
+        agree: Called with the folder's descriptor and the private folder when nobody can use the
+            session any more and nothing has been deleted yet; what it raises keeps the session. If
+            it is left out, a folder that its owner closed to himself is opened.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -66,7 +66,7 @@ def remove(
         held.enter_context(found.folder)
         with alone(found.folder):
             if agree is not None:
-                agree(workspace)
+                agree(workspace, found.folder)
             aside = _set_aside(root, name)
             if aside == name:
                 _delete(root, name, workspace)

@@ -18,6 +18,7 @@ from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import drafts, ids, metadata
+from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import Presence
@@ -40,9 +41,11 @@ class Session:
     The sandbox's thread calls it; `closed` may come from any.
 
     Attributes:
-        id: The session's id.
+        id: The session's id. If the folder of the id that was asked for is a link to a session in
+            the same root, it is that one's.
         root: The sessions' folder.
-        workspace: The session's own folder, the one that the guest sees as `/app`.
+        workspace: The session's own folder, the one that the guest sees as `/app`, below the root
+            as it was asked for.
         folders: It and the others of the session, open. A sandbox that lives here closes them.
         made: Whether it was made just now.
         logger: Hears of it.
@@ -82,10 +85,11 @@ class Session:
         self._told = ""
         self._lived_in = False
         self.private_root = private_root
-        self.workspace = root / self.id
         try:
             root.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
             self.root = root.resolve()
+            self.id = target_of(self.root, self.id)
+            self.workspace = root / self.id
             self.folders, self._presence = self._opened()
         except OSError as problem:
             raise WorkspaceError(
@@ -98,7 +102,7 @@ class Session:
         else:
             self._tidy()
         if not new:
-            self._log(events.SESSION_RETRIEVED, workspace_path=self.workspace)
+            self._log(events.SESSION_RETRIEVED, workspace_path=self.root / self.id)
 
     def _opened(self) -> tuple[SandboxFolders, Presence]:
         """The session's folders, with its lock; others may delete the session meanwhile."""
@@ -138,7 +142,7 @@ class Session:
         return None if self.folders.far else self.folders.private
 
     def _begin(self) -> None:
-        self._log(events.SESSION_CREATED, workspace_path=self.workspace)
+        self._log(events.SESSION_CREATED, workspace_path=self.root / self.id)
         try:
             metadata.create(self.folders.workspace, self.id, self._spare)
         except OSError as problem:
@@ -180,8 +184,9 @@ class Session:
         Raises:
             WasmKernelError: it can't be made.
         """
-        root = self.workspace.parent
-        session = Session(root, ids.new(), self.logger, new=True, private_root=self.private_root)
+        session = Session(
+            self.root, ids.new(), self.logger, new=True, private_root=self.private_root
+        )
         with self._guard:
             self._homes[session.id] = session
         return Home(session.folders, session.id)

@@ -26,6 +26,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import entry, ids, removal
+from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.listing import files
 from wasm_kernel.sessions.paths import SessionPathError, entered, lexical, parts_of, resolve
@@ -142,8 +143,7 @@ def write_session_file(
         OSError: it can't be written; what was there before is still there.
     """
     content, told = _content(data), heard_by(logger)
-    name = ids.checked(session_id)
-    workspace = Path(workspace_root).resolve() / name
+    workspace = _place_of(session_id, workspace_root)
     parts_of(relative_path)
 
     def write() -> None:
@@ -157,7 +157,7 @@ def write_session_file(
     else:
         if not lexical(relative_path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
-        with _begun(Path(workspace_root), name, told, private_root):
+        with _begun(Path(workspace_root), workspace.name, told, private_root):
             _again(relative_path, write)
     _log(told, events.FILE_WRITE, session_id, relative_path, len(content))
 
@@ -269,15 +269,22 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
 def folder_of(session_id: str, workspace_root: Path | str) -> Path:
     """The session's folder; links above it are the host's own, and are followed.
 
+    A link to a session in the same root is that session.
+
     Raises:
         SessionIdError: `session_id` is none.
         FileNotFoundError: there is no such folder.
     """
-    name = ids.checked(session_id)
-    workspace = Path(workspace_root).resolve() / name
+    workspace = _place_of(session_id, workspace_root)
     if workspace.is_symlink() or not workspace.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
+        raise FileNotFoundError(errno.ENOENT, "There is no such session", session_id)
     return workspace
+
+
+def _place_of(session_id: str, workspace_root: Path | str) -> Path:
+    name = ids.checked(session_id)
+    root = Path(workspace_root).resolve()
+    return root / target_of(root, name)
 
 
 def _folder_for(session_id: str, path: str, workspace_root: Path | str) -> Path:
