@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.tiny import MIB, Guest
 from tests.peak import Peak
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.output import HOLD_CHARS, NAMES, Streams, cap_of
 from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.errors import GuestCrashed
@@ -225,7 +226,7 @@ def test_f17_the_engine_gathers_no_gigabytes_of_random_bytes(tmp_path: Path) -> 
 
 
 def overflowing(folder: Path, most: int = 1000) -> Streams:
-    made = Streams(Overflow(folder, most))
+    made = Streams(Overflow(Folder.open(folder), most))
     made.begin(Heard(), {name: cap_of(name, 5) for name in NAMES.values()}, 7)
     return made
 
@@ -242,7 +243,7 @@ def test_the_whole_text_goes_to_a_file_where_it_is_wanted(tmp_path: Path) -> Non
 
 def test_the_notice_names_the_file(tmp_path: Path) -> None:
     heard = Heard()
-    out = Streams(Overflow(tmp_path, 1000))
+    out = Streams(Overflow(Folder.open(tmp_path), 1000))
     out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()}, 7)
     out.feed("stderr", b"123456")
     out.end()
@@ -273,7 +274,7 @@ def test_a_file_that_is_there_stays_and_a_link_is_not_followed(tmp_path: Path) -
 
 def test_a_folder_that_is_gone_costs_the_file_alone(tmp_path: Path) -> None:
     heard = Heard()
-    out = Streams(Overflow(tmp_path / "none", 1000))
+    out = Streams(Overflow(Folder(-1), 1000))
     out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()}, 7)
     out.feed("stdout", b"123456")
     out.end()

@@ -19,9 +19,11 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.files.changes import Changes
-from wasm_kernel.engine.files.preopens import Preopen, Preopens
+from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen, Preopens
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
+from wasm_kernel.engine.versions.versions import Versions, nothing_kept
 
 MIB = 1024 * 1024
 APP, READ_ONLY, OTHER, ROOT = 3, 4, 5, 6
@@ -29,18 +31,7 @@ RIGHTS = (1 << 29) - 1
 FOLLOW = abi.LOOKUP_FOLLOW
 _TEXT_AT, _ANSWER_AT, _BUFFER_AT, _HEAP_AT = 1024, 64, 65_536, 262_144
 
-PLAIN = {  # calls that the host leaves to wasmtime
-    "fd_read": "iiii",
-    "fd_pread": "iiiIi",
-    "fd_advise": "iIIi",
-    "fd_sync": "i",
-    "fd_datasync": "i",
-    "fd_filestat_get": "ii",
-    "fd_fdstat_get": "ii",
-    "fd_prestat_get": "ii",
-    "random_get": "ii",
-}
-CALLS = {**abi.FORWARDED, **PLAIN, "host_call": "iiii"}
+CALLS = {**abi.SHAPES, "random_get": "ii", "host_call": "iiii"}
 
 SPECIAL = {
     "unreachable": "unreachable",
@@ -107,6 +98,14 @@ class Entry:
     kind: int
 
 
+def workspace_at(path: Path) -> Preopen:
+    """A folder that a guest sees as its workspace."""
+    folder = Folder.open(path)
+    return Preopen(
+        folder, "/app", writable=True, tracked=True, counted=True, hidden=METADATA_HIDDEN
+    )
+
+
 class Guest:
     """A tiny guest and everything around it. Close it."""
 
@@ -121,28 +120,31 @@ class Guest:
         memory_bytes: int = 16 * MIB,
         workspace_bytes: int = 64 * MIB,
         workspace_files: int = 100_000,
+        versions: Versions | None = None,
     ) -> None:
         self.app, self.clock, self.streams = folder / "app", Clock(), Streams()
-        self.changes = Changes(self.app)
         for name in ("app", "ro", "other", "root"):
             (folder / name).mkdir(exist_ok=True)
         fixed = (
-            Preopen(self.app, "/app", writable=True, tracked=True, counted=True),
-            Preopen(folder / "ro", "/ro"),
-            Preopen(folder / "other", "/other", writable=True),
-            Preopen(folder / "root", "/", bundled=True),
+            workspace_at(self.app),
+            Preopen(Folder.open(folder / "ro"), "/ro"),
+            Preopen(Folder.open(folder / "other"), "/other", writable=True),
+            Preopen(Folder.open(folder / "root"), "/", bundled=True),
         )
+        self._preopens = Preopens(fixed, mounts)
+        self.changes = Changes(fixed[0])
         around = Surroundings(
             handler=handler,
             clock=self.clock,
             streams=self.streams,
             changes=self.changes,
-            preopens=Preopens(fixed, mounts),
+            preopens=self._preopens,
             env={},
             memory_bytes=memory_bytes,
             open_files=open_files,
             workspace_bytes=workspace_bytes,
             workspace_files=workspace_files,
+            versions=versions or nothing_kept(),
         )
         self.said: list[tuple[str, str]] = []
         caps = {name: cap_of(name, 1000) for name in NAMES.values()}
@@ -154,6 +156,8 @@ class Guest:
 
     def close(self) -> None:
         self.instance.close()
+        for preopen in self._preopens.all:
+            preopen.folder.close()
 
     @property
     def told(self) -> tuple[set[str], set[str], set[str]]:

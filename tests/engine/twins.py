@@ -1,5 +1,5 @@
 """The same file operations twice: by a guest in its workspace, and by this process in a copy of it
-that has none of the host's own names.
+that has none of the host's own name.
 
 What the guest is refused must have changed nothing, so it is not done in the copy; what it may do
 must come to the same in both. Then both trees are equal in the end.
@@ -218,8 +218,8 @@ class NativeSide:
 
     def _open(self, op: Open) -> None:
         self.empty(op.into)
-        writes = op.how & (abi.O_CREAT | abi.O_TRUNC) or op.rights & WRITE
-        reads = op.rights & READ or not op.rights & WRITE
+        writes = op.rights & WRITE
+        reads = op.rights & READ or not writes
         flags = (os.O_RDWR if reads else os.O_WRONLY) if writes else os.O_RDONLY
         for bit, flag in (
             (abi.O_CREAT, os.O_CREAT),
@@ -342,9 +342,7 @@ def build(root: Path, *, hidden: bool) -> None:
         remove(path)
     plant(root)
     if hidden:
-        (root / ".metadata.json~w" / "tmp").mkdir(parents=True)
-        for name in (".metadata.json", ".metadata.json~w/x", ".metadata.json~w/tmp/x"):
-            (root / name).write_text("secret")
+        (root / ".metadata.json").write_text("secret")
 
 
 def plant(root: Path) -> None:

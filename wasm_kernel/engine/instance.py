@@ -19,11 +19,11 @@ import wasmtime
 from wasm_kernel.engine import abi, dice, door, seams, shadow
 from wasm_kernel.engine.clock import TICKER, Clock
 from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.files.calls import WasiFiles
 from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.files.descriptors import Descriptors
 from wasm_kernel.engine.files.preopens import Preopens
 from wasm_kernel.engine.files.quota import Quota
-from wasm_kernel.engine.files.view import Files
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
 from wasm_kernel.engine.reach import OutOfBounds, Reach
@@ -37,6 +37,8 @@ from wasm_kernel.record import record
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
+SCRATCH_BYTES = 8
+"""Guest memory that belongs to the host: a word that WASI answers in."""
 
 
 @record
@@ -101,11 +103,7 @@ class Instance:
         wasi = wasmtime.WasiConfig()
         wasi.argv = ["python"]
         wasi.env = list(around.env.items())
-        for preopen in around.preopens.all:
-            held = preopen.held
-            place = str(preopen.host) if held is None else f"/proc/self/fd/{held.fd}"
-            wasi.preopen_dir(place, preopen.guest, preopen.writable)
-        store.set_wasi(wasi)
+        store.set_wasi(wasi)  # without any folder: files are the host's own to answer
         return store
 
     def _make_linker(self) -> wasmtime.Linker:
@@ -116,9 +114,11 @@ class Instance:
         linker.define_wasi()
         linker.allow_shadowing = True
         self._forwards: dict[str, seams.RawFunc] = {}
-        names = [*abi.SHAPES, *(["clock_time_get"] if self._around.clock_before else [])]
-        late = {name: self._late(name) for name in names}
-        self._kept += shadow.define(linker, abi.WASI, late, abi.FORWARDED, self._forwards)
+        shadowed = dict(abi.SHAPES)
+        if not self._around.clock_before:
+            del shadowed["clock_time_get"]
+        late = {name: self._late(name) for name in shadowed}
+        self._kept += shadow.define(linker, abi.WASI, late, shadowed, self._forwards)
         host = {door.NAME: self._late(door.NAME)}
         self._kept += shadow.define(linker, door.MODULE, host, {door.NAME: door.SHAPE}, {})
         return linker
@@ -135,10 +135,9 @@ class Instance:
         around, reach = self._around, self.reach
         counted = [preopen for preopen in around.preopens.all if preopen.counted]
         quota = Quota(counted, around.workspace_bytes, around.workspace_files)
-        files = Files(
+        files = WasiFiles(
             around.preopens,
             reach,
-            self._tell,
             around.changes,
             quota=quota,
             versions=around.versions,
@@ -146,7 +145,7 @@ class Instance:
         )
         writes = Writes(around.streams, reach)
         self._files = files
-        self.descriptors = Descriptors(files, around.preopens, reach, self._forwards)
+        self.descriptors = Descriptors(files)
         self._time = GuestTime(reach, self._forwards["clock_time_get"], around.clock_before)
         shadows = files.shadows()
         put = shadows["fd_write"]
@@ -158,9 +157,6 @@ class Instance:
             door.NAME: door.Door(around.handler, reach, self.allocate).call,
         }
 
-    def _tell(self, fd: int, at: int) -> int:
-        return self.descriptors.offset(fd, at)
-
     def _on_epoch(self) -> bool:
         self._around.streams.on_tick()
         return self._around.clock.on_epoch()
@@ -171,10 +167,7 @@ class Instance:
 
     def use_scratch(self, at: int) -> None:
         """`SCRATCH_BYTES` of guest memory at this address belong to the host."""
-        self.reach.write(at, b".")
-        self._files.use_scratch(at)
         self._scratch = at
-        self.descriptors.use_scratch(at)
 
     def use_dice(self, places: Sequence[int]) -> None:
         """SQLite's dice lie at these addresses."""
@@ -186,7 +179,7 @@ class Instance:
 
     def clock(self) -> int:
         """What the guest's monotonic clock shows, in nanoseconds; needs `use_scratch`."""
-        return self._time.monotonic(self._scratch + 8)
+        return self._time.monotonic(self._scratch)
 
     def grow_to(self, size: int) -> None:
         """Make the memory at least `size` bytes large.
@@ -275,6 +268,7 @@ class Instance:
         """Give everything back; idempotent."""
         if not self._closed:
             self._closed = True
+            self._files.close()
             self._store.close()
             self._linker.close()
             self._shadows.clear()

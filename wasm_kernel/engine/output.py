@@ -11,9 +11,9 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call
@@ -59,7 +59,7 @@ class Streams:
         self._due = 0.0
 
     @classmethod
-    def keeping(cls, workspace: Path, most: int) -> Streams:
+    def keeping(cls, workspace: Folder, most: int) -> Streams:
         """Streams whose whole text, up to `most` bytes of each, goes to files where it is cut."""
         return cls(Overflow(workspace, most))
 

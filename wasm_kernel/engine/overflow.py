@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import BinaryIO
+
+from wasm_kernel.engine.folders.folder import Folder
 
 _TRIES = 100
 
@@ -21,7 +22,7 @@ class Overflow:
         most: Bytes that the file of one stream may hold; 0 where no files are wanted.
     """
 
-    def __init__(self, workspace: Path, most: int) -> None:
+    def __init__(self, workspace: Folder, most: int) -> None:
         self._workspace = workspace
         self._most = most
         self._cell = 0
@@ -54,12 +55,8 @@ class Overflow:
         return ""
 
     def _created(self, file: str) -> BinaryIO:
-        folder = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.fdopen(os.open(file, flags, 0o600, dir_fd=folder), "wb")
-        finally:
-            os.close(folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        return os.fdopen(self._workspace.open_regular(file, flags), "wb")
 
     def write(self, name: str, data: bytes) -> None:
         """Further text of a stream; what is over the limit or finds no space is lost."""

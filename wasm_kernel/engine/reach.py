@@ -19,6 +19,7 @@ class Reach:
         self._memory = memory
         self.address = memory.address()
         self._known = memory.size()  # it only grows: asked for again where this is too small
+        self._whole = memoryview(b"")
 
     @property
     def size(self) -> int:
@@ -47,6 +48,18 @@ class Reach:
             OutOfBounds: it would not lie inside the memory.
         """
         ctypes.memmove(self._check(at, len(data)), data, len(data))
+
+    def view(self, at: int, length: int) -> memoryview:
+        """`length` bytes at `at`, to be read and written in place; use it within one host call.
+
+        Raises:
+            OutOfBounds: they are not all inside the memory.
+        """
+        self._check(at, length)
+        if len(self._whole) < at + length:
+            memory = (ctypes.c_char * self._known).from_address(self.address)
+            self._whole = memoryview(memory).cast("B")
+        return self._whole[at : at + length]
 
     def read_word(self, at: int) -> int:
         """The 32-bit word at `at`."""

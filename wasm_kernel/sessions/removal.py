@@ -128,7 +128,7 @@ def _is_session(folder: int, name: str) -> bool:
 def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
     if not wait_lock(folder, seconds):
         return  # somebody else deletes it just now
-    walk.empty(folder, hidden=lambda each: each == metadata.NAME)
+    walk.empty(folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME)
     walk.empty(folder)  # the metadata last: a session that can't be deleted whole keeps it
     with suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=root)

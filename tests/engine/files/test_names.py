@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.names import HIDDEN, HiddenName, TooDeep, is_hidden, lexical, resolve
+from wasm_kernel.engine.files.names import HIDDEN, is_hidden
+from wasm_kernel.engine.files.open_files import Opened
+from wasm_kernel.engine.files.paths import Follow, HiddenName, Outside
+from wasm_kernel.engine.files.paths import resolve as resolved
+from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NOTHING_HIDDEN, Preopen
 from wasm_kernel.engine.files.refused import Refused
+from wasm_kernel.engine.folders.folder import Folder
 
-NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", ".metadata.json~w", "x"]
+NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", "hid", "x"]
 PARTS = st.sampled_from([*NAMES, ".", "..", "", ".METADATA.json"])
 PATHS = st.lists(PARTS, min_size=1, max_size=7).map("/".join)
 
@@ -26,8 +32,8 @@ def tree() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "app"
         (root / "a" / "deep").mkdir(parents=True)
-        (root / ".metadata.json~w" / "a").mkdir(parents=True)
-        for file in (".metadata.json", "plain", "a/x", ".metadata.json~w/x", "a/.metadata.json"):
+        (root / "hid").mkdir()
+        for file in (".metadata.json", "plain", "a/x", "hid/x", "a/.metadata.json"):
             (root / file).write_text(file)
         (root / "outside").symlink_to("../..")
         links = {
@@ -37,13 +43,29 @@ def tree() -> Iterator[Path]:
             "a/deep/up": "../..",
             "a/here": "up/./a/",
             "way": "a/up/here/plain",
-            "a/way": "../.metadata.json~w/a",
+            "a/way": "../hid/x",
             "a/deep/way": "../up/.metadata.json",
             "a/b": "b",
         }
         for name, target in links.items():
             (root / name).symlink_to(target)
         yield root
+
+
+def resolve(
+    root: Path, start: tuple[str, ...], path: str, *, follow: bool, guarded: bool
+) -> tuple[str, ...] | None:
+    """The parts of the place that a path leads to; None where it leaves the root."""
+    hidden = METADATA_HIDDEN if guarded else NOTHING_HIDDEN
+    how = Follow.ALWAYS if follow else Follow.BEFORE_SLASH
+    with Folder.open(root) as folder, Folder.open(root.joinpath(*start)) as below:
+        preopen = Preopen(folder, "/app", hidden=hidden)
+        opened = Opened(preopen, start, below.fd, is_folder=True)
+        try:
+            with resolved(preopen, path or ".", start=opened, follow=how) as place:
+                return place.parts
+        except Outside:
+            return None
 
 
 def true_place(root: Path, path: str, *, follow: bool) -> str | None:
@@ -66,8 +88,8 @@ def found_place(root: Path, path: str, *, follow: bool) -> tuple[str, ...] | str
         return resolve(root, (), path, follow=follow, guarded=True)
     except HiddenName:
         return "hidden"
-    except Refused as refused:
-        assert refused.errno == abi.ELOOP
+    except (Refused, OSError) as refused:
+        assert refused.errno in (abi.ELOOP, errno.ENOENT, errno.ENOTDIR)
         return None
 
 
@@ -77,7 +99,7 @@ def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: 
     true = true_place(tree, path, follow=follow)
     found = found_place(tree, path, follow=follow)
     if true is None or path.startswith("/") or found is None:
-        return  # wasmtime refuses what is absolute and what leaves the folder on its way
+        return  # what is absolute and what leaves the folder on its way is refused
     parts = tuple(part for part in os.path.relpath(true, tree).split("/") if part != ".")
     if parts and parts[0] in HIDDEN:
         assert found == "hidden"
@@ -89,8 +111,8 @@ def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: 
 def test_without_a_guard_no_name_is_hidden(tree: Path, path: str, follow: bool) -> None:
     try:
         resolve(tree, (), path, follow=follow, guarded=False)
-    except Refused as refused:
-        assert refused.errno == abi.ELOOP
+    except (Refused, OSError) as refused:
+        assert refused.errno in (abi.ELOOP, errno.ENOENT, errno.ENOTDIR)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +128,6 @@ def test_without_a_guard_no_name_is_hidden(tree: Path, path: str, follow: bool) 
         ".\ufeffmetadata.json",
         ".ＭＥＴＡＤＡＴＡ.ＪＳＯＮ",
         "．metadata.json",
-        ".metadata.j\u017fon",
-        ".metadata.json~\u212a",
-        ".METADATA.JSON~X ",
     ],
 )
 def test_a_spelling_that_some_file_system_takes_for_a_hidden_name(name: str) -> None:
@@ -149,22 +168,20 @@ def test_a_ring_of_links_is_a_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_what_lies_too_deep_for_the_host_to_look_at_is_refused(
-    tmp_path: Path, follow: bool
-) -> None:
-    path = "/".join(["n" * 250] * 17)
-    with pytest.raises(TooDeep):
-        resolve(tmp_path, (), path, follow=follow, guarded=True)
-
-
-def test_a_path_as_long_as_the_host_can_look_at_is_found(tmp_path: Path) -> None:
-    room = abi.PATH_MAX - 1 - len(str(tmp_path))
-    parts = ["n" * 200] * (room // 201)
-    parts.append("n" * (room - 201 * len(parts) - 1))
-    assert resolve(tmp_path, (), "/".join(parts), follow=True, guarded=True) == tuple(parts)
-    parts[-1] += "n"
-    with pytest.raises(TooDeep):
-        resolve(tmp_path, (), "/".join(parts), follow=True, guarded=True)
+def test_a_name_is_as_long_as_any_tool_can_name_it(tmp_path: Path, follow: bool) -> None:
+    fd = os.open(tmp_path, os.O_PATH)
+    for _ in range(15):
+        os.mkdir("m" * 250, dir_fd=fd)
+        below = os.open("m" * 250, os.O_PATH, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    path = "/".join(["m" * 250] * 15)
+    long = f"{path}/{'x' * (abi.PATH_MAX - 1 - len(path) - 1)}"
+    assert resolve(tmp_path, (), long, follow=follow, guarded=True) == tuple(long.split("/"))
+    with pytest.raises(Refused) as caught:
+        resolve(tmp_path, (), f"{long}x", follow=follow, guarded=True)
+    assert caught.value.errno == abi.ENAMETOOLONG
 
 
 def test_a_link_at_the_end_is_left_alone_where_the_call_says_so(tree: Path) -> None:
@@ -172,21 +189,14 @@ def test_a_link_at_the_end_is_left_alone_where_the_call_says_so(tree: Path) -> N
 
 
 def test_a_start_below_the_root_counts(tree: Path) -> None:
-    with pytest.raises(HiddenName):
-        resolve(tree, ("a",), "up/.metadata.json", follow=True, guarded=True)
+    found = resolve(tree, ("a",), "deep/../.metadata.json", follow=True, guarded=True)
+    assert found == ("a", ".metadata.json")
+    assert resolve(tree, ("a",), "up/.metadata.json", follow=True, guarded=True) is None
 
 
 def test_the_same_name_deeper_is_not_hidden(tree: Path) -> None:
     found = resolve(tree, (), "a/.metadata.json", follow=True, guarded=True)
     assert found == ("a", ".metadata.json")
-
-
-def test_letters_alone_lead_down() -> None:
-    assert lexical(("a",), "./b//c/") == ("a", "b", "c")
-
-
-def test_letters_alone_do_not_tell_where_up_leads() -> None:
-    assert lexical(("a",), "b/../c") is None
 
 
 LONG = "p/q/r/s/t/u/v"
@@ -202,15 +212,3 @@ def test_a_link_anywhere_in_a_long_path_is_seen(tmp_path: Path, at: int) -> None
     for follow in (False, True):
         found = resolve(tmp_path, (), f"{LONG}/x", follow=follow, guarded=True)
         assert found == (*parts[:at], "away", *parts[at + 1 :], "x")
-
-
-def test_a_long_path_through_a_hidden_name_is_refused(tmp_path: Path) -> None:
-    (tmp_path / ".metadata.json~w" / LONG).mkdir(parents=True)
-    for name in (".metadata.json~w", ".METADATA.json~w"):
-        with pytest.raises(HiddenName):
-            resolve(tmp_path, (), f"{name}/{LONG}/x", follow=True, guarded=True)
-
-
-def test_a_long_path_that_is_not_there_leads_to_where_it_would_be(tmp_path: Path) -> None:
-    found = resolve(tmp_path, ("start",), f"{LONG}/x", follow=True, guarded=True)
-    assert found == ("start", *LONG.split("/"), "x")

@@ -17,14 +17,14 @@ from wasm_kernel.engine.folders.content import Content
 from wasm_kernel.engine.versions import journal, store
 from wasm_kernel.engine.versions.journal import Journal
 from wasm_kernel.engine.versions.versions import Change
-from wasm_kernel.engine.versions.was import Entry, File, Folder, Link, Nothing, Unkept, Was
+from wasm_kernel.engine.versions.was import Entry, File, Link, Nothing, Unkept, Was, WasFolder
 
 
 @pytest.mark.parametrize(
     "was",
     [
         Nothing(),
-        Folder(),
+        WasFolder(),
         Link("../there"),
         File(7, 5, 1_700_000_000_123_456_789, 0o640, "12:3.000000004", 99),
         File(7, 5, 1, 0o640, ""),
@@ -155,7 +155,7 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
 
 def again(workspace: Workspace) -> Workspace:
     """The same in another process."""
-    workspace.versions.record.close()
+    workspace.versions.close()
     return Workspace(workspace.root.parent, load=True).load(workspace)
 
 
@@ -214,7 +214,7 @@ def test_a_record_cut_or_flipped_anywhere_is_used_as_it_was_or_not_at_all(
     workspace: Workspace, seed: int
 ) -> None:
     life(workspace)
-    workspace.versions.record.close()
+    workspace.versions.close()
     dice, path = random.Random(seed), workspace.private / "files" / "journal"
     data = bytearray(path.read_bytes())
     at = dice.randrange(len(data) - 1)

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.versions.bringing import Brought, bring
 from wasm_kernel.engine.versions.versions import Change, Versions
 
@@ -27,9 +28,9 @@ class Workspace:
         self.root = folder / "app"
         self.root.mkdir(exist_ok=True)
         self.private = folder / "private"
-        self.versions = Versions(
-            self.root, self.private, most_bytes=most_bytes, copy_bytes=copy_bytes
-        )
+        self.private.mkdir(exist_ok=True)
+        self._folders = Folder.open(self.root), Folder.open(self.private)
+        self.versions = Versions(*self._folders, most_bytes=most_bytes, copy_bytes=copy_bytes)
         self.commits: list[int] = []
         self.states: dict[int, Tree] = {}
         self.whole = True
@@ -73,9 +74,17 @@ class Workspace:
         return bring(self.versions, one, lambda path, found: None, opened)
 
     def _touch(self, name: str, change: Change) -> None:
+        folder, _, last = name.rpartition("/")
         path = self.root / name
         found = path.lstat() if os.path.lexists(path) else None
-        self.versions.touch(name, found, change)
+        if not path.parent.is_dir():
+            self.versions.absent(name)
+            return
+        descriptor = os.open(self.root / folder, os.O_PATH)
+        try:
+            self.versions.touch(name, descriptor, last, found, change)
+        finally:
+            os.close(descriptor)
 
     def write(self, name: str, text: str, *, append: bool = False) -> None:
         self._touch(name, Change.WRITE)
@@ -114,4 +123,11 @@ class Workspace:
 
     def wipe(self) -> None:
         """Everything kept is gone."""
-        shutil.rmtree(self.private)
+        for path in self.private.iterdir():
+            shutil.rmtree(path)
+
+    def close(self) -> None:
+        """The process is over."""
+        self.versions.close()
+        for folder in self._folders:
+            folder.close()

@@ -6,11 +6,10 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 
-from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.files.preopens import Preopen, visible
 from wasm_kernel.engine.files.quota import Key, key_of
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.descent import parent_of
 from wasm_kernel.record import record
 
 _NOTHING: frozenset[str] = frozenset()
@@ -43,11 +42,11 @@ class Changes:
     guest's thread uses it.
 
     Args:
-        root: The workspace.
+        workspace: The workspace's folder.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, workspace: Preopen) -> None:
+        self._workspace = workspace
         self._before: dict[str, Key | None] = {}
         self._written: set[Key] = set()
         self._new: set[Key] = set()
@@ -105,7 +104,8 @@ class Changes:
     def _status(self, path: str) -> os.stat_result | None:
         """The file or link at a path; None for a folder or nothing."""
         try:
-            found = os.lstat(f"{self._root}/{path}")
+            with parent_of(self._workspace.folder.fd, path) as (folder, name):
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except (OSError, ValueError):
             return None
         return None if stat.S_ISDIR(found.st_mode) else found
@@ -119,11 +119,10 @@ class Changes:
                 yield from self._names_of(written)
 
     def _names_of(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
-        with walk.opened(self._root) as top:
-            for entry in walk.entries(top, hidden=is_hidden):
-                path = "/".join([*entry.way, entry.name])
-                if entry.is_folder or path in self._before:
-                    continue
-                key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
-                if key in keys:
-                    yield path, key
+        for entry in visible(self._workspace):
+            path = "/".join([*entry.way, entry.name])
+            if entry.is_folder or path in self._before:
+                continue
+            key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+            if key in keys:
+                yield path, key

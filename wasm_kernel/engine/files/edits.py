@@ -7,11 +7,12 @@ import stat
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.changes import Changes
-from wasm_kernel.engine.files.names import TooDeep, is_hidden, too_deep
-from wasm_kernel.engine.files.opened import Place, Table
-from wasm_kernel.engine.files.paths import Paths
+from wasm_kernel.engine.files.open_files import Table
+from wasm_kernel.engine.files.paths import Paths, Place, check_length
+from wasm_kernel.engine.files.preopens import is_hidden_folder
 from wasm_kernel.engine.files.quota import Quota, key_of
 from wasm_kernel.engine.files.refused import Refused
+from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.outline import Outline, outline
 from wasm_kernel.engine.shadow import Call, Shadow
 from wasm_kernel.engine.versions.versions import Change, Versions
@@ -43,96 +44,126 @@ class Edits:
         }
 
     def _create_folder(self, call: Call) -> int:
-        place = self._paths.place(call, 0, 1)
-        self._admit(place)
-        self._versions.make(place.path)
-        answer = call.forward()
-        if answer == abi.SUCCESS:
+        with self._place(call, 0, 1) as place:
+            self._admit(place)
+            self._versions.make(place.path, place.folder, place.name)
+            os.mkdir(place.name, dir_fd=place.folder)
             self._came(place, 1)
-        return answer
+        return abi.SUCCESS
 
     def _remove_folder(self, call: Call) -> int:
-        place = self._paths.place(call, 0, 1)
-        before = place.status()
-        self._versions.touch(place.path, before, Change.END)
-        answer = call.forward()
-        if answer == abi.SUCCESS:
+        with self._place(call, 0, 1) as place:
+            before = place.status()
+            self._versions.touch(place.path, place.folder, place.name, before, Change.END)
+            os.rmdir(place.name, dir_fd=place.folder)
             self._came(place, -1)
             self._table.unnamed(place, before)
-        return answer
+        return abi.SUCCESS
 
     def _unlink(self, call: Call) -> int:
-        place = self._paths.place(call, 0, 1)
-        before = place.status()
-        loose = self._keep(place, before)
-        answer = call.forward()
-        if answer == abi.SUCCESS:
+        with self._place(call, 0, 1) as place:
+            before = place.status()
+            loose = self._keep(place, before)
+            try:
+                os.unlink(place.name, dir_fd=place.folder)
+            except OSError:
+                self._drop(loose)
+                raise
             self._gone(place, before, loose)
-        elif loose:
-            self._versions.loose.remove(loose)
-        return answer
+        return abi.SUCCESS
 
     def _link(self, call: Call) -> int:
-        old = self._paths.place(call, 0, 2, follow=bool(call.args[1] & abi.LOOKUP_FOLLOW))
-        new = self._paths.place(call, 4, 5)
-        status = old.status()
-        size = 0 if status is None or old.preopen.counted else _length(status)
-        self._admit(new, size)
-        self._versions.make(new.path)
-        answer = call.forward()
-        if answer == abi.SUCCESS and status is not None:
+        if call.args[1] & abi.LOOKUP_FOLLOW:
+            return abi.EINVAL
+        with self._place(call, 0, 2) as old, self._place(call, 4, 5) as new:
+            status = old.status()
+            if status is None:
+                return abi.ENOENT
+            size = 0 if old.preopen.counted else _length(status)
+            self._admit(new, size)
+            self._versions.make(new.path, new.folder, new.name)
+            if new.is_folder:
+                return abi.ENOENT
+            os.link(
+                old.name,
+                new.name,
+                src_dir_fd=old.folder,
+                dst_dir_fd=new.folder,
+                follow_symlinks=False,
+            )
             self._came(new, 1, size)
             self._changes.linked(key_of(status))
             self._changes.touch(new.path, None)
-        return answer
+        return abi.SUCCESS
 
     def _symlink(self, call: Call) -> int:
         target = self._paths.text(call.args[0], call.args[1])
-        if any(is_hidden(part) for part in target.split("/")):
-            raise Refused(abi.ENOENT)
-        place = self._paths.place(call, 2, 3)
-        self._admit(place)
-        self._versions.make(place.path)
-        answer = call.forward()
-        if answer == abi.SUCCESS and (status := place.status()) is not None:
+        if target.startswith("/"):
+            return abi.EPERM
+        with self._place(call, 2, 3) as place:
+            hidden = place.preopen.hidden
+            if any(hidden.hides_name(0, part) for part in target.split("/")):
+                return abi.ENOENT
+            self._admit(place)
+            self._versions.make(place.path, place.folder, place.name)
+            if place.status() is None and place.is_folder:
+                return abi.ENOENT
+            os.symlink(target, place.name, dir_fd=place.folder)
             self._came(place, 1)
-            self._changes.made(place.path, key_of(status))
-        return answer
+            status = place.status()
+            if status is not None:
+                self._changes.made(place.path, key_of(status))
+        return abi.SUCCESS
 
     def _rename(self, call: Call) -> int:
-        old, new = self._paths.place(call, 0, 1), self._paths.place(call, 3, 4)
-        moved, replaced = old.status(), new.status()
-        inside = self._outline(old, new, moved)
-        if moved is not None and not old.preopen.counted:
-            self._admit(new, inside.size, inside.count)
-        same = replaced is not None and moved is not None and key_of(replaced) == key_of(moved)
-        loose = "" if same else self._keep_moved(old, new, moved, replaced, inside)
-        answer = call.forward()
-        if answer != abi.SUCCESS or moved is None or same:
-            if loose:
-                self._versions.loose.remove(loose)
-            return answer  # where both are names of one file, nothing happens
-        if replaced is not None:
-            self._gone(new, replaced, loose)
-        if old.preopen.counted is not new.preopen.counted:
-            self._came(old, -inside.count, -inside.size)
-            self._came(new, inside.count, inside.size)
-        self._tell(old, new, moved, inside)
-        self._table.moved(old, new)
-        return answer
+        with self._place(call, 0, 1) as old, self._place(call, 3, 4) as new:
+            moved, replaced = old.status(), new.status()
+            if moved is None:
+                return abi.ENOENT
+            if new.is_folder and not stat.S_ISDIR(moved.st_mode):
+                return abi.ENOTDIR
+            inside = self._outline(old, new, moved)
+            if not old.preopen.counted:
+                self._admit(new, inside.size, inside.count)
+            if replaced is not None and key_of(replaced) == key_of(moved):
+                return abi.SUCCESS  # both are names of one file: nothing happens
+            loose = self._keep_moved(old, new, moved, replaced)
+            try:
+                os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
+            except OSError:
+                self._drop(loose)
+                raise
+            if replaced is not None:
+                self._gone(new, replaced, loose)
+            if old.preopen.counted is not new.preopen.counted:
+                self._came(old, -inside.count, -inside.size)
+                self._came(new, inside.count, inside.size)
+            self._tell(old, new, moved, inside)
+            self._table.moved(old, new)
+        return abi.SUCCESS
 
-    def _outline(self, old: Place, new: Place, moved: _Status) -> Outline:
+    def _place(self, call: Call, fd_at: int, path_at: int) -> Place:
+        """Where a name is to be made, moved or removed: in a folder that the guest may change."""
+        place = self._paths.place(call, fd_at, path_at)
+        if place.preopen.writable:
+            return place
+        place.close()
+        raise Refused(abi.EPERM)
+
+    def _outline(self, old: Place, new: Place, moved: os.stat_result) -> Outline:
         """What is renamed; a folder's content may not end up too deep."""
-        if moved is None or old.parts is None or new.parts is None:
-            return Outline()
         if not stat.S_ISDIR(moved.st_mode):
             return Outline(size=_length(moved))
+        hidden, depth = old.preopen.hidden, len(old.parts)
         try:
-            inside = outline(old.host)
+            with walk.opened(old.name, old.folder) as folder:
+                inside = outline(
+                    folder, lambda fd, name, way: is_hidden_folder(hidden, fd, name, depth + way)
+                )
         except OSError:
             raise Refused(abi.EACCES) from None
-        if inside.longest and too_deep(new.preopen.host, new.parts, inside.longest + 1):
-            raise TooDeep
+        if inside.longest:
+            check_length(new.parts, inside.longest + 1)
         return inside
 
     def _tell(self, old: Place, new: Place, moved: os.stat_result, inside: Outline) -> None:
@@ -149,25 +180,31 @@ class Edits:
 
     def _keep(self, place: Place, before: _Status) -> str:
         """What stands at a place is about to lose its name; what it is called then, if open."""
-        self._versions.touch(place.path, before, Change.END)
+        self._versions.touch(place.path, place.folder, place.name, before, Change.END)
         if before is None or not stat.S_ISREG(before.st_mode) or not self._versions.keeps:
             return ""
         opened = place.preopen.writable and self._table.of(place, before)
-        return self._versions.loose.catch(place.host) if opened else ""
+        return self._versions.loose.catch(place.folder, place.name, before) if opened else ""
 
-    def _keep_moved(
-        self, old: Place, new: Place, moved: _Status, replaced: _Status, inside: Outline
-    ) -> str:
+    def _keep_moved(self, old: Place, new: Place, moved: os.stat_result, replaced: _Status) -> str:
         """As `_keep`, of what a rename is about to replace, and of all that it moves."""
-        if moved is None or not self._versions.keeps:
+        if not self._versions.keeps:
             return ""
-        for name in ("", *sorted((*inside.names, *inside.folders), reverse=True)):
-            here, there = (f"{place.path}/{name}".rstrip("/") for place in (old, new))
-            if old.path is not None:
-                self._versions.touch_there(here, Change.MOVE)
-            if new.path is not None and name:
-                self._versions.touch(there, None, Change.END)
+        if stat.S_ISDIR(moved.st_mode):
+            with walk.opened(old.name, old.folder) as folder:
+                for entry in walk.entries(folder):
+                    below = "/".join([*entry.way, entry.name])
+                    here = None if old.path is None else f"{old.path}/{below}"
+                    self._versions.move(here, entry.folder, entry.name)
+                    if new.path is not None:
+                        self._versions.absent(f"{new.path}/{below}")
+        self._versions.move(old.path, old.folder, old.name)
         return self._keep(new, replaced)
+
+    def _drop(self, loose: str) -> None:
+        """A name was not lost after all."""
+        if loose:
+            self._versions.loose.remove(loose)
 
     def _gone(self, place: Place, before: _Status, loose: str = "") -> None:
         """A name was there and is not any more, or another file has it."""

@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.files.preopens import Preopen
+from wasm_kernel.engine.files.preopens import Preopen, visible
 from wasm_kernel.engine.files.refused import Refused
 from wasm_kernel.engine.folders import walk
 
@@ -183,15 +182,13 @@ class Quota:
 
     def _look_through(self, folder: Preopen, linked: set[Key]) -> None:
         """Count a folder; one that holds too many files by far is not counted to its end."""
-        hidden = is_hidden if folder.tracked else None
-        with walk.opened(folder.host) as top:
-            for entry in walk.entries(top, hidden=hidden):
-                self.used_files += 1
-                if self.used_files > 2 * self._most_files + 1000:
-                    self.used_bytes = max(self.used_bytes, self._most_bytes)
-                    return
-                if not entry.is_folder:
-                    self._count(entry, linked)
+        for entry in visible(folder):
+            self.used_files += 1
+            if self.used_files > 2 * self._most_files + 1000:
+                self.used_bytes = max(self.used_bytes, self._most_bytes)
+                return
+            if not entry.is_folder:
+                self._count(entry, linked)
 
     def _count(self, entry: walk.Entry, linked: set[Key]) -> None:
         try:

@@ -6,24 +6,34 @@ files open; on the way back the others are opened again, and must be the same fo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 _KEPT = 16
 _OWNER = stat.S_IRWXU
+_SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Descent:
     """Where a walk through a folder stands; close it. One thread's own."""
 
-    def __init__(self, root: Path | int) -> None:
-        """Begin in a folder, named by its path or by a descriptor that stays the caller's."""
+    def __init__(self, root: Path | int, *, to_list: bool = True) -> None:
+        """Begins in a folder.
+
+        Args:
+            root: Its path, or a descriptor that stays the caller's.
+            to_list: Whether folders are opened so that they can be listed, which needs the right
+                to read them. Otherwise the right to search them is enough.
+        """
         place, parent = (".", root) if isinstance(root, int) else (root, None)
-        self._open = [open_folder(place, parent)]
+        self._how = _FOLDER if to_list else _SEARCHED
+        self._open = [os.open(place, self._how, dir_fd=parent)]
         self._marks = [_mark(self._open[0])]
         self._names: list[str] = []
 
@@ -52,7 +62,11 @@ class Descent:
         Raises:
             OSError: it is none, or can't be opened; the walk stands where it stood.
         """
-        fd = open_folder(name, self.fd, force=force)
+        fd = (
+            open_folder(name, self.fd, force=True)
+            if force
+            else os.open(name, self._how, dir_fd=self.fd)
+        )
         self._open.append(fd)
         self._marks.append(_mark(fd))
         self._names.append(name)
@@ -74,7 +88,7 @@ class Descent:
         self._names.pop()
 
     def _parent(self) -> int:
-        fd = os.open("..", _FOLDER, dir_fd=self.fd)
+        fd = os.open("..", self._how, dir_fd=self.fd)
         if _mark(fd) != self._marks[-2]:
             os.close(fd)
             raise OSError(errno.ESTALE, "a folder was moved meanwhile")
@@ -92,6 +106,31 @@ class Descent:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def parent_of(root: int, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """The folder that a path's last name is in, open, and that name; no link is followed.
+
+    Args:
+        root: A descriptor of the folder that the path begins at.
+        path: The path, of plain names.
+        make: Whether folders that are missing are made.
+
+    Raises:
+        OSError: a folder on the way is missing, or something else is in its place.
+    """
+    *way, name = path.split("/")
+    with Descent(root, to_list=False) as descent:
+        for part in way:
+            try:
+                descent.enter(part)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                os.mkdir(part, dir_fd=descent.fd)
+                descent.enter(part)
+        yield descent.fd, name
 
 
 def open_folder(

@@ -23,13 +23,27 @@ _GET_GENERATION = 0x80087601
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
-def identity(path: str) -> str:
-    """Names the file itself, links not followed; empty where there is none."""
+def identity(name: str, folder: int = _AT_FDCWD) -> str:
+    """Names the file itself, a link at the end not followed; empty if there is none.
+
+    Args:
+        name: The file's name, or a path.
+        folder: A descriptor of the folder that it is in.
+    """
     try:
-        found = os.lstat(path)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError):
         return ""
-    return f"{found.st_ino}:{_birth(_AT_FDCWD, os.fsencode(path), _NO_FOLLOW)}"
+    return f"{found.st_ino}:{_birth(folder, os.fsencode(name), _NO_FOLLOW)}"
+
+
+def identity_of(fd: int) -> str:
+    """Names an open file; empty if its descriptor is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return ""
+    return f"{found.st_ino}:{_birth(fd, b'', _EMPTY_PATH)}"
 
 
 @record

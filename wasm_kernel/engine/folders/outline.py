@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wasm_kernel.engine.folders import walk
+
+HiddenFolder = Callable[[int, str, int], bool]
 
 
 @dataclass
@@ -25,26 +29,31 @@ class Outline:
     longest: int = 0
 
 
-def outline(folder: str) -> Outline:
-    """What lies in a folder, at all depths.
+def outline(folder: int, hidden: HiddenFolder) -> Outline:
+    """What lies in an open folder, at all depths.
+
+    Args:
+        folder: The folder's descriptor.
+        hidden: Says which folder may not be moved, by a descriptor of the folder it is in, its name
+            there, and its depth.
 
     Raises:
-        OSError: it can't be read.
+        OSError: it can't be read, or such a folder is in it.
     """
     found = Outline()
-    with walk.opened(folder) as top:
-        for entry in walk.entries(top):
-            path = "/".join([*entry.way, entry.name])
-            found.count += 1
-            found.longest = max(found.longest, len(os.fsencode(path)))
-            if entry.is_folder:
-                found.folders.append(path)
-                continue
-            try:
-                status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # somebody was faster
-            found.names[path] = (status.st_dev, status.st_ino)
-            if stat.S_ISREG(status.st_mode):
-                found.size += status.st_size
+    for entry in walk.entries(folder):
+        path = "/".join([*entry.way, entry.name])
+        found.count += 1
+        found.longest = max(found.longest, len(os.fsencode(path)))
+        if entry.is_folder:
+            if hidden(entry.folder, entry.name, len(entry.way)):
+                raise PermissionError(errno.EACCES, "it holds a folder that is not the guest's")
+            found.folders.append(path)
+            continue
+        try:
+            status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # somebody was faster
+        found.names[path] = (status.st_dev, status.st_ino)
+        found.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return found

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from wasm_kernel.engine.folders.descent import Descent, open_folder
 
+HiddenEntry = Callable[[int, str, int], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -45,13 +47,14 @@ def opened(
 
 
 def entries(
-    folder: int, *, force: bool = False, hidden: Callable[[str], bool] | None = None
+    folder: int, *, force: bool = False, hidden: HiddenEntry | None = None
 ) -> Iterator[Entry]:
     """Everything below a folder; what is in a folder comes before the folder itself.
 
     Args:
         folder: The folder's descriptor; it stays the caller's.
-        hidden: Which names in the folder itself are passed over.
+        hidden: Says what is passed over, by a descriptor of the folder it is in, its name there,
+            and how many folders lie between that folder and the walk's beginning.
         force: Whether folders that their owner closed to himself are opened. Otherwise what they
             hold is left out.
 
@@ -59,7 +62,7 @@ def entries(
         OSError: a folder can't be opened, or was moved while it was walked.
     """
     with Descent(folder) as here:
-        folders, files = _listed(here.fd, hidden)
+        folders, files = _listed(here.fd, 0, hidden)
         ways = [folders]
         yield from (Entry(here.fd, (), name, False) for name in files)
         while True:
@@ -68,7 +71,7 @@ def entries(
                 if not _entered(here, name, force=force):
                     yield Entry(here.fd, here.way, name, True)
                     continue
-                folders, files = _listed(here.fd)
+                folders, files = _listed(here.fd, len(here.way), hidden)
                 ways.append(folders)
                 yield from (Entry(here.fd, here.way, name, False) for name in files)
             elif here.way:
@@ -80,15 +83,13 @@ def entries(
                 return
 
 
-def _listed(
-    folder: int, hidden: Callable[[str], bool] | None = None
-) -> tuple[list[str], list[str]]:
+def _listed(folder: int, depth: int, hidden: HiddenEntry | None) -> tuple[list[str], list[str]]:
     """The folders in a folder, and what else is in it."""
     with os.scandir(folder) as listing:
         found = [
             (entry.name, entry.is_dir(follow_symlinks=False))
             for entry in listing
-            if hidden is None or not hidden(entry.name)
+            if hidden is None or not hidden(folder, entry.name, depth)
         ]
     folders = [name for name, is_folder in found if is_folder]
     return folders, [name for name, is_folder in found if not is_folder]
@@ -139,14 +140,14 @@ def size_of(folder: int, *, force: bool = False) -> int:
     return total
 
 
-def empty(folder: int, *, hidden: Callable[[str], bool] | None = None) -> None:
+def empty(folder: int, *, hidden: HiddenEntry | None = None) -> None:
     """Delete everything below a folder, also in folders that their owner closed to himself.
 
     Links themselves are deleted, never what they lead to.
 
     Args:
         folder: The folder's descriptor.
-        hidden: Which names in the folder itself are left there.
+        hidden: Says what is left there, as for `entries`.
 
     Raises:
         OSError: something can't be deleted; what comes before it is gone.

@@ -25,7 +25,7 @@ from wasm_kernel.errors import ImageError
 from wasm_kernel.record import record
 
 _BLOCK = 65_536
-FORMAT = "5"
+FORMAT = "6"
 """Changes with what is saved and how; a part of every image's name."""
 
 

@@ -7,20 +7,18 @@ back again is possible.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.versions.store import Changed, checksum_of
 from wasm_kernel.engine.versions.versions import Change, Versions
-from wasm_kernel.engine.versions.was import File, Folder, Link, Nothing, Unkept, Was
+from wasm_kernel.engine.versions.was import File, Link, Nothing, Unkept, Was, WasFolder
 
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Changing = Callable[[str, os.stat_result | None], None]
@@ -60,16 +58,24 @@ def bring_loose(versions: Versions, called: str, one: int) -> bool:
         return False
     was = versions.record.at(called, one)
     if was is None:
-        return versions.host(called).exists()
+        return _is_there(versions, called)
     if not isinstance(was, File):
         return False
     work = _Work(versions, lambda path, found: None, (versions.record.first_twin(was.identity),))
     try:
-        with versions.hold([was.kept]), Descent(versions.host(called).parent) as folder:
-            work.put(called, was, called[1:], folder.fd)
+        with versions.hold([was.kept]), versions.place_of(called) as (folder, name):
+            work.put(called, was, name, folder)
     except (Changed, OSError):
         return False
     return True
+
+
+def _is_there(versions: Versions, called: str) -> bool:
+    try:
+        with versions.place_of(called) as (folder, name):
+            return _found(name, folder) is not None
+    except OSError:
+        return False
 
 
 class _Work:
@@ -88,7 +94,7 @@ class _Work:
         for path in deepest_first:
             self.attempt(path, state[path], self.clear)
         for path in reversed(deepest_first):
-            if isinstance(state[path], Folder):
+            if isinstance(state[path], WasFolder):
                 self.attempt(path, state[path], self.make_folder)
         for path in sorted(state):
             if isinstance(state[path], File | Link):
@@ -99,7 +105,7 @@ class _Work:
         if path in self._missed:
             return
         try:
-            with _folder_of(self._versions.root, path, make=step == self.put) as (folder, name):
+            with self._versions.place_of(path, make=step == self.put) as (folder, name):
                 step(path, was, name, folder)
         except Changed:
             self._miss(path, Unkept("changed"))
@@ -119,13 +125,13 @@ class _Work:
             return
         found = os.lstat(name, dir_fd=folder)
         is_folder = stat.S_ISDIR(found.st_mode)
-        if isinstance(was, Folder) and is_folder:
+        if isinstance(was, WasFolder) and is_folder:
             return
         if isinstance(was, File | Link) and not is_folder:
             return  # it is replaced when the other is ready
         if isinstance(was, File):
             self._versions.store.check(was)
-        self._change(path, found)
+        self._change(path, name, folder, found)
         if is_folder:
             os.rmdir(name, dir_fd=folder)
         else:
@@ -136,7 +142,7 @@ class _Work:
     def make_folder(self, path: str, was: Was, name: str, folder: int) -> None:
         """Make a folder that was there."""
         if _found(name, folder) is None:
-            self._versions.touch(path, None, Change.END)
+            self._versions.absent(path)
             os.mkdir(name, dir_fd=folder)
 
     def put(self, path: str, was: Was, name: str, folder: int) -> None:
@@ -144,40 +150,40 @@ class _Work:
         found = _found(name, folder)
         if isinstance(was, Link):
             if found is None or not stat.S_ISLNK(found.st_mode) or _text(name, folder) != was.text:
-                self._change(path, found)
-                self._link(was.text, name, folder)
+                self._change(path, name, folder, found)
+                self._versions.store.put_link(was.text, name, folder)
                 self.brought.back.append(path)
             return
         assert isinstance(was, File)
-        if found is not None and self._is_there(path, was, found):
+        if found is not None and self._is_there(was, name, folder, found):
             return
         self._versions.store.check(was)
-        self._change(path, found)
+        self._change(path, name, folder, found)
         self._versions.store.put(was, name, folder)
         self.brought.back.append(path)
         if self._versions.record.first_twin(was.identity) in self._opened:
-            self._versions.record.pair(was.identity, identity(str(self._versions.host(path))))
+            self._versions.record.pair(was.identity, identity(name, folder))
 
-    def _is_there(self, path: str, was: File, found: os.stat_result) -> bool:
+    def _is_there(self, was: File, name: str, folder: int, found: os.stat_result) -> bool:
         """Whether a file is the very one that was there, or holds the same."""
         if self._versions.store.is_at(was, found):
             return True
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
             return False
-        file = self._versions.host(path)
-        same = was.checksum is not None and checksum_of(file, was.size) == was.checksum
-        return same or identity(str(file)) == was.identity
+        if identity(name, folder) == was.identity:
+            return True
+        if was.checksum is None:
+            return False
+        source = os.open(name, _READ, dir_fd=folder)
+        try:
+            return checksum_of(source, was.size) == was.checksum
+        finally:
+            os.close(source)
 
-    def _link(self, text: str, name: str, folder: int) -> None:
-        aside = self._versions.store.path(0)
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(text)
-        os.rename(aside, name, dst_dir_fd=folder)
-
-    def _change(self, path: str, found: os.stat_result | None) -> None:
+    def _change(self, path: str, name: str, folder: int, found: os.stat_result | None) -> None:
         if found is None or not stat.S_ISDIR(found.st_mode):
             self._changing(path, found)
-        self._versions.touch(path, found, Change.END)
+        self._versions.touch(path, folder, name, found, Change.END)
 
 
 def _found(name: str, folder: int) -> os.stat_result | None:
@@ -189,19 +195,3 @@ def _found(name: str, folder: int) -> os.stat_result | None:
 
 def _text(name: str, folder: int) -> str:
     return os.readlink(name, dir_fd=folder)
-
-
-@contextlib.contextmanager
-def _folder_of(root: Path, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
-    """The folder that a path lies in, open, and its name there; no link is followed."""
-    *way, name = path.split("/")
-    with Descent(root) as descent:
-        for part in way:
-            try:
-                descent.enter(part)
-            except FileNotFoundError:
-                if not make:
-                    raise
-                os.mkdir(part, dir_fd=descent.fd)
-                descent.enter(part)
-        yield descent.fd, name

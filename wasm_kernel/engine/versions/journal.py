@@ -13,41 +13,52 @@ something that did not; any other damage means that nobody knows what is missing
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.memory.aside import written_aside
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import HistoryError
 
 VERSION = 1
 NAME = "journal"
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+MOST_BYTES = 256 * 1024 * 1024
 
 Line = dict[str, Any]
 
 
 class Journal:
-    """The journal in one folder; close it. The guest's thread owns it."""
+    """The journal in one folder; close it. The guest's thread owns it.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._path = folder / NAME
+    Args:
+        private: The private folder; None if nothing is kept.
+        name: The name of the journal's folder there.
+    """
+
+    def __init__(self, private: Folder | None, name: str) -> None:
+        self._private = private
+        self._name = name
         self._descriptor = -1
+
+    def _folder(self, *, make: bool = False) -> Folder:
+        if self._private is None:
+            raise FileNotFoundError(errno.ENOENT, "no files are kept")
+        return self._private.enter(self._name, make=make)
 
     def read(self) -> list[Line]:
         """All lines but the first, whose `complete` comes as a line of its own; none for no file.
 
         Raises:
             HistoryError: it is damaged, or of another version.
-            OSError: it can't be read.
+            OSError: it can't be read, or something else is in its place.
         """
         try:
-            return read(self._path.read_bytes())
+            with self._folder() as folder:
+                return read(folder.read(NAME, MOST_BYTES))
         except FileNotFoundError:
             return []
 
@@ -57,8 +68,7 @@ class Journal:
         Raises:
             OSError: it can't be written; it is as it was.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with written_aside(self._path) as file:
+        with self._folder(make=True) as folder, folder.replacing(NAME) as file:
             for line in ({"versions": VERSION, "complete": complete}, *lines):
                 file.write(_written(line))
         self.close()
@@ -70,7 +80,8 @@ class Journal:
             OSError: it can't be added.
         """
         if self._descriptor < 0:
-            self._descriptor = os.open(self._path, _APPEND)
+            with self._folder() as folder:
+                self._descriptor = folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
         data = _written(line)
         if os.write(self._descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -84,7 +95,8 @@ class Journal:
     def clear(self) -> None:
         """Remove it."""
         self.close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), self._folder() as folder:
+            folder.remove(NAME)
 
 
 def read(data: bytes) -> list[Line]:

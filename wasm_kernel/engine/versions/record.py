@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.versions.journal import Journal, Line
 from wasm_kernel.engine.versions.ledger import Ledger
 from wasm_kernel.engine.versions.was import Entry, File, Was
@@ -23,8 +23,8 @@ class Record:
             nothing of what changed by then.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._journal = Journal(folder)
+    def __init__(self, private: Folder | None, name: str) -> None:
+        self._journal = Journal(private, name)
         self._ledger = Ledger()
         self._twins: dict[str, str] = {}
         self.since = 0

@@ -13,16 +13,26 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
-from pathlib import Path
 
+from wasm_kernel.engine.folders.descent import parent_of
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.versions.loose import Loose
 from wasm_kernel.engine.versions.record import Record
 from wasm_kernel.engine.versions.store import Key, Store, TooLarge
-from wasm_kernel.engine.versions.was import File, Folder, Link, Nothing, Unkept, Was
+from wasm_kernel.engine.versions.was import (
+    File,
+    Link,
+    Nothing,
+    Unkept,
+    Was,
+    WasFolder,
+)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FOLD_AFTER = 20  # commits
-_KEPT, _LOOSE = "files", "loose"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+KEPT, LOOSE = "files", "loose"
+"""The folders in the private folder that hold earlier contents, and files without a name."""
 
 
 class Change(Enum):
@@ -37,25 +47,31 @@ class Versions:
     """The earlier versions of one workspace's files. The guest's thread owns them.
 
     Args:
-        root: The workspace.
-        private: The host's own folder in it, where they are kept.
+        root: The workspace; None if nothing is kept.
+        private: The session's private folder, where they are kept; None if nothing is kept.
         most_bytes: The most they may take; 0 to keep none.
         copy_bytes: The largest file that is copied where it can't be cloned.
 
     Attributes:
-        root: The workspace.
         store: The contents.
         record: What is known.
         loose: Files without a name.
         unkept: Paths that could not be kept, and why; whoever tells the user takes them away.
     """
 
-    def __init__(self, root: Path, private: Path, *, most_bytes: int, copy_bytes: int) -> None:
-        self.root = root
+    def __init__(
+        self,
+        root: Folder | None,
+        private: Folder | None,
+        *,
+        most_bytes: int,
+        copy_bytes: int,
+    ) -> None:
+        self._root = root
         self._most_bytes = most_bytes
-        self.record = Record(private / _KEPT)
-        self.store = Store(private / _KEPT, copy_bytes)
-        self.loose = Loose(private / _LOOSE)
+        self.record = Record(private, KEPT)
+        self.store = Store(private, KEPT, copy_bytes)
+        self.loose = Loose(private, LOOSE)
         self._files: dict[int, File] = {}
         self._own: dict[int, int] = {}  # the bytes of contents that lie nowhere else, oldest first
         self._commits = 0
@@ -171,55 +187,94 @@ class Versions:
         self._files.pop(number, None)
         self._own.pop(number, None)
 
-    def touch(self, path: str | None, found: os.stat_result | None, change: Change) -> None:
+    def touch(
+        self,
+        path: str | None,
+        folder: int,
+        name: str,
+        found: os.stat_result | None,
+        change: Change,
+    ) -> None:
         """What stands at a path is about to change; never raises.
 
         Args:
             path: Relative to the workspace; None for one outside of it.
+            folder: A descriptor of the folder that it is in.
+            name: Its name there.
             found: What stands there, links not followed; None for nothing.
             change: What is to happen to a file.
         """
         if not self.keeps:
             return
         if path is not None and not self.record.knows(path):
-            self._add(path, self._was(path, found, change))
+            self._add(path, self._was(folder, name, found, change))
         if change is Change.WRITE and found is not None:
             self.part((found.st_dev, found.st_ino))
 
-    def make(self, path: str | None) -> None:
+    def absent(self, path: str | None) -> None:
+        """Something is about to come to a path where there is nothing; never raises."""
+        if self.keeps and path is not None and not self.record.knows(path):
+            self._add(path, Nothing())
+
+    def make(self, path: str | None, folder: int, name: str) -> None:
         """Something is about to be made at a path, if there is nothing; never raises."""
-        if self.keeps and path is not None and self._status(path) is None:
-            self.touch(path, None, Change.END)
+        if self.keeps and path is not None and _status(folder, name) is None:
+            self.absent(path)
 
-    def touch_there(self, path: str, change: Change) -> None:
-        """The same, of whatever stands there."""
-        if self.keeps and not self.record.knows(path):
-            self.touch(path, self._status(path), change)
+    def move(self, path: str | None, folder: int, name: str) -> None:
+        """Whatever stands at a path is about to get another; never raises."""
+        if self.keeps and path is not None and not self.record.knows(path):
+            self.touch(path, folder, name, _status(folder, name), Change.MOVE)
 
-    def _status(self, path: str) -> os.stat_result | None:
-        try:
-            return self.host(path).lstat()
-        except (OSError, ValueError):
-            return None
-
-    def write(self, path: str | None, key: Key) -> None:
+    def write(self, path: str | None, key: Key, file: int) -> None:
         """A file that is open is about to be written to or cut; never raises.
 
         Args:
             path: Its path as for `touch`, or what `Loose` calls it.
             key: What tells it from others.
+            file: Its descriptor, which need not be open for reading.
         """
         if not self.keeps:
             return
-        if path is not None and not self.record.knows(path):
-            self._open_file(path, key)
+        unknown = path is not None and path not in self.loose.fresh and not self.record.knows(path)
+        if unknown and path is not None and self._is_at(path, key):
+            self._add(path, self._was_open(file))
         if key in self.store.shared:
             self.part(key)
 
-    def _open_file(self, path: str, key: Key) -> None:
-        found = None if path in self.loose.fresh else self._status(path)
-        if found is not None and (found.st_dev, found.st_ino) == key:
-            self._add(path, self._was(path, found, Change.WRITE))
+    def _is_at(self, path: str, key: Key) -> bool:
+        """Whether a path still leads to a file."""
+        try:
+            with self.place_of(path) as (folder, name):
+                found = _status(folder, name)
+        except (OSError, ValueError):
+            return False
+        return found is not None and (found.st_dev, found.st_ino) == key
+
+    @contextlib.contextmanager
+    def place_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The folder that a path of the workspace lies in, or what has none, and its name there.
+
+        Args:
+            path: Relative to the workspace, or what `Loose` calls it. No link is followed.
+            make: Whether folders that are missing are made.
+
+        Raises:
+            OSError: there is no such folder.
+        """
+        if path.startswith("/"):
+            yield self.loose.at(path)
+            return
+        if self._root is None:
+            raise FileNotFoundError(errno.ENOENT, "no files are kept")
+        with parent_of(self._root.fd, path, make=make) as place:
+            yield place
+
+    def close(self) -> None:
+        """Closes the folders and the journal. Safe to call twice."""
+        self.record.close()
+        self.store.close()
+        self.loose.close()
 
     def part(self, key: Key) -> None:
         """A file is about to be written to; what is kept of it may be the file itself."""
@@ -239,43 +294,68 @@ class Versions:
         elif isinstance(was, Unkept):
             self.unkept.append((path, was))
 
-    def _was(self, path: str, found: os.stat_result | None, change: Change) -> Was:
+    def _was(self, folder: int, name: str, found: os.stat_result | None, change: Change) -> Was:
         if found is None:
             return Nothing()
         if stat.S_ISDIR(found.st_mode):
-            return Folder()
+            return WasFolder()
         try:
             if stat.S_ISLNK(found.st_mode):
-                return Link(str(self.host(path).readlink()))
+                return Link(os.readlink(name, dir_fd=folder))
             if stat.S_ISREG(found.st_mode):
-                return self._content(self.host(path), found, change)
+                return self._content(folder, name, found, change)
         except (OSError, TooLarge) as problem:
             return Unkept(_why(problem), found.st_size)
         return Unkept("unreadable")
 
-    def _content(self, path: Path, found: os.stat_result, change: Change) -> Was:
-        shared = self._files.get(self.store.shared.get((found.st_dev, found.st_ino), 0))
+    def _content(self, folder: int, name: str, found: os.stat_result, change: Change) -> Was:
+        shared = self._shared(found)
         if shared is not None:
             return shared
         if found.st_size > self._most_bytes and change is not Change.MOVE:
             return Unkept("large", found.st_size)
         if change is Change.MOVE:
             with contextlib.suppress(OSError):  # no hard links here
-                return self.store.refer(path, found)
+                return self.store.refer(folder, name, found)
         if not self._make_room(found.st_size):
             return Unkept("room", found.st_size)
         if change is Change.END:
             with contextlib.suppress(OSError):
-                return self._owned(self.store.refer(path, found))
-        return self._owned(self.store.copy(path))
+                return self._owned(self.store.refer(folder, name, found))
+        source = os.open(name, _READ, dir_fd=folder)
+        try:
+            if not os.path.samestat(os.fstat(source), found):
+                raise OSError(errno.ESTALE, "another file took its name")
+            return self._owned(self.store.copy(source))
+        finally:
+            os.close(source)
+
+    def _was_open(self, file: int) -> Was:
+        """What an open file holds, by a descriptor that need not be open for reading."""
+        found = os.fstat(file)
+        shared = self._shared(found)
+        if shared is not None:
+            return shared
+        if found.st_size > self._most_bytes:
+            return Unkept("large", found.st_size)
+        if not self._make_room(found.st_size):
+            return Unkept("room", found.st_size)
+        try:
+            source = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                return self._owned(self.store.copy(source))
+            finally:
+                os.close(source)
+        except (OSError, TooLarge) as problem:
+            return Unkept(_why(problem), found.st_size)
+
+    def _shared(self, found: os.stat_result) -> File | None:
+        """The content that is a file itself, if it is kept so."""
+        return self._files.get(self.store.shared.get((found.st_dev, found.st_ino), 0))
 
     def _owned(self, was: File) -> File:
         self._own[was.kept] = was.size
         return was
-
-    def host(self, path: str) -> Path:
-        """Where a path of the workspace, or what has none, lies."""
-        return self.loose.host(path) if path.startswith("/") else self.root / path
 
     def state(self, one: int) -> dict[str, Was]:
         """The paths that may hold something else now than at a commit, and what they held."""
@@ -289,6 +369,13 @@ def _why(problem: OSError | TooLarge) -> str:
     return "room" if problem.errno in _NO_ROOM else "unreadable"
 
 
+def _status(folder: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+
+
 def nothing_kept() -> Versions:
     """For a guest whose files nobody will bring back."""
-    return Versions(Path(), Path(), most_bytes=0, copy_bytes=0)
+    return Versions(None, None, most_bytes=0, copy_bytes=0)

@@ -15,7 +15,7 @@ class Nothing:
 
 
 @record
-class Folder:
+class WasFolder:
     """There was a folder."""
 
 
@@ -57,10 +57,10 @@ class Unkept:
     size: int = 0
 
 
-Was = Nothing | Folder | Link | File | Unkept
+Was = Nothing | WasFolder | Link | File | Unkept
 _KINDS: dict[str, type[Was]] = {
     "nothing": Nothing,
-    "folder": Folder,
+    "folder": WasFolder,
     "link": Link,
     "file": File,
     "unkept": Unkept,
