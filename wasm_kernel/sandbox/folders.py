@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen
 from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import PolicyError
@@ -48,6 +49,7 @@ class SandboxFolders:
         real: The workspace's real path, when it was opened.
         workspace: The folder that the guest sees as `/app`.
         private: The folder that no guest sees.
+        app: The workspace, as the guest gets it.
         scratch: The guest's `/tmp`, in the private folder.
         packages: What `%pip` installed, in the private folder.
         private_path: The private folder's real path. Nobody else can change what lies on it.
@@ -86,6 +88,9 @@ class SandboxFolders:
             self.scratch = held.enter_context(self.private.enter(SCRATCH, make=True))
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
+        self.app = Preopen(
+            workspace, APP, writable=True, tracked=True, counted=True, hidden=METADATA_HIDDEN
+        )
         self.notices = self._notices() if found.made else ()
 
     @classmethod

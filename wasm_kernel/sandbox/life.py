@@ -60,9 +60,9 @@ class Life:
         inherited: Branch | None = None,
     ) -> None:
         self.clock = Clock()
-        self.changes = Changes(folders.real)
+        self.changes = Changes(folders.app)
         self.fuel = Fuel(policy.fuel_budget)
-        self._streams = Streams.keeping(folders.real, policy.text_file_bytes)
+        self._streams = Streams.keeping(folders.workspace, policy.text_file_bytes)
         self.timeline = Timeline(
             driver, folders, policy, resume=resume, diary=diary, inherited=inherited
         )
@@ -123,7 +123,7 @@ class Life:
             return
         self._drop()
         self.policy = policy
-        self._streams = Streams.keeping(self.folders.real, policy.text_file_bytes)
+        self._streams = Streams.keeping(self.folders.workspace, policy.text_file_bytes)
         self.fuel.adopt(policy.fuel_budget)
         self.host.allowance.adopt(policy)
         self.timeline.adopt(policy)

@@ -7,7 +7,6 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -16,17 +15,18 @@ from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
 from wasm_kernel.engine.files.changes import Changes
-from wasm_kernel.engine.files.descriptors import SCRATCH_BYTES, OpenFile
+from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.files.preopens import Preopen, Preopens
-from wasm_kernel.engine.instance import Instance, Surroundings
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.instance import SCRATCH_BYTES, Instance, Surroundings
 from wasm_kernel.engine.memory import image
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
 from wasm_kernel.errors import GuestStopped, ImageError
-from wasm_kernel.policy import MOUNTS_MOST, ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Layout
 from wasm_kernel.sandbox.environment import Environment, environment, remembered
-from wasm_kernel.sandbox.folders import PACKAGES, SCRATCH, SITE, SandboxFolders
+from wasm_kernel.sandbox.folders import SITE, SandboxFolders
 from wasm_kernel.sandbox.immortal import make_immortal
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
@@ -80,6 +80,12 @@ class PythonDriver:
     def layout(self) -> Layout:
         """The guest's files, laid out."""
         return bundles.lay_out(self.environment, self.cache)
+
+    @cached_property
+    def _library(self) -> tuple[Folder, Folder, Folder]:
+        """The folders of the guest's library, its data and its `/`; all sandboxes share them."""
+        layout = self.layout
+        return Folder.open(layout.lib), Folder.open(layout.data), Folder.open(layout.root)
 
     @cached_property
     def image_name(self) -> str:
@@ -162,12 +168,12 @@ class PythonDriver:
     def _build(self, metered: bool, progress: Progress) -> image.Facts:
         progress("preparing Python, pandas and matplotlib, once (about 5 s)")
         self.cache.sweep()
-        with tempfile.TemporaryDirectory() as nowhere:
-            Path(nowhere, PACKAGES, SITE).mkdir(parents=True)
-            words = self._calibrate(metered, Path(nowhere))
-            places = self._find_dice(metered, Path(nowhere))
+        with tempfile.TemporaryDirectory() as place, Folder.open(place) as nowhere:
+            nowhere.enter(SITE, make=True).close()
+            words = self._calibrate(metered, nowhere)
+            places = self._find_dice(metered, nowhere)
             handler = _Booting()
-            instance = self._raw(metered, Path(nowhere), handler)
+            instance = self._raw(metered, nowhere, handler)
             try:
                 scratch = instance.allocate(SCRATCH_BYTES)
                 instance.use_scratch(scratch)
@@ -188,7 +194,7 @@ class PythonDriver:
         self.cache.write(self.facts_name, lambda path: _write_text(path, facts.dump()))
         return facts
 
-    def _calibrate(self, metered: bool, nowhere: Path) -> dict[int, int]:
+    def _calibrate(self, metered: bool, nowhere: Folder) -> dict[int, int]:
         """The interrupt words: those that two rounds agree on."""
         seen: dict[bytes, bytes] = {}
 
@@ -211,7 +217,7 @@ class PythonDriver:
             raise ImageError("this Python guest can't be interrupted: no signal words were found")
         return words
 
-    def _find_dice(self, metered: bool, nowhere: Path) -> tuple[int, ...]:
+    def _find_dice(self, metered: bool, nowhere: Folder) -> tuple[int, ...]:
         """Where SQLite's generator lies; nowhere where this artifact has none of that layout."""
         seen: dict[bytes, bytes] = {}
 
@@ -226,21 +232,18 @@ class PythonDriver:
             instance.close()
         return tuple(dice.places(seen.get(b"before", b""), seen.get(b"after", b"")))
 
-    def _raw(self, metered: bool, nowhere: Path, handler: Callable[[bytes], bytes]) -> Instance:
-        """A guest without an image: memory as the artifact has it."""
+    def _raw(self, metered: bool, folder: Folder, handler: Callable[[bytes], bytes]) -> Instance:
+        """A guest without an image: memory as the artifact has it. Its folder is an empty one."""
         streams, policy = Streams(), ExecutionPolicy()
+        app = Preopen(folder, "/app", writable=True, tracked=True, counted=True)
         if isinstance(handler, _Booting):
             streams.begin(handler.hear, {name: cap_of(name, 1 << 20) for name in NAMES.values()})
         around = Surroundings(
             handler=handler,
             clock=Clock(),
             streams=streams,
-            changes=Changes(nowhere),
-            preopens=self._preopens(
-                Preopen(nowhere, "/app", True, True, True),
-                Preopen(nowhere, "/tmp", True, False, True),  # noqa: S108 - a guest path
-                Preopen(nowhere / PACKAGES, bundles.PACKAGES_GUEST),
-            ),
+            changes=Changes(app),
+            preopens=self._preopens(app, folder, folder),
             env=_ENV,
             memory_bytes=_BOOT_MEMORY,
             open_files=policy.open_files,
@@ -252,33 +255,26 @@ class PythonDriver:
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, packages, mounts."""
         folders.packages.enter(SITE, make=True).close()
-        held, private = folders.mounted(policy.mounts), folders.private_path
+        held = folders.mounted(policy.mounts)
         mounts = tuple(
-            Preopen(m.host, m.guest, m.writable, held=folder)
-            for m, folder in zip(policy.mounts, held, strict=True)
+            Preopen(folder, mount.guest, writable=mount.writable)
+            for mount, folder in zip(policy.mounts, held, strict=True)
         )
-        return self._preopens(
-            Preopen(folders.real, "/app", True, True, True, held=folders.workspace),
-            Preopen(private / SCRATCH, "/tmp", True, False, True, held=folders.scratch),  # noqa: S108
-            Preopen(private / PACKAGES, bundles.PACKAGES_GUEST, held=folders.packages),
-            mounts,
-        )
+        return self._preopens(folders.app, folders.scratch, folders.packages, mounts)
 
     def _preopens(
-        self, app: Preopen, scratch: Preopen, packages: Preopen, mounts: tuple[Preopen, ...] = ()
+        self, app: Preopen, scratch: Folder, packages: Folder, mounts: tuple[Preopen, ...] = ()
     ) -> Preopens:
-        layout = self.layout
+        lib, data, root = self._library
         fixed = (
-            Preopen(layout.lib, bundles.LIB_GUEST, bundled=True),
-            Preopen(layout.data, bundles.DATA_GUEST, bundled=True),
+            Preopen(lib, bundles.LIB_GUEST, bundled=True),
+            Preopen(data, bundles.DATA_GUEST, bundled=True),
             app,
-            scratch,
-            Preopen(layout.root, "/", bundled=True),
-            replace(packages, bundled=True),
+            Preopen(scratch, "/tmp", writable=True, counted=True),  # noqa: S108 - a guest path
+            Preopen(root, "/", bundled=True),
+            Preopen(packages, bundles.PACKAGES_GUEST, bundled=True),
         )
-        free = range(len(mounts), MOUNTS_MOST)
-        spare = tuple(Preopen(layout.root, f"/.mount/{i}", bundled=True) for i in free)
-        return Preopens(fixed, mounts, spare)
+        return Preopens(fixed, mounts)
 
     def instance(self, around: Surroundings, *, metered: bool) -> Instance:
         """A booted guest: a new instance with the base image's memory."""

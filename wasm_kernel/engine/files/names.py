@@ -1,8 +1,9 @@
 """The name that does not exist for the guest.
 
 One name in a session's workspace is the host's: `.metadata.json`, also with `~` and more behind it,
-which is how the host calls what it writes aside. Whether a name is this one is decided under any spelling that some file system would take for the same name (letter case, Unicode
-forms, ignorable characters, trailing dots and spaces, an NTFS stream suffix).
+which is how the host calls what it writes aside. Whether a name is this one is decided under any
+spelling that some file system would take for the same name (letter case, Unicode forms, ignorable
+characters, trailing dots and spaces, an NTFS stream suffix).
 """
 
 from __future__ import annotations

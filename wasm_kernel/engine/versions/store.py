@@ -55,7 +55,7 @@ class Store:
         self._private = private
         self._name = name
         self._found: Folder | None = None
-        self._copy_bytes = copy_bytes
+        self.copy_bytes = copy_bytes
         self._content = Content()
         self._last = 0
         self.shared: dict[Key, int] = {}
@@ -170,14 +170,14 @@ class Store:
             os.close(target)
 
     def _fill(self, target: int, source: int, size: int) -> int | None:
-        if size <= min(_SMALL, self._copy_bytes):
+        if size <= min(_SMALL, self.copy_bytes):
             data = os.pread(source, size, 0)
             if os.write(target, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return zlib.crc32(data)
         if self._content.clone(source, target):
             return None
-        if size > self._copy_bytes:
+        if size > self.copy_bytes:
             raise TooLarge
         self._content.copy(source, target, size)
         return checksum_of(target, size)
@@ -197,7 +197,7 @@ class Store:
             found = os.fstat(source)
             if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
                 raise Changed
-            known = was.checksum is not None and was.size <= self._copy_bytes
+            known = was.checksum is not None and was.size <= self.copy_bytes
             if known and checksum_of(source, was.size) != was.checksum:
                 raise Changed
 

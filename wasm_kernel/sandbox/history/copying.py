@@ -84,7 +84,7 @@ def copy_earlier(
     What can't be had is not known there; that is no reason to fail.
     """
     with contextlib.suppress(OSError), folders.private.enter(KEPT) as source:
-        inherit(source.fd, other.private_path / KEPT, last, names)
+        inherit(source.fd, other.private, KEPT, last, names)
 
 
 def _nothing(_: str) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.files.descriptors import OpenFile
@@ -15,9 +14,11 @@ from wasm_kernel.engine.files.quota import key_of
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.versions.bringing import Brought, bring, bring_loose
-from wasm_kernel.engine.versions.versions import Versions
+from wasm_kernel.engine.versions.loose import called
+from wasm_kernel.engine.versions.versions import Versions, nothing_kept
 from wasm_kernel.errors import TravelError
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history import told
 
 _LOST = "lost"  # an identity that no file has
@@ -27,14 +28,14 @@ _TOLD_MOST = 1000
 class EarlierFiles:
     """The earlier versions of one workspace's files, beside the history of its memory."""
 
-    def __init__(self, workspace: Path, private: Path, policy: ExecutionPolicy) -> None:
+    def __init__(self, folders: SandboxFolders, policy: ExecutionPolicy) -> None:
         self._own = Versions(
-            workspace,
-            private,
+            folders.workspace,
+            folders.private,
             most_bytes=policy.files_history_bytes,
             copy_bytes=policy.file_copy_bytes,
         )
-        self.versions = Versions(workspace, private, most_bytes=0, copy_bytes=0)
+        self.versions = nothing_kept()
         self._told: set[str] = set()
         self._troubled = False
 
@@ -115,8 +116,8 @@ class EarlierFiles:
         return tuple(self._ready(file, head.id) for file in history.origin.files_of(head))
 
     def _ready(self, file: OpenFile, one: int) -> OpenFile:
-        called = self.versions.loose.called(file.path or "")
-        if not called or bring_loose(self.versions, called, one):
+        name = called(file.path)
+        if not name or bring_loose(self.versions, name, one):
             return file
         return replace(file, identity=_LOST)
 
@@ -126,8 +127,9 @@ class EarlierFiles:
 
     def _called(self, commits: Iterable[Commit]) -> set[str]:
         """The files without a name that commits know."""
-        versions = self.versions
-        known = {
-            versions.loose.called(file.path or "") for commit in commits for file in commit.files
-        }
+        known = {called(file.path) for commit in commits for file in commit.files}
         return known - {""}
+
+    def close(self) -> None:
+        """Closes what was opened to keep files. Safe to call twice."""
+        self._own.close()

@@ -55,7 +55,7 @@ class Timeline:
         self.saving = False  # the last commits are being written, the session is over
         self.untried = False  # no guest has run yet in the state that an earlier process left
         self._held: Journey | None = None
-        self.files = EarlierFiles(folders.real, folders.private_path, policy)
+        self.files = EarlierFiles(folders, policy)
 
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
@@ -385,4 +385,5 @@ class Timeline:
                 self._recorder = None
             self._claim.give_back()
         finally:
+            self.files.close()
             self.saving = False
