@@ -36,10 +36,13 @@ class GuestFiles(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Adds the files to what the wheel holds."""
         (requirement,) = self.config["dependencies"]
-        found = upstream(requirement.partition("==")[2])
-        files = {f"{TARGET}/{name}": path for name, path in checked(found, self.config["sha256"])}
+        try:
+            found = upstream(requirement.partition("==")[2])
+            files = dict(checked(found, self.config["sha256"]))
+        except GuestFilesError as problem:
+            self.app.abort(str(problem))
         included = "force_include_editable" if version == "editable" else "force_include"
-        build_data[included].update({str(path): name for name, path in files.items()})
+        build_data[included].update({str(path): f"{TARGET}/{name}" for name, path in files.items()})
 
 
 def upstream(pinned: str) -> Distribution:

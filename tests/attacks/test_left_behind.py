@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,14 @@ class Started:
                 continue  # it has just ended, or is somebody else's
         return found
 
-    def ask(self, code: str) -> None:
-        """Have a cell run; nobody waits for its end."""
+    @contextmanager
+    def running(self, code: str) -> Iterator[None]:
+        """Meanwhile a cell runs."""
         client: Any = BlockingKernelClient(connection_file=str(self.file))
         client.load_connection_file()
-        client.start_channels()
-        client.wait_for_ready(timeout=PATIENCE)
+        client.start_channels(hb=False)
         client.execute(code)
+        yield
         client.stop_channels()
 
 
@@ -120,7 +122,7 @@ def test_pip_ends_with_its_kernel(start: Callable[..., Started], warm: None) -> 
     with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that never answers
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         kernel = start(PIP_INDEX_URL=index, PIP_EXTRA_INDEX_URL="", PIP_NO_INDEX="0")
-        kernel.ask("%pip install nothing-of-this-name")
-        assert until(lambda: any("pip" in each for each in kernel.commands().values()))
+        with kernel.running("%pip install nothing-of-this-name"):
+            assert until(lambda: any(" download " in each for each in kernel.commands().values()))
         kill_the_group(kernel)
         nothing_is_left(kernel)

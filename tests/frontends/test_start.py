@@ -63,3 +63,9 @@ def test_a_heartbeat_that_can_not_be_listened_on_ends_the_start_with_one_line(
     assert done.returncode == 1
     assert "can't listen on its heartbeat channel" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m wasm_kernel.frontends.cli doctor | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

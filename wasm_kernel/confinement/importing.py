@@ -13,11 +13,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from wasm_kernel.record import record
+
+_FINDERS = {BuiltinImporter, FrozenImporter, PathFinder}  # editable installs may add others
 
 
 @record
@@ -52,6 +55,8 @@ def import_places(later: Sequence[str]) -> ImportPlaces:
             readable.append(path)
         else:
             left_out.append(entry)
+    if not left_out and _FINDERS.issuperset(sys.meta_path):
+        return ImportPlaces(tuple(readable), (), ())  # everything comes from `sys.path`
     known = tuple(f"{path}{os.sep}" for path in {*map(str, readable), *sys.path} - {*left_out})
     for name in later:
         if not _place_of(name).startswith(known):
@@ -72,7 +77,7 @@ def leave_out(places: ImportPlaces) -> None:
 
 @record
 class _Private:
-    """The folders with the user's own files."""
+    """The folders with the user's own files, and those that certainly have none of them."""
 
     home: Path
     started_in: Path
@@ -82,12 +87,13 @@ class _Private:
         """Whether a folder is none of the user's, and contains none."""
         if self.home.is_relative_to(path):
             return False
-        inside = any(path != prefix and path.is_relative_to(prefix) for prefix in self.installed)
+        inside = any(path.is_relative_to(folder) for folder in self.installed)
         return inside or not self.started_in.is_relative_to(path)
 
 
 def _private() -> _Private:
-    installed = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    folders = ("lib", sys.platlibdir)
+    installed = {Path(p, lib).resolve() for p in (sys.prefix, sys.base_prefix) for lib in folders}
     return _Private(_home(), Path.cwd().resolve(), tuple(installed))
 
 

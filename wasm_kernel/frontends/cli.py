@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; its exit status: 0 for success, 1 for what went wrong, 2 for bad usage."""
     options = _parser().parse_args(argv)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read it, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except WasmKernelError as problem:
         print(f"wasm-kernel: {problem}", file=sys.stderr)
     except KeyboardInterrupt:

@@ -14,8 +14,6 @@ import sys
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from wasm_kernel.confinement.child import tied
-
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.sockets"
 _IMPORTS += ", wasm_kernel.sandbox.creation, wasm_kernel.sandbox.python, wasm_kernel.packages.offer"
 
@@ -34,6 +32,8 @@ def write() -> subprocess.Popen[bytes]:
 
     It ends with this process: the next start goes on where it was.
     """
+    from wasm_kernel.confinement.child import tied
+
     quiet = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - nothing of it comes from anybody
         tied(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
