@@ -30,8 +30,9 @@ _ONCE = abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC  # what opening did the first tim
 class OpenFile:
     """An open file, in a form that can be written down.
 
-    `guest` is the guest path of the preopened folder it lies in, `path` its path below that, or
-    what a file is called that has lost its last name (`versions/loose.py`). The rest are the
+    `guest` is the guest path of the preopened folder it lies in, `path` its path below that. A file
+    that has lost its last name belongs to the workspace, by what it is called instead
+    (`versions/loose.py`). The rest are the
     arguments of `path_open`. `identity` names the file itself, and is empty if that does not
     matter. A `path` of None stands for a file that was lost before.
     """
@@ -60,7 +61,18 @@ class Descriptors:
     def save(self) -> tuple[OpenFile, ...]:
         """What is open now."""
         table = self._files.table
-        return tuple(_saved(fd, opened) for fd, opened in sorted(table.opened().items()))
+        return tuple(self._saved(fd, opened) for fd, opened in sorted(table.opened().items()))
+
+    def _saved(self, fd: int, opened: Opened) -> OpenFile:
+        guest, path, name = opened.preopen.guest, "/".join(opened.parts), opened.identify()
+        if opened.fd < 0:
+            return OpenFile(fd, guest, None, 0, 0, 0, 0, 0)
+        if opened.loose:
+            workspace = next(preopen for preopen in self._files.preopens.all if preopen.tracked)
+            guest, path, name = workspace.guest, opened.loose, identity_of(opened.fd)
+        offset = 0 if opened.is_folder else os.lseek(opened.fd, 0, os.SEEK_CUR)
+        how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
+        return OpenFile(fd, guest, path, offset, *how, name)
 
     def restore(self, table: Sequence[OpenFile]) -> list[OpenFile]:
         """Open the files of a table again.
@@ -122,16 +134,3 @@ class Descriptors:
             look_before_opening(place)
             again = (wanted.flags & ~_ONCE, wanted.rights, wanted.fdflags)
             return Opened(preopen, place.parts, open_file(place, *again), *how)
-
-
-def _saved(fd: int, opened: Opened) -> OpenFile:
-    if opened.fd < 0:
-        return OpenFile(fd, opened.preopen.guest, None, 0, 0, 0, 0, 0)
-    path, name = "/".join(opened.parts), opened.identify()
-    if opened.loose:
-        path, name = opened.loose, identity_of(opened.fd)
-    offset = 0
-    if not opened.is_folder:
-        offset = os.lseek(opened.fd, 0, os.SEEK_CUR)
-    how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
-    return OpenFile(fd, opened.preopen.guest, path, offset, *how, name)
