@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.attacks.interrupting import interrupt_many
 
 SOON = 1.0  # seconds from the interrupt to the end of the cell
 
@@ -206,3 +207,11 @@ def test_case_08_the_loop_works_after_an_interrupt(victim: Victim) -> None:
     victim.run("import asyncio; await asyncio.sleep(30)", interrupt=0.2)
     assert victim.says("import asyncio; await asyncio.sleep(0.01); print('on')") == "on"
     assert victim.says("asyncio.run(asyncio.sleep(0.01)); print('on')") == "on"
+
+
+def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
+    victim: Victim,
+) -> None:
+    """Before, a loop that no frame ran any more was "already running" for good."""
+    ends = interrupt_many(victim.sandbox, 400, seed=8)
+    assert ends["KeyboardInterrupt"] > 100, ends

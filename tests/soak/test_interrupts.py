@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks.interrupting import interrupt_many
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -125,3 +126,9 @@ def test_of_queued_cells_one_at_most_is_interrupted(sandbox: BaseSandbox) -> Non
         ends = [future.result(30).success for future in futures]
         assert ends.count(False) <= int(asked), (number, ends)
         lives(sandbox, number)
+
+
+def test_f8_case_47_ten_thousand_interrupts_over_ten_kinds_of_cells(sandbox: BaseSandbox) -> None:
+    """Each comes within 16 ms of the cell's begin, the cells take about as long."""
+    ends = interrupt_many(sandbox, 10_000, seed=47)
+    assert ends["ended"] < 8_000, ends

@@ -1,0 +1,86 @@
+"""Interrupts at random moments over ten kinds of cells, and what must hold after each (F8)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+from wasm_kernel import BaseSandbox
+from wasm_kernel.sandbox.frames import Output
+from wasm_kernel.sandbox.listener import InputInterrupted
+from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
+
+KINDS = {
+    "sleep": "await asyncio.sleep(0.002)",
+    "sleeps": "for i in range(20): await asyncio.sleep(0.0002)",
+    "passes": "for i in range(300): await asyncio.sleep(0)",
+    "gather": "await asyncio.gather(*[asyncio.sleep(0.0001 * i) for i in range(20)])",
+    "task": (
+        "async def f(n):\n  for i in range(n): await asyncio.sleep(0)\n  return n\n"
+        "t = asyncio.create_task(f(30))\nassert await t == 30\n"
+        "async with asyncio.timeout(5): await asyncio.create_task(f(30))"
+    ),
+    "async for": (
+        "async def g():\n  for i in range(50):\n    yield i\n    await asyncio.sleep(0)\n"
+        "class C:\n  async def __aenter__(self): await asyncio.sleep(0)\n"
+        "  async def __aexit__(self, *a): await asyncio.sleep(0)\n"
+        "async with C(), asyncio.TaskGroup() as group:\n"
+        "  group.create_task(asyncio.sleep(0.001))\n  async for i in g(): pass"
+    ),
+    "run": "asyncio.run(asyncio.sleep(0.002))\nasyncio.run(asyncio.sleep(0))",
+    "loop": "for i in range(100_000): pass",
+    "numpy": "import numpy as np\na = np.ones((60, 60))\nfor i in range(50): a @ a",
+    "input": "input('?')",
+    "print": "for i in range(400): print(i, 'x' * 20)",
+    "import": "import sys\nsys.modules.pop('cProfile', None); import cProfile, profile\n%time 1",
+}
+ENDS = {"KeyboardInterrupt", "CancelledError"}
+LATEST = 0.016  # seconds after which an interrupt comes
+
+
+class Asked:
+    """A user who never answers, and whose interrupt ends the waiting."""
+
+    def __init__(self, sandbox: BaseSandbox) -> None:
+        self._sandbox = sandbox
+
+    def emit(self, output: Output) -> None:
+        """Nobody looks."""
+
+    def comm(self, message: CommMessage) -> None:
+        """There are none."""
+
+    def ask(self, prompt: str, password: bool) -> str:
+        end = time.monotonic() + 0.02
+        while time.monotonic() < end:
+            if self._sandbox.interrupted:
+                raise InputInterrupted
+            time.sleep(0.0005)
+        return "an answer"
+
+    def terminate(self) -> None:
+        """It does not."""
+
+
+def interrupt_many(sandbox: BaseSandbox, rounds: int, seed: int) -> dict[str, int]:
+    """Interrupt so many cells; the next one must run each time. How the cells ended, counted."""
+    dice, ends = random.Random(seed), dict.fromkeys(["ended", *ENDS], 0)
+    assert sandbox.execute("import asyncio; kept = 7").success
+    listener = Asked(sandbox)
+    for number in range(rounds):
+        kind = dice.choice(list(KINDS))
+        timer = threading.Timer(dice.uniform(0, LATEST), sandbox.interrupt)
+        timer.start()
+        result = sandbox.execute(KINDS[kind], allow_stdin=True, listener=listener)
+        timer.join()
+        if result.error is None:
+            ends["ended"] += 1
+        else:
+            assert result.error.ename in ENDS, (number, kind, result.error)
+            ends[result.error.ename] += 1
+        check = f"await asyncio.sleep(0); print(kept, {number}, asyncio.all_tasks() is None)"
+        after = sandbox.execute(check if number % 2 else f"print(kept, {number}, False)")
+        assert after.success, (number, kind, after.error)
+        assert after.stdout == f"7 {number} False\n", (number, kind, after.stdout)
+    return ends
