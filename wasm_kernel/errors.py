@@ -90,6 +90,18 @@ class FrameError(WasmKernelError):
         self.why = why
 
 
+class HostFailed(WasmKernelError):
+    """The host could not do its part, such as for want of memory or of open files; `why` tells."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"The host could not go on ({why}). The variables are kept as they were after the last "
+            "cell that ended, and files are as they are. Free what is missing, for example by "
+            "closing other sandboxes, and try again."
+        )
+        self.why = why
+
+
 class CacheWarning(UserWarning):
     """A file of the cache was not trusted, and was replaced."""
 

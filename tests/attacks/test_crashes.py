@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,3 +152,59 @@ def test_case_28_growing_without_end_is_a_memory_error(victim_of: Making, code: 
     assert ename == "MemoryError"
     assert grown < (2 * 512 + 200) * MB, "the host holds the guest's memory and one commit of it"
     assert small.says("print(mine)") == "28"
+
+
+def test_f20_a_removed_workspace_costs_no_variable_and_is_told(victim_of: Making) -> None:
+    """Before, each call after a crash raised a bare WasmtimeError, and the variables were gone."""
+    victim = victim_of()
+    victim.says("x = 1")
+    shutil.rmtree(victim.app)
+    told = victim.run("x = 2").stderr
+    assert "removed the workspace folder" in told
+    assert "variables are kept" in told
+    assert victim.run("x = 3").stderr == ""
+    assert victim.fails("open('f', 'w')") == "FileNotFoundError"
+    assert victim.fails("import os; os._exit(1)") == "GuestExited"
+    assert victim.says("print(x)") == "3"
+    victim.sandbox.undo(3)
+    victim.sandbox.rollback(files=True)
+    assert victim.says("print(x)") == "2"
+    assert victim.says("%restore 1").startswith("Restored")
+    assert victim.says("print(x)") == "1"
+
+
+NO_ROOM = """
+import os, resource, sys, tempfile
+from wasm_kernel import HostFailed, create_sandbox
+
+with tempfile.TemporaryDirectory() as folder, create_sandbox(workspace=folder + "/app") as made:
+    made.execute("x = 1")
+    limit, low = getattr(resource, sys.argv[1]), int(sys.argv[2])
+    before = resource.getrlimit(limit)
+    resource.setrlimit(limit, (low, before[1]))
+    told = []
+    for job in (
+        lambda: made.execute("import os; os._exit(1)"),
+        lambda: made.execute("print(x)"),
+        lambda: made.execute("%undo"),
+        made.rollback,
+        made.undo,
+        lambda: made.restore(1),
+    ):
+        try:
+            job()
+        except HostFailed as problem:
+            told.append(str(problem))
+    resource.setrlimit(limit, before)
+    print(len(told), "The variables are kept" in told[-1], folder in "".join(told))
+    print(made.execute("print(x)").stdout)
+"""
+
+
+@pytest.mark.parametrize(("limit", "low"), [("RLIMIT_NOFILE", 3), ("RLIMIT_AS", 1 << 30)])
+def test_f20_a_host_without_room_for_a_new_guest_says_so_and_keeps_the_variables(
+    warm: None, limit: str, low: int
+) -> None:
+    words = [sys.executable, "-c", NO_ROOM, limit, str(low)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["6", "True", "False", "1"], done.stderr

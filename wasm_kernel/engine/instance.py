@@ -7,6 +7,7 @@ that stopped in the middle of a call is of no more use; its owner closes it and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import warnings
@@ -32,7 +33,7 @@ from wasm_kernel.engine.time import GuestTime
 from wasm_kernel.engine.traps import classify
 from wasm_kernel.engine.versions.versions import Versions, nothing_kept
 from wasm_kernel.engine.waits import Waits
-from wasm_kernel.errors import GuestCrashed
+from wasm_kernel.errors import GuestCrashed, HostFailed
 from wasm_kernel.record import record
 
 UNLIMITED_FUEL = 1 << 62
@@ -67,11 +68,12 @@ class Surroundings:
 class Instance:
     """A guest, from instantiation to `close`."""
 
-    def __init__(
-        self,
-        compiled: Compiled,
-        around: Surroundings,
-    ) -> None:
+    def __init__(self, compiled: Compiled, around: Surroundings) -> None:
+        """Makes one.
+
+        Raises:
+            HostFailed: there is no memory for it.
+        """
         self._owner = threading.get_ident()
         self._around = around
         self._engine = compiled.engine
@@ -80,10 +82,22 @@ class Instance:
         self._scratch = 0
         self._dice: tuple[int, ...] = ()
         self.words = Words({}, _NOWHERE)
+        self._shadows: dict[str, shadow.Shadow] = {}
         self._store = self._make_store(around)
         self._kept: list[object] = [seams.watch_epochs(self._store, self._on_epoch)]
-        self._shadows: dict[str, shadow.Shadow] = {}
         self._linker = self._make_linker()
+        self._held = contextlib.ExitStack()  # what is given back, the latest first
+        self._held.callback(self._linker.close)
+        self._held.callback(self._store.close)
+        try:
+            self._instantiate(compiled)
+        except BaseException as problem:
+            self.close()
+            if isinstance(problem, wasmtime.WasmtimeError):
+                raise HostFailed("a new interpreter finds no room in memory") from problem
+            raise
+
+    def _instantiate(self, compiled: Compiled) -> None:
         exports: Any = self._linker.instantiate(self._store, compiled.module).exports(self._store)
         context = seams.context_of(self._store)
         self._memory: wasmtime.Memory = exports["memory"]
@@ -145,6 +159,7 @@ class Instance:
         )
         writes = Writes(around.streams, reach)
         self._files = files
+        self._held.callback(files.close)
         self.descriptors = Descriptors(files)
         self._time = GuestTime(reach, self._forwards["clock_time_get"], around.clock_before)
         shadows = files.shadows()
@@ -268,9 +283,7 @@ class Instance:
         """Give everything back; idempotent."""
         if not self._closed:
             self._closed = True
-            self._files.close()
-            self._store.close()
-            self._linker.close()
+            self._held.close()
             self._shadows.clear()
             self._kept.clear()
 

@@ -121,6 +121,11 @@ class SandboxFolders:
             told.append(_LEFT_BEHIND)
         return tuple(told)
 
+    @property
+    def removed(self) -> bool:
+        """Whether somebody has removed the workspace; it is held, and nothing can be made in it."""
+        return os.fstat(self.workspace.fd).st_nlink == 0
+
     def seen_at(self, guest: str) -> Folder:
         """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
         return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from wasm_kernel.errors import GuestStopped
+from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.life import Life
 from wasm_kernel.sandbox.turn import Turn
+
+T = TypeVar("T")
 
 NEVER_RAN = frames.Error(
     "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
 )
+
+
+def in_words(job: Callable[[], T]) -> Callable[[], T]:
+    """`job`, whose problems with the host's system become one of this package's errors."""
+
+    def run() -> T:
+        try:
+            return job()
+        except (OSError, MemoryError) as problem:
+            if isinstance(problem, WasmKernelError):
+                raise
+            raise HostFailed(told.why(problem)) from problem
+
+    return run
 
 
 def as_error(stopped: GuestStopped) -> frames.Error:

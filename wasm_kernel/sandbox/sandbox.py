@@ -236,7 +236,7 @@ class BaseSandbox(Travelling, Forking, Talking):
             if self._closed or self._thread is None:
                 raise SandboxClosed(self._why_closed)
             self._jobs += 1
-            future = self._thread.submit(job)
+            future = self._thread.submit(outcome.in_words(job))
         future.add_done_callback(lambda done: self._ended())
         return future
 

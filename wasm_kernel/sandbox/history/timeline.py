@@ -56,6 +56,7 @@ class Timeline:
         self.untried = False  # no guest has run yet in the state that an earlier process left
         self._held: Journey | None = None
         self.files = EarlierFiles(folders, policy)
+        self._removed = False  # the workspace, as was told
 
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
@@ -267,6 +268,9 @@ class Timeline:
         self._pin()
         for words in self.files.taken(self.history):
             self._diary.trouble(words, "earlier versions of files are not kept")
+        if self.folders.removed and not self._removed:
+            self._removed = True
+            self._diary.trouble(told.REMOVED, "the workspace folder was removed")
         return True
 
     def _forget_undone(self) -> None:

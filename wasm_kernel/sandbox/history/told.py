@@ -75,6 +75,11 @@ _NO_ROOM_FOR_NAMES = (
     "checkpoints are as they were. Use the name of one that is not needed any more, or raise "
     "history_bytes."
 )
+REMOVED = (
+    "[wasm-kernel] Somebody has removed the workspace folder from outside. Its files are gone, and "
+    "cells can't make new ones; the variables are kept as long as this kernel or sandbox runs. "
+    "Save what matters by printing it, then begin a new session.\n"
+)
 _LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
 _NAMED = 5
 NO_FILES = (
