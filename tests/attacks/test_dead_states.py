@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.private import private_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
@@ -30,7 +31,7 @@ sys.addaudithook(hook)
 
 
 def history_of(root: Path, session_id: str = ID) -> Path:
-    return root / session_id / ".wasm_kernel" / "history"
+    return private_of(root / session_id) / "history"
 
 
 def opened(root: Path, session_id: str = ID) -> BaseSandbox:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.private import private_of
 from wasm_kernel.errors import TravelError
 
 MB = 1 << 20
@@ -45,7 +46,7 @@ def by_host_call(victim: Victim, name: str) -> str:
 
 
 def on_disk(victim: Victim) -> int:
-    folder = victim.app / ".wasm_kernel" / "history"
+    folder = private_of(victim.app) / "history"
     return sum(path.stat().st_size for path in folder.glob("*.commit"))
 
 

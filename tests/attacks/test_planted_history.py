@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.peak import MB, Peak
+from tests.private import private_of
 from wasm_kernel import get_session_sandbox
+from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.sessions.archive import export_session
 
@@ -25,7 +27,7 @@ BIG = 8 << 30
 
 
 def history_of(root: Path) -> Path:
-    return root / ID / ".wasm_kernel" / "history"
+    return private_of(root / ID) / "history"
 
 
 @pytest.fixture
@@ -121,3 +123,25 @@ def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
         result = sandbox.execute("print(y)")
         assert (result.stdout, "can't be saved" in result.stderr) == ("3\n", False)
         assert [one.name for one in sandbox.checkpoints() if one.name] == ["here"]
+
+
+@pytest.mark.parametrize("name", ["lock", "alive", "anew", "forked", "history"])
+@pytest.mark.parametrize("kind", [pipe, zeros, folder, garbage])
+def test_a_session_opens_whatever_lies_beside_its_history(
+    saved: Path, kind: Callable[[Path], None], name: str
+) -> None:
+    place = history_of(saved).parent / name
+    if place.is_dir():
+        tree.remove(place)
+    place.unlink(missing_ok=True)
+    kind(place)
+
+    def opened() -> None:
+        with get_session_sandbox(ID, workspace_root=saved) as sandbox:
+            result = sandbox.execute("print(globals().get('x'))")
+            assert result.error is None
+            begun_anew = name in {"anew", "history"}
+            assert result.stdout == "2\n" or "variables" in result.stderr or begun_anew
+
+    in_time(lambda: export_session(ID, saved / "session.tar.gz", saved))
+    in_time(opened)

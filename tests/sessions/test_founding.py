@@ -111,7 +111,7 @@ def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path)
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
-    claim = Claim(private_of(fork(parent)))
+    claim = Claim(Folder.open(private_of(fork(parent))))
     claim.take()
     assert claim.wants(Resume.CRASH)
     assert not claim.wants(Resume.NEVER)

@@ -102,7 +102,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
 
 
 def test_the_historys_own_lock_counts_too(workspace: Path, tmp_path: Path) -> None:
-    claim = Claim(private_of(workspace))
+    claim = Claim(Folder.open(private_of(workspace)))
     assert claim.take()
     assert used(workspace)
     with pytest.raises(SessionInUse):

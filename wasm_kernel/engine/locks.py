@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -66,16 +68,25 @@ def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:
 
 
 class FileLock:
-    """One process at a time holds it; the system frees it when the holder dies, however it does."""
+    """One process at a time holds it; the system frees it when the holder dies, however it does.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The file, which is made if it is not there.
+        folder: The folder that it lies in by its name, where others may have put something else.
+    """
+
+    def __init__(self, path: Path | str, folder: Folder | None = None) -> None:
         self._path = path
+        self._folder = folder
         self._descriptor = -1
 
     def acquire(self, seconds: float = 0.0) -> bool:
         """Take the lock, waiting for so many seconds at most; False where another holder has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(self._path, flags, 0o600)
+        flags = os.O_RDWR | os.O_CREAT
+        if self._folder is None:
+            descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        else:
+            descriptor = self._folder.open_regular(str(self._path), flags)
         try:
             held = wait_lock(descriptor, seconds)
         except OSError:

@@ -161,7 +161,7 @@ def _history_folder(held: ExitStack, folders: SandboxFolders | None) -> Folder |
     if folders is None:
         return None
     _be_alone(held, folders.private)
-    if is_forsaken(folders.private_path):
+    if is_forsaken(folders.private):
         return None
     try:
         return held.enter_context(folders.private.enter(HISTORY))

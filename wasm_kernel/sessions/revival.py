@@ -134,7 +134,7 @@ class Revival:
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
             Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
             Origin(max(memory.states), reseed=True, files=files).write(history)
-        leave_fork(self._folders.private_path)
+        leave_fork(self._private)
         return ""
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.private import private_of
 from tests.sandbox.story import Story
 from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory import commit as commits
 from wasm_kernel.engine.memory import recorder
 from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
@@ -321,7 +322,7 @@ def _no_memory(*args: object) -> bytes:
 
 
 def test_a_claim_is_one_holders(tmp_path: Path) -> None:
-    first, second = Claim(tmp_path), Claim(tmp_path)
+    first, second = Claim(Folder.open(tmp_path)), Claim(Folder.open(tmp_path))
     assert first.take()
     assert not second.take()
     first.give_back()
@@ -330,10 +331,10 @@ def test_a_claim_is_one_holders(tmp_path: Path) -> None:
 
 
 def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
-    first = Claim(tmp_path)
+    first = Claim(Folder.open(tmp_path))
     first.take()
     first.give_back()
-    ended = Claim(tmp_path)
+    ended = Claim(Folder.open(tmp_path))
     ended.take()
     assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
         False,
@@ -341,7 +342,7 @@ def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
         True,
     )
     ended._lock.release()  # as the system does when the process is killed
-    later = Claim(tmp_path)
+    later = Claim(Folder.open(tmp_path))
     later.take()
     assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
         True,
@@ -352,7 +353,7 @@ def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
 
 
 def test_a_claim_that_is_not_held_wants_nothing(tmp_path: Path) -> None:
-    first, second = Claim(tmp_path), Claim(tmp_path)
+    first, second = Claim(Folder.open(tmp_path)), Claim(Folder.open(tmp_path))
     first.take()
     second.take()
     second.give_back()

@@ -54,7 +54,7 @@ def branch(timeline: Timeline, other: SandboxFolders, *, reseed: bool) -> Branch
         copy_earlier(folders, other, timeline.history.last, names)
         folder = other.private.enter(HISTORY, make=True)
         history = timeline.history.branch(folder, names, reseed=reseed)
-        leave_fork(other.private_path)
+        leave_fork(other.private)
     except OSError as problem:
         raise ForkError(told.why(problem)) from problem
     return Branch(history, left_out)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from enum import Enum
-from pathlib import Path
 
+from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import FileLock
 
 LOCK = "lock"
@@ -32,32 +33,30 @@ class Claim:
         forked: Whether nobody had it since another session was forked off into it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._lock = FileLock(folder / LOCK)
-        self._alive, self._anew, self._forked = (folder / name for name in (_ALIVE, _ANEW, _FORKED))
+        self._lock = FileLock(LOCK, folder)
         self.held = self.crashed = self.forked = self._forsaken = False
 
     def take(self) -> bool:
-        """Claim the folder; False where another living process has it.
+        """Claim the folder; False if another living process has it.
 
         Call `settled` when the history is what it is to be: until then, another start would find
         the folder as this one did.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.held = self._lock.acquire(_WAIT_SECONDS)
         if self.held:
-            self.crashed = self._alive.exists()
-            self.forked = self._forked.exists()
-            self._forsaken = self._anew.exists()
-            self._alive.touch(mode=0o600)
+            self.crashed = _is_noted(self._folder, _ALIVE)
+            self.forked = _is_noted(self._folder, _FORKED)
+            self._forsaken = _is_noted(self._folder, _ANEW)
+            _note(self._folder, _ALIVE)
         return self.held
 
     def settled(self) -> None:
         """What the folder's last holder wished was done."""
         if self.held:
-            self._anew.unlink(missing_ok=True)
-            self._forked.unlink(missing_ok=True)
+            self._folder.remove(_ANEW)
+            self._folder.remove(_FORKED)
 
     def wants(self, resume: Resume) -> bool:
         """Whether what an earlier process left is to be used."""
@@ -70,25 +69,41 @@ class Claim:
         """The next holder is to begin anew, whatever it is told. Any thread."""
         if self.held:
             with contextlib.suppress(OSError):
-                self._anew.touch(mode=0o600)
+                _note(self._folder, _ANEW)
 
     def give_back(self) -> None:
         """The process ends as it should; idempotent."""
         if self.held:
             self.held = False
-            self._alive.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._folder.remove(_ALIVE)
             self._lock.release()
 
 
-def leave_fork(folder: Path) -> None:
+def _note(folder: Folder, name: str) -> None:
+    """Notes something by an empty file; what lay in its place is gone.
+
+    Raises:
+        OSError: it can't be noted.
+    """
+    with folder.replacing(name):
+        pass
+
+
+def _is_noted(folder: Folder, name: str) -> bool:
+    status = folder.status(name)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def leave_fork(folder: Folder) -> None:
     """The session that a private folder belongs to was forked off: it waits for its first holder.
 
     Raises:
         OSError: that can't be noted.
     """
-    (folder / _FORKED).touch(mode=0o600)
+    _note(folder, _FORKED)
 
 
-def is_forsaken(folder: Path) -> bool:
+def is_forsaken(folder: Folder) -> bool:
     """Whether whoever claims a private folder next is to begin anew."""
-    return (folder / _ANEW).exists()
+    return _is_noted(folder, _ANEW)

@@ -113,7 +113,7 @@ def carry_out(
                 for name in names_in_history(own):
                     share(own.fd, name, name, history.fd)
             plan.mark.write(history)
-        leave_fork(other.private_path)
+        leave_fork(other.private)
     except CopyStopped as problem:
         raise ForkError("it was interrupted") from problem
     except OSError as problem:

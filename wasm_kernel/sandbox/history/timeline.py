@@ -47,7 +47,7 @@ class Timeline:
         self._driver = driver
         self._resume = resume
         self._inherited = inherited
-        self._claim = Claim(folders.private_path)
+        self._claim = Claim(folders.private)
         self._policy = policy
         self.folders = folders
         self._recorder: Recorder | None = None
