@@ -1,0 +1,242 @@
+"""Workspaces that somebody filled before they were opened, and what an older version left there.
+
+F1, F4, cases 39 to 42: nothing outside is read, written, made or removed, whatever lies in a
+workspace; and private state lies in no folder that a guest is given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.private import private_folders, private_of
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    create_sandbox,
+    create_session_sandbox,
+    delete_session_workspace,
+    export_session,
+    get_session_sandbox,
+    list_session_files,
+    prune_sessions,
+)
+
+ID = "planted"
+OLD = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/files/journal", "/loose")
+OLD += ("/history", "/history/head.json", "/alive", "/lock", "/present", "/anew", "/forked")
+OLD += ("/metadata.spare", "/fetched")
+NAMES = [
+    *(f".wasm_kernel{name}" for name in OLD),
+    *("tmp", "packages", "history", "files", "loose", "fetched", "lock", "present", "alive"),
+    *("record.json", "metadata.spare", "output-1-stdout.txt", ".metadata.json"),
+    *(".metadata.json~write-0123456789abcdef", ".metadata.json~open-0123456789abcdef"),
+]
+USE = """
+import os
+for folder in ('/tmp', '/app', '/usr/local/lib/python3.15'):
+    for name in os.listdir(folder):
+        assert name not in ('key', '.bashrc', '123'), (folder, name)
+open('/tmp/planted', 'w').write('x')
+open('/app/made', 'w').write('y' * 100)
+opened = open('/app/gone', 'w+'); opened.write('z'); opened.flush(); os.unlink('/app/gone')
+os.rename('/app/made', '/app/made2'); os.unlink('/app/made2')
+print('x' * 1000)
+"""
+
+
+def _folder_link(place: Path, outside: Path) -> None:
+    place.symlink_to(outside)
+
+
+def _file_link(place: Path, outside: Path) -> None:
+    place.symlink_to(outside / "key")
+
+
+def _dangling(place: Path, outside: Path) -> None:
+    place.symlink_to(outside / "new")
+
+
+def _fifo(place: Path, outside: Path) -> None:
+    os.mkfifo(place)
+
+
+def _device(place: Path, outside: Path) -> None:
+    place.symlink_to("/dev/zero")
+
+
+def _folder(place: Path, outside: Path) -> None:
+    place.mkdir()
+    (place / "123").symlink_to(outside / "123")
+    (place / ".bashrc").symlink_to(outside / ".bashrc")
+
+
+def _hard_link(place: Path, outside: Path) -> None:
+    place.hardlink_to(outside / "key")
+
+
+KINDS = (_folder_link, _file_link, _dangling, _fifo, _device, _folder, _hard_link)
+Plant = Callable[[Path, Path], None]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder of the host with files of the names that the first version removed."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    for name in ("key", ".bashrc", "123", "0000000001.commit", "head.json", "origin.json"):
+        (folder / name).write_text("SECRET")
+    return folder
+
+
+def seen(folder: Path) -> dict[str, tuple[str, int]]:
+    return {path.name: (path.read_text(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def plant(workspace: Path, outside: Path, kind: Plant, names: list[str]) -> None:
+    """Put something in the place of every name, and of each of them in folders below."""
+    for top in (workspace, workspace / "sub", workspace / "sub" / "sub"):
+        for name in names:
+            place = top / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                kind(place, outside)
+
+
+def deepest_first() -> Iterator[list[str]]:
+    """Names that can lie in one workspace at once: a folder in one, its content in the other."""
+    yield [name for name in NAMES if "/" not in name]
+    yield [name for name in NAMES if name.count("/") == 1]
+    yield [name for name in NAMES if name.count("/") == 2]
+
+
+@pytest.fixture(params=["create_sandbox", "get_session_sandbox"])
+def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], BaseSandbox]:
+    root = tmp_path / "root"
+    policy = ExecutionPolicy(stdout_bytes=100, text_file_bytes=10_000)
+    if request.param == "create_sandbox":
+        return lambda: create_sandbox(workspace=root / ID, policy=policy)
+    return lambda: get_session_sandbox(ID, workspace_root=root, policy=policy)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
+    warm: None, tmp_path: Path, outside: Path, opening: Callable[[], BaseSandbox], kind: Plant
+) -> None:
+    """F1, and case 41: the same where the guest is lost and the session opened once more."""
+    before = seen(outside)
+    for names in deepest_first():
+        workspace = tmp_path / "root" / ID
+        plant(workspace, outside, kind, names)
+        with opening() as sandbox:
+            assert sandbox.execute(USE).error is None
+            sandbox.execute("import os; os._exit(1)")
+            assert sandbox.execute(USE).error is None
+            sandbox.execute("%undo --files")
+            assert "planted" in sandbox.execute("import os; print(os.listdir('/tmp'))").stdout
+        assert seen(outside) == before
+        workspace.rename(tmp_path / f"done-{len(names)}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_case_41_so_is_what_the_host_does_with_it(
+    warm: None, tmp_path: Path, outside: Path, kind: Plant
+) -> None:
+    before, root = seen(outside), tmp_path / "root"
+    for names in deepest_first():
+        plant(root / ID, outside, kind, names)
+        list_session_files(ID, root)
+        with suppress(OSError):
+            export_session(ID, tmp_path / "archive.tar.gz", root)
+        prune_sessions(0, root)
+        delete_session_workspace(ID, root)
+        assert not (root / ID).exists()
+        assert seen(outside) == before
+
+
+def test_case_39_a_workspace_that_contains_a_session_does_not_lead_it_elsewhere(
+    warm: None, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script of the issue: the default workspace is also the root of the sessions."""
+    monkeypatch.chdir(tmp_path)
+    session_id, sandbox = create_session_sandbox()
+    with sandbox:
+        sandbox.execute("1")
+    with create_sandbox() as other:
+        other.execute(
+            f"import os\nfor place in ('/app/{session_id}', '/app/{session_id}/.wasm_kernel'):\n"
+            "  for name in ('tmp', 'packages', 'history'):\n"
+            "    try: os.rmdir(f'{place}/{name}')\n"
+            "    except OSError: pass\n"
+            "    try: os.makedirs(place)\n"
+            "    except OSError: pass\n"
+            "    try: os.symlink('../../../outside', f'{place}/{name}')\n"
+            "    except OSError: pass\n"
+        )
+    before = seen(outside)
+    with get_session_sandbox(session_id) as again:
+        assert "key" not in again.execute("import os; print(os.listdir('/tmp'))").stdout
+        again.execute("open('/tmp/planted', 'w').write('x')")
+    assert seen(outside) == before
+
+
+def test_a_folder_of_the_first_version_is_an_ordinary_one_and_told_of_once(
+    warm: None, tmp_path: Path
+) -> None:
+    (tmp_path / ID / ".wasm_kernel" / "history").mkdir(parents=True)
+    (tmp_path / ID / ".wasm_kernel" / "notes").write_text("mine")
+    told = []
+    for _ in range(2):
+        with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+            result = sandbox.execute("print(open('.wasm_kernel/notes').read())")
+            assert result.stdout == "mine\n"
+            told.append(result.stderr)
+    assert "Its variables are not used" in told[0]
+    assert told[1] == ""
+    assert list_session_files(ID, tmp_path) == [".wasm_kernel/notes"]
+    assert sorted(path.name for path in (tmp_path / ID / ".wasm_kernel").iterdir()) == [
+        "history",
+        "notes",
+    ]
+
+
+def test_a_folder_that_is_made_anew_never_gets_old_variables(warm: None, tmp_path: Path) -> None:
+    (tmp_path / "keep").mkdir()
+    for _ in range(3):
+        with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+            assert sandbox.execute("print('x' in globals())").stdout == "False\n"
+            sandbox.execute("x = 1; open('/tmp/old', 'w').close()")
+            assert sandbox.execute("import os; print(os.listdir('/tmp'))").stdout == "['old']\n"
+        for path in sorted((tmp_path / ID).rglob("*")):
+            path.unlink()
+        (tmp_path / ID).rmdir()
+    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+        sandbox.execute("x = 2")
+    (tmp_path / ID).rename(tmp_path / "aside")
+    (tmp_path / ID).mkdir()
+    (tmp_path / ID / ".metadata.json").write_bytes(
+        (tmp_path / "aside" / ".metadata.json").read_bytes()
+    )
+    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+        assert sandbox.execute("print('x' in globals())").stdout == "False\n"
+    (tmp_path / ID).rename(tmp_path / "second")
+    (tmp_path / "aside").rename(tmp_path / ID)
+    with get_session_sandbox(ID, workspace_root=tmp_path) as sandbox:
+        assert sandbox.execute("print(x)").stdout == "2\n"
+
+
+def test_nothing_private_lies_in_the_workspace(warm: None, tmp_path: Path) -> None:
+    session_id, sandbox = create_session_sandbox(workspace_root=tmp_path / "root")
+    with sandbox:
+        sandbox.execute("x = 1; open('/tmp/a', 'w').write('x'); open('b', 'w').write('x')")
+        sandbox.execute("open('b', 'a').write('more')")
+        workspace = tmp_path / "root" / session_id
+        assert {path.name for path in workspace.rglob("*")} == {".metadata.json", "b"}
+        assert [path.name for path in (tmp_path / "root").iterdir()] == [session_id]
+        private = private_of(workspace)
+        assert private in private_folders()
+        assert private.stat().st_mode & 0o777 == 0o700
