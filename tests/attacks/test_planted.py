@@ -27,7 +27,8 @@ from wasm_kernel import (
 )
 
 ID = "planted"
-OLD = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/files/journal", "/loose")
+OLD: tuple[str, ...] = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/loose")
+OLD += ("/files/journal",)
 OLD += ("/history", "/history/head.json", "/alive", "/lock", "/present", "/anew", "/forked")
 OLD += ("/metadata.spare", "/fetched")
 NAMES = [

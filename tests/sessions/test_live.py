@@ -248,7 +248,6 @@ def test_what_nobody_closed_is_saved_when_the_process_ends(root: Path) -> None:
 FORKING = """
 import os, sys
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.engine.folders import walk
 from wasm_kernel.sessions.presence import is_used
 with get_session_sandbox("abc-123", workspace_root=sys.argv[1]) as sandbox:
     sandbox.execute("x = 1")
@@ -256,8 +255,7 @@ with get_session_sandbox("abc-123", workspace_root=sys.argv[1]) as sandbox:
     if child == 0:
         sys.exit()
     os.waitpid(child, 0)
-    with walk.opened(sandbox.workspace) as folder:
-        print(is_used(folder))
+    print(is_used(sandbox.folders.private))
     print(sandbox.execute("print(x)").stdout, end="")
 """
 SERVER = """

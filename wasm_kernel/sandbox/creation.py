@@ -10,6 +10,7 @@ from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.keeper import Keeper
+from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 
@@ -49,6 +50,8 @@ def create_sandbox(
     Raises:
         ValueError: there is no guest for `runtime`.
         TypeError: `policy` is not a policy, or `logger` not a logger.
+        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
         PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
     """
@@ -60,7 +63,14 @@ def create_sandbox(
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
+    if folders is None:
+        check_opening(Path(workspace), None, limits.mounts, private_root)
     place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
+    try:
+        place.mounted(limits.mounts)
+    except BaseException:
+        place.close()
+        raise
     return BaseSandbox(
         driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
     )

@@ -15,13 +15,17 @@ from typing import Self
 from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen
 from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import Mount
+from wasm_kernel.sandbox.overlap import Spot, check, check_mounts, guarded
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
 
 APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 HISTORY, FETCHED, KEPT, LOOSE = "history", "fetched", "files", "loose"
+PRESENT = "present"
+"""The file in a private folder that whoever uses the workspace has locked, with others."""
 FIRST_VERSION = ".wasm_kernel"
 """What the first version had in a workspace; nothing reads it any more."""
 
@@ -99,19 +103,23 @@ class SandboxFolders:
 
         Raises:
             PrivateFolderError: there is no place for its private folder.
+            OverlapError: a cell could reach what it must not.
             OSError: it can't be opened or made.
         """
         path.mkdir(parents=True, exist_ok=True)
         real = path.resolve()
         workspace = Folder.open(real)
         try:
+            check("The workspace", Spot.of(workspace.fd), guarded(private_root))
             found = PrivateFolders(real.parent, private_root, lone=real.name).open(
                 real.name, workspace
             )
         except BaseException:
             workspace.close()
             raise
-        return cls(path, real, workspace, found, private_root, lone=True)
+        folders = cls(path, real, workspace, found, private_root, lone=True)
+        folders.be_present()
+        return folders
 
     def _notices(self) -> tuple[str, ...]:
         told = [FAR] if self.far else []
@@ -130,12 +138,20 @@ class SandboxFolders:
         """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
         return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)
 
+    def be_present(self) -> None:
+        """Tell others that the workspace is in use, for as long as the folders are open."""
+        with contextlib.suppress(OSError):
+            descriptor = self.private.open_regular(PRESENT, os.O_RDWR | os.O_CREAT)
+            self._held.callback(os.close, descriptor)
+            try_lock(descriptor, shared=True)
+
     def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
         """Returns the folders of mounts, which stay the ones that they were at first.
 
         Raises:
-            PolicyError: one can't be opened.
+            PolicyError: one can't be opened, or overlaps another folder.
         """
+        known = len(self._mounts)
         for mount in mounts:
             if mount not in self._mounts:
                 try:
@@ -143,7 +159,13 @@ class SandboxFolders:
                 except OSError as problem:
                     why = os.strerror(problem.errno or 0)
                     raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
-        return tuple(self._mounts[mount] for mount in mounts)
+        found = tuple(self._mounts[mount] for mount in mounts)
+        if len(self._mounts) > known:
+            own = [("the workspace", Spot.of(self.workspace.fd))]
+            if not self.lone:
+                own.append(("workspace_root", Spot.at(self.real.parent)))
+            check_mounts(list(zip(mounts, found, strict=True)), own, guarded(self.private_root))
+        return found
 
     def discard(self) -> None:
         """Closes the folders, and removes the workspace and its private folder."""

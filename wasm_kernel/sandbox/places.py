@@ -59,6 +59,7 @@ class PrivateFolder:
         far: Whether it lies in another file system than the workspace.
         made: Whether it was made just now.
         lasting: Whether it can be told tomorrow that it is this very workspace's.
+        of_session: Whether the workspace was a session's before it was opened now.
     """
 
     folder: Folder
@@ -66,6 +67,7 @@ class PrivateFolder:
     far: bool
     made: bool
     lasting: bool
+    of_session: bool = False
 
     @property
     def in_place(self) -> bool:
@@ -91,9 +93,8 @@ class PrivateFolders:
         self, root: Path, private_root: Path | str | None = None, *, lone: str = ""
     ) -> None:
         self.root = root
-        self._siblings = [beside(root)]
-        if lone:
-            self._siblings.insert(0, beside(root / lone))
+        roots = (root / lone, root) if lone else (root,)
+        self._siblings = [beside(path) for path in roots if path.name]
         self._lone = bool(lone)
         self._named = None if private_root is None else Path(private_root).expanduser().absolute()
 
@@ -116,8 +117,9 @@ class PrivateFolders:
             with contextlib.closing(place):
                 found = place.find(owner, opened=opened)
                 if found is not None:
+                    (folder, known), path = found, place.path / owner.key
                     lasting = owner.mark.lasting
-                    return PrivateFolder(found, place.path / owner.key, place.far, False, lasting)
+                    return PrivateFolder(folder, path, place.far, False, lasting, known.session)
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
@@ -185,7 +187,8 @@ class PrivateFolders:
         state = _in_state(make=True)
         if state is not None and _linked(state.folder, workspace):
             return state
-        sibling = _beside(self._siblings[0], make=True, like=workspace)
+        beside_it = (_beside(path, make=True, like=workspace) for path in self._siblings[:1])
+        sibling = next(beside_it, None)
         if sibling is not None:
             if state is not None:
                 state.close()

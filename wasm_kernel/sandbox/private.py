@@ -126,8 +126,8 @@ class Place:
         self.folder = folder
         self.far = far
 
-    def find(self, owner: Owner, *, opened: bool = False) -> Folder | None:
-        """Returns the private folder of a workspace; None if there is none here.
+    def find(self, owner: Owner, *, opened: bool = False) -> tuple[Folder, Owner] | None:
+        """Returns the private folder of a workspace, and its record; None if there is none here.
 
         Args:
             owner: The workspace.
@@ -143,7 +143,7 @@ class Place:
                 with contextlib.suppress(OSError):
                     _inscribe(found, replace(owner, session=owner.session or known.session))
                     os.utime(self.folder.fd)  # whoever watches the place looks again
-            return found
+            return found, known
         found.close()
         return None
 
@@ -174,7 +174,7 @@ class Place:
             return
         there = self.find(owner)
         if there is not None:  # another process was faster
-            there.close()
+            there[0].close()
             raise FileExistsError(errno.EEXIST, "it is there by now")
         self.folder.rename(owner.key, f"{_REMOVED}{secrets.token_hex(8)}")
 

@@ -56,8 +56,9 @@ def create_session_sandbox(
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
     logger = check(runtime, policy, logger)
-    root = Path(workspace_root)
-    session = Session(root, ids.new(), logger, new=True, private_root=private_root)
+    root, name = Path(workspace_root), ids.new()
+    mounts = policy.mounts if policy is not None else ()
+    session = Session(root, name, logger, new=True, private_root=private_root, mounts=mounts)
     try:
         return session.id, _sandbox_in(session, runtime, policy, logger)
     except BaseException:
@@ -102,12 +103,14 @@ def get_session_sandbox(
     root, name = Path(workspace_root), ids.checked(session_id)
     told = check(runtime, policy, logger)
     name = target_of(root.resolve(), name)
+    mounts = policy.mounts if policy is not None else ()
 
     def make() -> BaseSandbox:
-        session = Session(root, name, told, private_root=private_root)
+        session = Session(root, name, told, private_root=private_root, mounts=mounts)
         return _sandbox_in(session, runtime, policy, told)
 
     def found(sandbox: BaseSandbox) -> None:
+        sandbox.folders.mounted(mounts)
         sandbox.adopt(policy, None if logger is None else told)
         told.log_event(
             events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real

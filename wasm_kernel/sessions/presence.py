@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import try_lock, unlock, wait_lock
 from wasm_kernel.errors import SessionInUse
+from wasm_kernel.sandbox.folders import PRESENT
 from wasm_kernel.sandbox.history.claim import LOCK
 
-_NAME = "present"
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
 
@@ -33,7 +33,7 @@ class Presence:
         """
         self._process = os.getpid()
         self._guard = threading.Lock()
-        self._descriptor = private.open_regular(_NAME, os.O_RDWR | os.O_CREAT)
+        self._descriptor = private.open_regular(PRESENT, os.O_RDWR | os.O_CREAT)
         try:
             _share(self._descriptor)
         except BaseException:
@@ -86,7 +86,7 @@ def alone(private: Folder) -> Iterator[None]:
         OSError: it can't be told.
     """
     with ExitStack() as held:
-        for name in (_NAME, LOCK):
+        for name in (PRESENT, LOCK):
             descriptor = private.open_regular(name, os.O_RDWR | os.O_CREAT)
             held.callback(os.close, descriptor)
             if not try_lock(descriptor):
@@ -105,7 +105,7 @@ def is_used(private: Folder) -> bool:
         OSError: it can't be told.
     """
     with ExitStack() as held:
-        for name in (_NAME, LOCK):
+        for name in (PRESENT, LOCK):
             try:
                 descriptor = private.open_regular(name, os.O_RDWR)
             except FileNotFoundError:

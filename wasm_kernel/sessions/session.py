@@ -6,22 +6,27 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
+from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.engine.locks import try_lock
+from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.policy import Mount
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.places import PrivateFolders
-from wasm_kernel.sessions import drafts, ids, metadata
+from wasm_kernel.sandbox.overlap import Spot, check, check_opening, guarded
+from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.sessions import drafts, ids, metadata, removal
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.presence import Presence
+from wasm_kernel.sessions.presence import Presence, is_used
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
@@ -59,6 +64,7 @@ class Session:
         *,
         new: bool = False,
         private_root: Path | str | None = None,
+        mounts: Sequence[Mount] = (),
     ) -> None:
         """Open a session, and make it where it is missing, for its owner alone.
 
@@ -68,8 +74,11 @@ class Session:
             logger: Hears of it; silent by default.
             new: Whether the id was made for it, so that there is nothing to find.
             private_root: The folder that holds private folders; one of the user's by default.
+            mounts: What its guest is to see besides.
 
         Raises:
+            OverlapError: a cell could reach what it must not.
+            PolicyError: a mount overlaps another folder.
             SessionIdError: `session_id` is none.
             SessionInUse: another process is deleting it.
             WorkspaceError: the folder can't be made, or something else is in its place.
@@ -85,13 +94,20 @@ class Session:
         self._told = ""
         self._lived_in = False
         self.private_root = private_root
+        check_opening(root / self.id, root, mounts, private_root)
+        missing = [folder for folder in (root, *root.parents) if not folder.exists()]
         try:
             root.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
             self.root = root.resolve()
             self.id = target_of(self.root, self.id)
             self.workspace = root / self.id
             self.folders, self._presence = self._opened()
-        except OSError as problem:
+        except BaseException as problem:
+            with suppress(OSError):  # somebody else may have put something there
+                for folder in missing:
+                    folder.rmdir()
+            if not isinstance(problem, OSError):
+                raise
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
                 f"({os.strerror(problem.errno or 0)}). Nothing was changed. "
@@ -117,12 +133,13 @@ class Session:
         raise AssertionError("there are attempts")
 
     def _once(self, root: Folder, privates: PrivateFolders) -> tuple[SandboxFolders, Presence]:
-        self.made = _own_folder(root, self.id)
+        self.made = self._make(root, privates)
         with ExitStack() as held:
-            if self.made:
-                held.callback(_remove_empty, root, self.id)
             workspace = root.enter(self.id)
             held.callback(workspace.close)
+            check("The session's folder", Spot.of(workspace.fd), guarded(self.private_root))
+            if not self.made and not _is_known(privates.find(self.id, workspace)):
+                _check_unseen(self.root, self.id)
             found = privates.open(self.id, workspace)
             held.callback(found.folder.close)
             presence = Presence(found.folder)
@@ -135,6 +152,35 @@ class Session:
             folders = SandboxFolders(self.workspace, real, workspace, found, self.private_root)
             held.pop_all()
             return folders, presence
+
+    def _make(self, root: Folder, privates: PrivateFolders) -> bool:
+        """Make the session's folder; False where it is there.
+
+        It gets its name when it is known as a session's: until then, no guest sees it.
+        """
+        if not _is_free(root, self.id):
+            return False
+        aside = removal.aside_of(self.id)
+        os.mkdir(aside, _OWNER_ONLY, dir_fd=root.fd)
+        with root.enter(aside) as workspace:
+            try:
+                try_lock(workspace.fd)  # so that nobody takes it for what a removal left behind
+                private = privates.open(self.id, workspace)
+                private.folder.close()
+            except BaseException:
+                os.rmdir(aside, dir_fd=root.fd)
+                raise
+            if take_name(root.fd, aside, self.id):
+                return True
+            try:
+                if _is_free(root, self.id):  # the file system can't take a name at once
+                    root.rename(aside, self.id)
+                    return True
+            except OSError:
+                pass
+            os.rmdir(aside, dir_fd=root.fd)
+            discard(private.path)
+            return False
 
     @property
     def _spare(self) -> Folder | None:
@@ -260,25 +306,46 @@ class _Deleted(OSError):
     """The session was deleted while it was opened."""
 
 
-def _own_folder(root: Folder, name: str) -> bool:
-    """Make a folder; False where it is there."""
-    try:
-        os.mkdir(name, _OWNER_ONLY, dir_fd=root.fd)
-    except FileExistsError:
-        # links not followed, as one planted here would lead the guest out of its root
-        there = root.status(name)
-        if there is not None and not stat.S_ISDIR(there.st_mode):
-            raise WorkspaceError(
-                f"The session's folder holds something else named {name}. "
-                "Nothing was changed. Move it away, or choose another session id."
-            ) from None
+def _is_free(root: Folder, name: str) -> bool:
+    """Whether a session's folder is to be made; False where it is there."""
+    # links not followed, as one planted here would lead the guest out of its root
+    there = root.status(name)
+    if there is not None and not stat.S_ISDIR(there.st_mode):
+        raise WorkspaceError(
+            f"The session's folder holds something else named {name}. "
+            "Nothing was changed. Move it away, or choose another session id."
+        )
+    return there is None
+
+
+def _is_known(found: PrivateFolder | None) -> bool:
+    """Whether a private folder is there already, and a session's."""
+    if found is None:
         return False
-    return True
+    found.folder.close()
+    return found.of_session
 
 
-def _remove_empty(root: Folder, name: str) -> None:
-    with suppress(OSError):
-        os.rmdir(name, dir_fd=root.fd)
+def _check_unseen(root: Path, name: str) -> None:
+    """See that no guest of a sandbox outside of sessions can have a folder open.
+
+    Raises:
+        SessionInUse: one may.
+    """
+    for above in (root, *root.parents):
+        if above == root and ids.uuid_in(name):
+            continue  # no guest sees such a name there
+        with suppress(OSError), Folder.open(above) as folder:
+            found = PrivateFolders(above.parent, lone=above.name).find(above.name, folder)
+            if found is None:
+                continue
+            with found.folder:
+                used = is_used(found.folder)
+            if used:
+                raise SessionInUse(
+                    "A sandbox is open on a folder that this one lies in, so its cells may see it. "
+                    "Nothing was opened. Close that sandbox first, or choose another session id."
+                )
 
 
 def _why(problem: OSError) -> str:

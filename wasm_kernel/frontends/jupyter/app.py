@@ -138,7 +138,9 @@ class WasmKernelApp(JupyterApp):
             enclosure.hire(self._duties(root, session_id))
             logger = self._logger(ending)
             private_root = self.settings.private_folder
-            session = Session(root, session_id, logger, private_root=private_root)
+            session = Session(
+                root, session_id, logger, private_root=private_root, mounts=policy.mounts
+            )
             ending.callback(session.closed)
             enclosure.close_files(kept_by(session.folders, policy, path, self.config))
             resume = Resume(self.settings.resume)
