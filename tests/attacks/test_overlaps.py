@@ -1,0 +1,198 @@
+"""Folders that contain each other, and calls that are refused: F4, cases 42 and 43."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.private import private_folders, private_of
+from wasm_kernel import (
+    ExecutionPolicy,
+    PolicyError,
+    SessionInUse,
+    WasmKernelError,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
+from wasm_kernel.sandbox.places import beside
+from wasm_kernel.sessions import ids
+
+Open = Callable[[Path], None]
+
+
+def _workspace(folder: Path) -> None:
+    create_sandbox(workspace=folder).close()
+
+
+def _root(folder: Path) -> None:
+    create_session_sandbox(workspace_root=folder)[1].close()
+
+
+def _again(folder: Path) -> None:
+    root = folder.parent if folder.name[0] != "." else folder  # no id begins with a dot
+    get_session_sandbox(folder.name.strip("."), workspace_root=root).close()
+
+
+def _mount(folder: Path) -> None:
+    policy = ExecutionPolicy(mounts=[f"{folder}:/data:ro"])  # type: ignore[arg-type]
+    create_sandbox(workspace=folder.parent / "elsewhere" / "app", policy=policy).close()
+
+
+OPENINGS = (_workspace, _root, _again, _mount)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home with a cache and private state of a session."""
+    home = tmp_path / "home"
+    (home / ".cache" / "wasm-kernel" / "below").mkdir(parents=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / ".local" / "state"))
+    create_sandbox(workspace=tmp_path / "other").close()
+    monkeypatch.setenv("WASM_KERNEL_CACHE", str(home / ".cache" / "wasm-kernel"))
+    return home
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "home",
+        "home/.cache",
+        "home/.cache/wasm-kernel",
+        "home/.cache/wasm-kernel/below",
+        "home/.local/state",
+        "home/.local/state/wasm-kernel",
+        "home/.local/state/wasm-kernel/private",
+        "link",
+        "link/state/wasm-kernel/private",
+    ],
+)
+def test_case_42_what_overlaps_private_state_or_the_cache_is_refused(
+    home: Path, tmp_path: Path, opening: Open, place: str
+) -> None:
+    (tmp_path / "link").symlink_to(home / ".local")
+    before, threads = everything(tmp_path), threading.active_count()
+    with pytest.raises((WasmKernelError, PolicyError)) as caught:
+        opening(tmp_path / place)
+    assert "is, contains or lies in" in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+    assert everything(tmp_path) == before
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_case_42_also_where_the_state_folder_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: Open
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home" / ".local" / "state"))
+    (tmp_path / "home").mkdir()
+    with pytest.raises(WasmKernelError, match="is, contains or lies in"):
+        opening(tmp_path / "home")
+    assert everything(tmp_path) == {str(tmp_path / "home")}
+
+
+def test_case_42_a_place_that_is_named_is_guarded_from_then_on(tmp_path: Path) -> None:
+    own = tmp_path / "data" / "private"
+    create_sandbox(workspace=tmp_path / "data" / "app", private_root=own).close()
+    assert private_of(tmp_path / "data" / "app").parent == own
+    for folder in (tmp_path / "data", own, own / "app"):
+        with pytest.raises(WasmKernelError, match="private state"):
+            create_sandbox(workspace=folder)
+    for inside in (tmp_path / "ws", tmp_path / "ws" / "private"):
+        with pytest.raises(WasmKernelError, match="is, contains or lies in"):
+            create_sandbox(workspace=tmp_path / "ws", private_root=inside)
+    assert not (tmp_path / "ws").exists()
+
+
+@pytest.mark.parametrize(
+    ("mounts", "match"),
+    [
+        ([".:/project:rw"], "/project can't be .* the workspace"),
+        (["work:/project"], "/project can't be .* the workspace"),
+        (["work/below:/project"], "/project can't be .* the workspace"),
+        (["link:/project"], "/project can't be .* the workspace"),
+        (["data:/one", "data:/two"], "/two can't be .* the mount /one"),
+        (["data:/one", "data/below:/two:rw"], "/two can't be .* the mount /one"),
+    ],
+)
+def test_f4_mounts_that_overlap_are_refused(tmp_path: Path, mounts: list[str], match: str) -> None:
+    for name in ("work/below", "data/below"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("work")
+    policy = ExecutionPolicy(mounts=[f"{tmp_path}/{one}" for one in mounts])  # type: ignore[arg-type]
+    before, private = everything(tmp_path), private_folders()
+    with pytest.raises(PolicyError, match=match):
+        create_sandbox(workspace=tmp_path / "work", policy=policy)
+    assert (everything(tmp_path), private_folders()) == (before, private)
+
+
+@pytest.mark.parametrize("place", ["root", "root/other", "."])
+def test_f4_no_mount_shows_the_other_sessions(tmp_path: Path, place: str) -> None:
+    (tmp_path / "root" / "other").mkdir(parents=True)
+    policy = ExecutionPolicy(mounts=[f"{tmp_path / place}:/data"])  # type: ignore[arg-type]
+    before, private = everything(tmp_path), private_folders()
+    for open_it in (create_session_sandbox, lambda **how: get_session_sandbox("new", **how)):
+        with pytest.raises(PolicyError, match="workspace_root"):
+            open_it(workspace_root=tmp_path / "root", policy=policy)  # type: ignore[operator]
+    assert (everything(tmp_path), private_folders()) == (before, private)
+
+
+def test_f4_a_mount_is_the_folder_that_it_was_at_first(warm: None, tmp_path: Path) -> None:
+    for name in ("data", "secret"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    policy = ExecutionPolicy(mounts=[f"{tmp_path}/data:/data"])  # type: ignore[arg-type]
+    with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
+        (tmp_path / "data").rename(tmp_path / "moved")
+        (tmp_path / "data").symlink_to("secret")
+        for _ in range(2):
+            found = sandbox.execute("import os; print(os.listdir('/data'))")
+            assert found.stdout == "['data']\n"
+            sandbox.execute("os._exit(1)")
+
+
+def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "root" / "mine").mkdir(parents=True)
+    known = get_session_sandbox("known", workspace_root=tmp_path / "root")
+    known.close()
+    uuid = ids.new()
+    (tmp_path / "root" / uuid).mkdir()
+    for whole in (tmp_path / "root", tmp_path):
+        with create_sandbox(workspace=whole):
+            with pytest.raises(SessionInUse, match="Close that sandbox first"):
+                get_session_sandbox("mine", workspace_root=tmp_path / "root")
+            get_session_sandbox("known", workspace_root=tmp_path / "root").close()
+            get_session_sandbox(f"new-{len(str(whole))}", workspace_root=tmp_path / "root").close()
+            if whole.name == "root":
+                get_session_sandbox(uuid, workspace_root=whole).close()
+    assert os.listdir(tmp_path / "root" / "mine") == []  # noqa: PTH208
+    get_session_sandbox("mine", workspace_root=tmp_path / "root").close()
+
+
+def test_private_state_beside_a_root_is_guarded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wasm_kernel.sandbox.places._linked", _only_beside(tmp_path))
+    create_sandbox(workspace=tmp_path / "data" / "app").close()
+    assert private_of(tmp_path / "data" / "app").parent == beside(tmp_path / "data" / "app")
+    with pytest.raises(WasmKernelError, match="private state"):
+        create_sandbox(workspace=tmp_path / "data")
+
+
+def _only_beside(folder: Path) -> Callable[..., bool]:
+    def linked(one: object, other: object) -> bool:
+        place = Path(f"/proc/self/fd/{one.fd}").readlink()  # type: ignore[attr-defined]
+        return place.is_relative_to(folder)
+
+    return linked
