@@ -142,7 +142,7 @@ def test_f4_no_mount_shows_the_other_sessions(tmp_path: Path, place: str) -> Non
     before, private = everything(tmp_path), private_folders()
     for open_it in (create_session_sandbox, lambda **how: get_session_sandbox("new", **how)):
         with pytest.raises(PolicyError, match="workspace_root"):
-            open_it(workspace_root=tmp_path / "root", policy=policy)  # type: ignore[operator]
+            open_it(workspace_root=tmp_path / "root", policy=policy)
     assert (everything(tmp_path), private_folders()) == (before, private)
 
 
