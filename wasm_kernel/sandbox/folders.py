@@ -14,7 +14,7 @@ from typing import Self
 
 from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen
 from wasm_kernel.engine.folders import tree
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.folders.folder import Folder, making
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import Mount
@@ -106,17 +106,15 @@ class SandboxFolders:
             OverlapError: a cell could reach what it must not.
             OSError: it can't be opened or made.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        real = path.resolve()
-        workspace = Folder.open(real)
-        try:
+        with making(path), contextlib.ExitStack() as held:
+            real = path.resolve()
+            workspace = Folder.open(real)
+            held.callback(workspace.close)
             check("The workspace", Spot.of(workspace.fd), guarded(private_root))
             found = PrivateFolders(real.parent, private_root, lone=real.name).open(
                 real.name, workspace
             )
-        except BaseException:
-            workspace.close()
-            raise
+            held.pop_all()
         folders = cls(path, real, workspace, found, private_root, lone=True)
         folders.be_present()
         return folders

@@ -7,6 +7,7 @@ the states of the history. `sessions/arrival.py` reads it.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -106,6 +107,8 @@ def export_session(
     told = heard_by(logger)
     if path.resolve().is_relative_to(workspace):
         raise ArchiveError("The archive can't lie in the session that it is made of.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
     with ExitStack() as held:
         folder = held.enter_context(walk.opened(workspace))
         folders = _folders(held, workspace, folder, private_root)

@@ -19,6 +19,7 @@ from typing import IO
 
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.folders import SandboxFolders
@@ -102,8 +103,8 @@ def import_session(
     """
     wanted, told = None if session_id is None else ids.checked(session_id), heard_by(logger)
     folder = Path(workspace_root)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (
+        making(folder, 0o700),
         Path(source).open("rb") as file,
         staged(folder.resolve()) as (root, made),
         members(file, max_bytes) as found,

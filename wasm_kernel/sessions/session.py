@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from wasm_kernel import events
 from wasm_kernel.engine.folders.exchange import take_name
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.folders.folder import Folder, making
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
@@ -95,19 +95,13 @@ class Session:
         self._lived_in = False
         self.private_root = private_root
         check_opening(root / self.id, root, mounts, private_root)
-        missing = [folder for folder in (root, *root.parents) if not folder.exists()]
         try:
-            root.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
-            self.root = root.resolve()
-            self.id = target_of(self.root, self.id)
-            self.workspace = root / self.id
-            self.folders, self._presence = self._opened()
-        except BaseException as problem:
-            with suppress(OSError):  # somebody else may have put something there
-                for folder in missing:
-                    folder.rmdir()
-            if not isinstance(problem, OSError):
-                raise
+            with making(root, _OWNER_ONLY):
+                self.root = root.resolve()
+                self.id = target_of(self.root, self.id)
+                self.workspace = root / self.id
+                self.folders, self._presence = self._opened()
+        except OSError as problem:
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
                 f"({os.strerror(problem.errno or 0)}). Nothing was changed. "

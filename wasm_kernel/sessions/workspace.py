@@ -22,6 +22,7 @@ from typing import TypeVar
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.places import PrivateFolders
@@ -180,20 +181,18 @@ def _begun(
         SessionInUse: another process is deleting it.
         WorkspaceError: the folder can't be made, or something else is in its place.
     """
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    session = Session(root, session_id, logger, private_root=private_root)
-    try:
-        yield
-    except BaseException:
+    with making(root, 0o700):
+        session = Session(root, session_id, logger, private_root=private_root)
+        try:
+            yield
+        except BaseException:
+            session.leave()
+            with suppress(OSError, WasmKernelError), walk.opened(session.root) as folder:
+                if session.made:
+                    removal.remove(folder, session_id, PrivateFolders(session.root, private_root))
+                    logger.log_event(events.SESSION_DELETED, session_id=session_id)
+            raise
         session.leave()
-        with suppress(OSError, WasmKernelError), walk.opened(session.root) as folder:
-            if session.made:
-                removal.remove(folder, session_id, PrivateFolders(session.root, private_root))
-                logger.log_event(events.SESSION_DELETED, session_id=session_id)
-            for made in missing:
-                made.rmdir()  # which fails where somebody else has put something
-        raise
-    session.leave()
 
 
 def delete_session_path(

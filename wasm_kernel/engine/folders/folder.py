@@ -196,3 +196,23 @@ def plain(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError("not a plain name")
     return name
+
+
+@contextlib.contextmanager
+def making(path: Path, mode: int = 0o777) -> Iterator[None]:
+    """Makes a folder that may be there already, with those above it.
+
+    If the block fails, what was made is removed again, as far as nobody put anything there.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for folder in missing:
+                folder.rmdir()
+        raise

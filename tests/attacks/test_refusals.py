@@ -1,0 +1,144 @@
+"""A refused call leaves nothing behind: no folder, no file, no lock, no thread (case 43)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import (
+    ExecutionPolicy,
+    WasmKernelError,
+    create_sandbox,
+    create_session_sandbox,
+    delete_session_path,
+    delete_session_workspace,
+    export_session,
+    get_session_sandbox,
+    import_session,
+    list_session_files,
+    prune_sessions,
+    read_session_file,
+    write_session_file,
+)
+
+NEW, OLD = "new-session", "old-session"
+BAD_IDS = ("../up", "", ".", "a/b", "a\\b", "/abs", "x" * 65, "nul\0", "ü", None, 5)
+BAD_PATHS = ("../x", "a/../../x", "/etc/x", "..\\x", "", "nul\0", ".metadata.json", "C:\\x", None)
+LONG = "n" * 300
+Call = Callable[[Path], Any]
+
+
+def calling(function: Callable[..., Any], *arguments: Any, at: str = "", **options: Any) -> Call:
+    """A call with a root, or with a folder below it."""
+    return lambda root: function(*arguments, workspace_root=root / at, **options)
+
+
+def _sandbox(workspace_root: Path, **options: Any) -> Any:
+    return create_sandbox(workspace=workspace_root, **options)
+
+
+READING = (read_session_file, delete_session_path)
+CALLS: dict[str, Call] = {
+    "write, other data": calling(write_session_file, NEW, "x", 5),
+    "write, no text": calling(write_session_file, NEW, "x", "\ud800"),
+    "write, exists": calling(write_session_file, OLD, "file", b"", overwrite=False),
+    "write, below a file": calling(write_session_file, OLD, "file/a/b", b""),
+    "list, missing": calling(list_session_files, NEW),
+    "list, bad pattern": calling(list_session_files, OLD, pattern="../*"),
+    "delete folder": calling(delete_session_path, OLD, "folder"),
+    "prune, negative": calling(prune_sessions, -1),
+    "prune, text": calling(prune_sessions, "1"),
+    "prune, no root": calling(prune_sessions, 1, at="missing"),
+    "export, missing": lambda root: export_session(NEW, root.parent / "a.tar.gz", root),
+    "export, bad id": lambda root: export_session("../x", root.parent / "a.tar.gz", root),
+    "export, into itself": lambda root: export_session(OLD, root / OLD / "a.tar.gz", root),
+    "export, exists": lambda root: export_session(OLD, root / OLD / "file", root),
+    "export, nowhere": lambda root: export_session(OLD, root / "no" / "folder" / "a.tar.gz", root),
+    "import, missing": lambda root: import_session(root / "missing.tar.gz", root),
+    "import, none": lambda root: import_session(root / OLD / "file", root),
+    "import, bad id": lambda root: import_session(root / OLD / "file", root, session_id="../x"),
+    "import, new root": lambda root: import_session(root / OLD / "file", root / "new" / "root"),
+}
+for _bad in BAD_IDS:
+    for _one in (get_session_sandbox, delete_session_workspace, list_session_files):
+        CALLS[f"{_one.__name__}({_bad!r})"] = calling(_one, _bad)
+    for _each in READING:
+        CALLS[f"{_each.__name__}({_bad!r}, x)"] = calling(_each, _bad, "x")
+    CALLS[f"write_session_file({_bad!r}, x)"] = calling(write_session_file, _bad, "x", b"")
+for _session in (NEW, OLD):
+    for _path in (*BAD_PATHS, ".", "missing", f"a/b/{LONG}"):
+        for _each in READING:
+            CALLS[f"{_each.__name__}({_session}, {_path!r})"] = calling(_each, _session, _path)
+    for _path in (*BAD_PATHS, ".", f"a/b/{LONG}", f"{LONG}/a", "a/\udcff\ud800"):
+        CALLS[f"write_session_file({_session}, {_path!r})"] = calling(
+            write_session_file, _session, _path, b"x"
+        )
+WRONG: dict[str, dict[str, Any]] = {
+    "policy": {"policy": 5},
+    "logger": {"logger": 5},
+    "runtime": {"runtime": "ruby"},
+    "private root": {"private_root": "/proc/nowhere"},
+}
+for _name, _wrong in WRONG.items():
+    CALLS |= {
+        f"create_sandbox, {_name}": calling(_sandbox, at="a/b", **_wrong),
+        f"create_session_sandbox, {_name}": calling(create_session_sandbox, at="a/b", **_wrong),
+        f"get_session_sandbox, {_name}": calling(get_session_sandbox, NEW, at="a/b", **_wrong),
+    }
+
+
+def everything(*folders: Path) -> set[tuple[str, int, int]]:
+    """What lies in folders: paths, kinds and lengths."""
+    found = set()
+    for folder in folders:
+        for path in (folder, *folder.rglob("*")):
+            status = path.lstat()
+            length = 0 if path.is_dir() else status.st_size
+            found.add((str(path), status.st_mode, length))
+    return found
+
+
+def held() -> tuple[list[str], int]:
+    """The threads of this process, and how many files it has open."""
+    threads = sorted(thread.name for thread in threading.enumerate())
+    return threads, len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's state folder, empty."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_refused_call_leaves_nothing_behind(tmp_path: Path, state: Path, name: str) -> None:
+    root = tmp_path / "root"
+    write_session_file(OLD, "file", b"kept", root)
+    write_session_file(OLD, "folder/file", b"kept", root)
+    before = everything(root.parent), held()
+    with pytest.raises((ValueError, TypeError, OSError, WasmKernelError)) as caught:
+        CALLS[name](root)
+    del caught
+    assert (everything(root.parent), held()) == before
+
+
+def test_a_policy_that_is_none_changes_nothing_of_an_open_sandbox(
+    warm: None, tmp_path: Path, state: Path
+) -> None:
+    policy = ExecutionPolicy(stdout_bytes=1000)
+    with get_session_sandbox(OLD, policy=policy, workspace_root=tmp_path / "root") as sandbox:
+        sandbox.execute("x = 1")
+        before = everything(tmp_path), held()
+        for name in ("policy", "logger", "runtime"):
+            with pytest.raises((TypeError, ValueError)):
+                get_session_sandbox(OLD, workspace_root=tmp_path / "root", **WRONG[name])
+        assert (everything(tmp_path), held()) == before
+        assert sandbox.policy is policy
+        assert sandbox.execute("print(x)").stdout == "1\n"
