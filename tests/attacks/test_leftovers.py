@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from wasm_kernel import create_sandbox
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sandbox.history.claim import Resume
 
 LIMIT, GRACE = 2.0, 1.0
 OVERSHOOT = GRACE + 1.0 + 1.0  # the last second is for a machine that is busy
@@ -18,6 +22,40 @@ LEFTOVERS = {
     "audit hook that sleeps": (
         "import sys, time\ndef h(e, a):\n  while True: time.sleep(9)\nsys.addaudithook(h)"
     ),
+    "audit hook that waits": (
+        "import sys, time\nbusy = []\ndef h(e, a):\n  if busy: return\n  busy.append(1)\n"
+        "  try: time.sleep(60)\n  finally: busy.clear()\nsys.addaudithook(h)"
+    ),
+    "audit hook that lowers the limit": (
+        "import sys, _host\ndef h(e, a):\n  if e == 'exec':\n"
+        '    _host.call(b\'{"op":"limit","seconds":0.000001}\')\n    time = sum(range(10**5))\n'
+        "sys.addaudithook(h)"
+    ),
+    "agent that spins": (f"def f(*a):{SPIN}type(get_ipython().agent).turn = f"),
+    "agent that forges": (
+        "def f(s):\n  s.door.send({'op': 'next'})\n"
+        "  s.door.send({'op': 'done', 'reply': {'status': 'ok'}})\n"
+        "type(get_ipython().agent).turn = f"
+    ),
+    "sys": "import sys; vars(sys).clear()",
+    "threads": f"import threading\ndef f(*a):{SPIN}threading.setprofile_all_threads(f)",
+    "lines": (
+        f"import sys\ndef f(*a):{SPIN}m = sys.monitoring\nm.use_tool_id(1, 'x')\n"
+        "m.register_callback(1, m.events.LINE, f)\nm.set_events(1, m.events.LINE)"
+    ),
+    "collected": (
+        f"import weakref, gc\nclass D: pass\nd = D()\ndef f(*a):{SPIN}r = weakref.ref(d, f)\n"
+        "d.d = d\ndel d\ngc.set_threshold(1)"
+    ),
+    "descriptors": (
+        "import os\nfd = os.open('q', os.O_RDWR | os.O_CREAT)\nfor n in range(60):\n"
+        "  try: os.dup2(fd, n)\n  except OSError: pass"
+    ),
+    "tasks": (
+        "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\n"
+        "l = [asyncio.create_task(f()) for i in range(500)]"
+    ),
+    "running loop": "import asyncio; asyncio._set_running_loop(object())",
     "audit hook that exits": (
         "import sys, os\ndef h(e, a):\n  if e == 'exec': os._exit(1)\nsys.addaudithook(h)"
     ),
@@ -117,7 +155,7 @@ def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
         if ended == "2\n":
             break
     else:
-        assert timed(one, "%undo", LIMIT + OVERSHOOT).startswith("Undone")
+        assert timed(one, "%restore 2", LIMIT + OVERSHOOT).startswith("Restored")
         assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
 
 
@@ -159,6 +197,38 @@ def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(victim_of: Mak
     assert "The variables begin fresh" in told[-1]
     assert short.run("%checkpoints").outputs
     short.lives()
+
+
+def test_f7_a_later_process_is_not_stuck_either(warm: None, tmp_path: Path) -> None:
+    policy = ExecutionPolicy(cell_timeout=LIMIT, grace_seconds=GRACE)
+    with create_sandbox(workspace=tmp_path / "app", policy=policy, resume=Resume.ALWAYS) as first:
+        first.execute("x = 1")
+        assert first.execute(LEFTOVERS["audit hook that spins"]).success
+    begun = time.monotonic()
+    with create_sandbox(workspace=tmp_path / "app", policy=policy, resume=Resume.ALWAYS) as second:
+        result = second.execute("print(x)")
+    assert result.stdout == "1\n", result.error
+    assert "The variables are as they were before that" in result.stderr
+    assert time.monotonic() - begun < 5 + LIMIT + OVERSHOOT
+
+
+def test_f7_widgets_that_never_say_their_state_hold_up_no_cell(one: Victim) -> None:
+    one.says(
+        "import ipywidgets\nclass W(ipywidgets.IntSlider):\n  def get_state(self, *a, **k):\n"
+        "    while True:\n      try:\n        while True: pass\n      except BaseException: pass\n"
+        "w = ipywidgets.IntSlider()\nw.__class__ = W"
+    )
+    assert timed(one, "while True: pass", LIMIT + GRACE + OVERSHOOT) == "CellTimeout"
+    assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
+    assert timed(one, "%undo 2", LIMIT + GRACE + OVERSHOOT).startswith("Undone")
+
+
+def test_f7_a_cell_asks_for_journeys_only_so_often(one: Victim) -> None:
+    result = one.run(
+        "for i in range(5_000):\n  try: get_ipython().run_line_magic('checkpoint', f'n{i}')\n"
+        "  except Exception as e: print(i, e); break"
+    )
+    assert "A cell can ask this 1,000 times" in result.stdout + result.stderr
 
 
 def test_f7_a_tiny_limit_costs_no_state(victim_of: Making) -> None:
