@@ -170,6 +170,15 @@ def test_a_later_policy_may_meter_mount_and_forbid(
     assert gone.error.ename == "FileNotFoundError"
 
 
+def test_a_later_policy_may_not_mount_what_no_cell_may_reach(root: Path) -> None:
+    sandbox = get(root)
+    for folder in (root, root / ID, root.parent):
+        with pytest.raises(PolicyError, match="mounts"):
+            get(root, policy=ExecutionPolicy(mounts=(Mount(folder, "/mine"),)))
+    assert sandbox.policy.mounts == ()
+    assert sandbox.execute("import os; print(os.path.exists('/mine'))").stdout == "False\n"
+
+
 def test_a_later_policy_that_the_variables_do_not_fit_is_told_and_can_be_changed(
     root: Path,
 ) -> None:

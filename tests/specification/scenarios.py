@@ -2,7 +2,8 @@
 
 Each has a test of its name: `Log file read operation` of `workspace-operations` is
 `test_log_file_read_operation` in `test_workspace_operations.py`. `session-design` has no scenarios;
-its decisions stand here in its place.
+its decisions stand here in its place. Of `automatic-sessions`, what an MCP server is for stands
+with that server.
 """
 
 from __future__ import annotations
@@ -95,6 +96,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "Prevent deletion of non-session directories",
         "Execute legacy session without metadata",
         "Prune skips legacy sessions",
+    ),
+    "automatic-sessions": (
+        "Session Persistence",
+        "Memory Limits",
+        "Fuel Budget Enforcement",
     ),
     "session-design": (
         "Stateless session helpers",

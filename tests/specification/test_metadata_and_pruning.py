@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from wasm_kernel import (
     write_session_file,
 )
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.sessions import ids
+from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.overview import session_in, sessions_in
+from wasm_kernel.sessions.session import Session
 
 FIELDS = {"session_id", "created_at", "updated_at", "version"}
 
@@ -114,6 +116,37 @@ def test_update_timestamp_on_successful_execution(get: Getting, root: Path) -> N
         assert {**found, "updated_at": ""} == {**before[0], "updated_at": ""}
 
 
+def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
+    get: Getting, root: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = get(logger=heard.logger)
+    sandbox.execute("x = 1")
+    before = metadata_of(sandbox.workspace)
+
+    def full(*args: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(metadata, "exchange", full)
+    for _ in range(2):
+        assert sandbox.execute("print(x)").stdout == "1\n"
+    assert metadata_of(root / ID) == before
+    warning = heard.one("session.metadata.failed")
+    assert (warning["level"], warning["session_id"]) == ("warning", ID)
+    assert "No space left" in warning["error"]
+
+
+def test_a_timestamp_is_updated_within_ten_milliseconds(get: Getting, root: Path) -> None:
+    get()
+    session = Session(root, ID)
+    seconds = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        session.executed()
+        seconds.append(time.perf_counter() - begun)
+    session.closed()
+    assert min(seconds) < 0.01
+
+
 def test_skip_timestamp_update_for_sessions_without_metadata(
     get: Getting, root: Path, heard: Heard
 ) -> None:
@@ -158,8 +191,19 @@ def test_metadata_is_hidden_from_guest_code(create: Creating) -> None:
         refused = sandbox.execute(f"open({path!r})")
         assert refused.error is not None
         assert refused.error.ename == "FileNotFoundError"
-    sandbox.execute("open('/app/.metadata.json', 'w').write('{}')")
-    sandbox.execute("os.remove('/app/.metadata.json')")
+    for code in (
+        "open('/app/.metadata.json', 'w')",
+        "open('/app/.metadata.json', 'a')",
+        "os.remove('/app/.metadata.json')",
+        "os.rename('/app/.metadata.json', '/app/other')",
+        "open('/app/mine', 'w').close(); os.rename('/app/mine', '/app/.metadata.json')",
+        "os.link('/app/.metadata.json', '/app/other')",
+        "os.chdir('/app'); os.stat('./.metadata.json')",
+        "os.symlink('.metadata.json', '/app/link'); open('/app/link').read()",
+    ):
+        refused = sandbox.execute(code)
+        assert refused.error is not None
+        assert refused.error.ename == "FileNotFoundError", code
     found = metadata_of(sandbox.workspace)
     assert {**found, "updated_at": ""} == {**before, "updated_at": ""}
     assert time_of(found["updated_at"]) > time_of(before["updated_at"])
