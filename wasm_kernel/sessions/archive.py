@@ -33,13 +33,14 @@ from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
 from wasm_kernel.sessions.presence import alone
-from wasm_kernel.sessions.tarball import ArchiveError, Packing, open_target
+from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Packing, open_target
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT, folder_of
 
 FILES, MEMORY, IMAGE = "files", "memory", "memory/image"
 PARTS = {FILES: APP, "tmp": TMP, "packages": PACKAGES_GUEST}
 """The archive's folders, and the guest's."""
 
+_SHOWN = 200
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _IN_USE = (
     "This session is open, in this process or in another one, and its variables may change at any "
@@ -237,9 +238,16 @@ class _Packed:
 
     def _part(self, part: str, folder: int, hidden: Callable[[str], bool]) -> None:
         for found in walk.entries(folder):
-            parts = (*found.way, found.name)
-            if not hidden(parts[0]):
-                self._entry("/".join((part, *parts)), found.folder, found.name)
+            if hidden(found.top):
+                continue
+            if found.is_deep:
+                self.left_out[f"{part}/…"] = f"it lies in more than {walk.DEEPEST:,} folders"
+                continue
+            path = "/".join((part, *found.way, found.name))
+            if len(os.fsencode(path)) > NAME_MOST:
+                self.left_out[f"{path[:_SHOWN]}…"] = "its path is too long"
+            else:
+                self._entry(path, found.folder, found.name)
 
     def _entry(self, path: str, folder: int, name: str) -> None:
         try:
@@ -256,6 +264,10 @@ class _Packed:
             return  # somebody removed it meanwhile
         except PermissionError as problem:
             self.left_out[path] = problem.strerror or "it can't be read"
+        except OSError as problem:
+            if problem.errno not in {errno.ELOOP, errno.ENOTDIR}:
+                raise
+            self.left_out[path] = "something else took its place meanwhile"
 
     def _file(self, path: str, folder: int, name: str) -> None:
         descriptor = os.open(name, _READ, dir_fd=folder)

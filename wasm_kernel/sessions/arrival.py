@@ -29,14 +29,13 @@ from wasm_kernel.sessions.manifest import Manifest
 from wasm_kernel.sessions.paths import SessionPathError, entered, resolve, shown
 from wasm_kernel.sessions.revival import Progress, Revival, fitting
 from wasm_kernel.sessions.staging import inscribe, settle, staged
-from wasm_kernel.sessions.tarball import ArchiveError, Member, Room, members, unpack
+from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Member, Room, members, unpack
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT
 
 MOST_BYTES = 64 << 30
 """The most bytes that may come out of an archive by default."""
 
 _MEMBERS_MOST = 1_000_000
-_NAME_MOST = 64 * 1024
 _LINK_MOST = 4096
 _LINKS_MOST_BYTES = 64 * 1024 * 1024  # they are kept in memory until the end
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.EILSEQ}
@@ -200,7 +199,7 @@ class _Arrival:
             return
         if part not in PARTS or not rest:
             raise ArchiveError(f"The archive holds something strange: {shown(info.name)}.")
-        if len(os.fsencode(rest)) > _NAME_MOST:
+        if len(os.fsencode(rest)) > NAME_MOST:
             raise ArchiveError(f"The archive holds a name that is too long: {shown(info.name)}.")
         names = tuple(rest.split("/"))
         if any(name in ("", ".", "..") or "\0" in name for name in names):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from itertools import pairwise
 
 from wasm_kernel.sessions.paths import SessionPathError, normalized
 
@@ -23,7 +24,8 @@ class Pattern:
             raise SessionPathError("A pattern stays inside the session workspace", text)
         if parts[-1] == _ANY_FOLDERS:
             parts.append("*")
-        self._names = [None if part == _ANY_FOLDERS else _regex(part) for part in parts]
+        once = [one for one, after in pairwise([*parts, ""]) if one != after or one != _ANY_FOLDERS]
+        self._names = [None if part == _ANY_FOLDERS else _regex(part) for part in once]
 
     def matches(self, path: tuple[str, ...]) -> bool:
         """Whether the pattern fits the whole of a path."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders.descent import Descent
-from wasm_kernel.engine.folders.identity import identity
+from wasm_kernel.engine.folders.identity import identity_below
 from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.sandbox.folders import APP, TMP, SandboxFolders
@@ -50,14 +49,6 @@ def arrived(folders: SandboxFolders, handles: Handles) -> dict[str, str]:
 
 def _named(folders: SandboxFolders, guest: str, path: str) -> str:
     """What the system calls a file of the guest's; empty where it is not to be opened."""
-    parts = path.split("/")
-    odd = any(part in ("", ".", "..") or "\0" in part for part in parts)
-    if guest not in _PLACES or odd or (guest == APP and is_hidden(parts[0])):
+    if guest not in _PLACES or (guest == APP and is_hidden(path.partition("/")[0])):
         return ""
-    try:
-        with Descent(folders.seen_at(guest).fd) as way:
-            for part in parts[:-1]:
-                way.enter(part)
-            return identity(f"/proc/self/fd/{way.fd}/{parts[-1]}")
-    except (OSError, ValueError):  # a link, say, or no name that this system can have
-        return ""
+    return identity_below(folders.seen_at(guest).fd, path)

@@ -17,9 +17,9 @@ def files(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     """The paths of the files in a workspace that a pattern fits."""
     with walk.opened(workspace) as root:
         for found in walk.entries(root):
-            parts = (*found.way, found.name)
-            if found.is_folder or is_hidden(parts[0]):
+            if found.is_folder or is_hidden(found.top) or found.is_deep:
                 continue
+            parts = (*found.way, found.name)
             if wanted is not None and not wanted.matches(parts):
                 continue
             if _is_file(workspace, found.folder, parts):

@@ -136,7 +136,7 @@ def _states(private: Folder) -> tuple[list[int], Bookmark | None]:
 
 def _file_sizes(folder: int) -> Iterator[int]:
     for found in walk.entries(folder):
-        if found.is_folder or is_hidden((*found.way, found.name)[0]):
+        if found.is_folder or is_hidden(found.top):
             continue
         try:
             status = os.stat(found.name, dir_fd=found.folder, follow_symlinks=False)

@@ -53,7 +53,8 @@ def list_session_files(
     """The files of a session, as sorted paths relative to its workspace, with `/` between names.
 
     Files in folders are listed, the folders themselves are not. A link is listed where it leads to
-    a file of the session, and never walked; pipes, sockets and devices are left out.
+    a file of the session, and never walked; pipes, sockets and devices are left out, and so is what
+    lies in more than 2,000 folders.
 
     Args:
         session_id: The session.

@@ -47,6 +47,16 @@ class Descent:
         """The names that led here from the root."""
         return tuple(self._names)
 
+    @property
+    def depth(self) -> int:
+        """How many folders below the root the walk stands."""
+        return len(self._names)
+
+    @property
+    def top(self) -> str:
+        """The first name of the way; empty at the root."""
+        return self._names[0] if self._names else ""
+
     def names(self) -> list[str]:
         """What is in the folder that the walk stands in."""
         with os.scandir(self.fd) as entries:
@@ -71,27 +81,42 @@ class Descent:
         self._marks.append(_mark(fd))
         self._names.append(name)
         far = len(self._open) - 1 - _KEPT
-        if far >= 0 and self._open[far] >= 0:
+        if far > 0 and self._open[far] >= 0:
             os.close(self._open[far])
             self._open[far] = -1
 
-    def leave(self) -> None:
+    def leave(self) -> str:
         """Go back up.
 
+        Returns:
+            The name of the folder that was left.
+
         Raises:
-            OSError: somebody moved the folder meanwhile, so that what is above it is another one.
+            OSError: somebody moved a folder that leads to the one above.
         """
         if self._open[-2] < 0:
             self._open[-2] = self._parent()
         os.close(self._open.pop())
         self._marks.pop()
-        self._names.pop()
+        return self._names.pop()
 
     def _parent(self) -> int:
+        """The folder above, also if somebody moved the one that the walk stands in."""
         fd = os.open("..", self._how, dir_fd=self.fd)
-        if _mark(fd) != self._marks[-2]:
+        if _mark(fd) == self._marks[-2]:
+            return fd
+        os.close(fd)
+        fd = os.open(".", self._how, dir_fd=self._open[0])
+        try:
+            for name in self._names[:-1]:
+                below = os.open(name, self._how, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            if _mark(fd) != self._marks[-2]:
+                raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+        except BaseException:
             os.close(fd)
-            raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+            raise
         return fd
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from functools import cache
 
+from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.record import record
 
 _AT_FDCWD, _NO_FOLLOW, _EMPTY_PATH, _WANTED = -100, 0x100, 0x1000, 0x900  # number and birth
@@ -44,6 +45,20 @@ def identity_of(fd: int) -> str:
     except OSError:
         return ""
     return f"{found.st_ino}:{_birth(fd, b'', _EMPTY_PATH)}"
+
+
+def identity_below(folder: int, path: str) -> str:
+    """Names the file at a path below an open folder; empty if there is none without a link."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        return ""
+    try:
+        with Descent(folder) as way:
+            for part in parts[:-1]:
+                way.enter(part)
+            return identity(f"/proc/self/fd/{way.fd}/{parts[-1]}")
+    except (OSError, ValueError):  # a link, say, or no name that this system can have
+        return ""
 
 
 @record

@@ -20,6 +20,7 @@ from wasm_kernel.record import record
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNER = 0o700
+_LINKED_DEEPEST = 500  # folders; each further name of a file is reached by all of them
 _PERMISSIONS = 0o777
 
 
@@ -141,6 +142,8 @@ class _Copying:
         if twin is not None:
             self._link_to(twin, name)
             return False
+        if found.st_nlink > 1 and self._here.depth > _LINKED_DEEPEST:
+            raise _Unreadable("it has several names, and lies too deep to keep them")
         with _reading():
             source = os.open(name, _READ, dir_fd=self._here.fd)
         try:

@@ -13,21 +13,43 @@ from wasm_kernel.engine.folders.descent import Descent, open_folder
 HiddenEntry = Callable[[int, str, int], bool]
 
 
+DEEPEST = 2000
+"""Longer paths are not made: those of a deep tree together have the square of its size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something in a folder.
+    """Something in a folder, good until the next entry is asked for.
 
     Attributes:
-        folder: A descriptor of the folder, good until the next entry is asked for.
-        way: The names of the folders that lead there from the walk's beginning.
+        here: Where the walk stands: in the folder that it is in.
         name: Its own name.
         is_folder: Whether it is a folder; a link to one is none.
     """
 
-    folder: int
-    way: tuple[str, ...]
+    here: Descent
     name: str
     is_folder: bool
+
+    @property
+    def folder(self) -> int:
+        """A descriptor of the folder that it is in."""
+        return self.here.fd
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """The names of the folders that lead there; made when asked for, as it may be long."""
+        return self.here.way
+
+    @property
+    def top(self) -> str:
+        """The first name of its path."""
+        return self.here.top or self.name
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether its path is too long to be told."""
+        return self.here.depth > DEEPEST
 
 
 @contextmanager
@@ -64,21 +86,25 @@ def entries(
     with Descent(folder) as here:
         folders, files = _listed(here.fd, 0, hidden)
         ways = [folders]
-        yield from (Entry(here.fd, (), name, False) for name in files)
+        yield from (Entry(here, name, False) for name in files)
         while True:
             if ways[-1]:
                 name = ways[-1].pop()
-                if not _entered(here, name, force=force):
-                    yield Entry(here.fd, here.way, name, True)
+                try:
+                    inside = _entered(here, name, force=force)
+                except NotADirectoryError:  # somebody put something else in its place
+                    yield Entry(here, name, False)
                     continue
-                folders, files = _listed(here.fd, len(here.way), hidden)
+                if not inside:
+                    yield Entry(here, name, True)
+                    continue
+                folders, files = _listed(here.fd, here.depth, hidden)
                 ways.append(folders)
-                yield from (Entry(here.fd, here.way, name, False) for name in files)
-            elif here.way:
-                name = here.way[-1]
-                here.leave()
+                yield from (Entry(here, name, False) for name in files)
+            elif here.depth:
+                name = here.leave()
                 ways.pop()
-                yield Entry(here.fd, here.way, name, True)
+                yield Entry(here, name, True)
             else:
                 return
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.folders.content import Stopped
-from wasm_kernel.engine.folders.identity import identity
+from wasm_kernel.engine.folders.identity import identity_below
 from wasm_kernel.engine.memory.history import History
 from wasm_kernel.engine.memory.origin import GONE
 from wasm_kernel.engine.versions.inherit import inherit
@@ -104,13 +104,17 @@ def names_in(
         if file.guest not in _GUESTS or not file.written:
             continue
         found.setdefault(file.written, GONE)
-        inside = ".." not in file.path.split("/")
-        if inside and identity(_host(folders, file)) == file.known:
-            found[file.written] = identity(_host(other, file))
+        if _called(folders, file) == file.known:
+            found[file.written] = _called(other, file)
     return found
 
 
-def _host(folders: SandboxFolders, file: OpenThere) -> str:
-    if file.path.startswith("/"):
-        return f"{folders.private_path}/{LOOSE}{file.path}"
-    return f"/proc/self/fd/{folders.seen_at(file.guest).fd}/{file.path}"
+def _called(folders: SandboxFolders, file: OpenThere) -> str:
+    """What the system calls a file in some folders; empty if it is not there."""
+    if not file.path.startswith("/"):
+        return identity_below(folders.seen_at(file.guest).fd, file.path)
+    try:
+        with folders.private.enter(LOOSE) as loose:
+            return identity_below(loose.fd, file.path.removeprefix("/"))
+    except OSError:
+        return ""
