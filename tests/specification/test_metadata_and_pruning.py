@@ -16,6 +16,8 @@ from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
+    WorkspaceError,
+    create_sandbox,
     delete_session_workspace,
     get_session_sandbox,
     list_session_files,
@@ -467,22 +469,41 @@ def test_links_to_sessions_are_followed_their_targets_validated_and_counted_once
 def test_a_link_to_a_session_is_that_session(get: Getting, root: Path, heard: Heard) -> None:
     sandbox = get()
     sandbox.execute("x = 1; open('file', 'w').write('mine')")
-    (root / "alias-1").symlink_to(ID)
-    again = get("alias-1", logger=heard.logger)
+    alias = ids.new()
+    (root / alias).symlink_to(ID)
+    again = get(alias, logger=heard.logger)
     assert again is sandbox
     assert heard.one("session.retrieved")["session_id"] == ID
     sandbox.close()
-    again = get("alias-1")
+    again = get(alias)
     assert (again.session_id, again.workspace.name) == (ID, ID)
     assert again.execute("print(x)").stdout == "1\n"
-    assert read_session_file("alias-1", "file") == b"mine"
-    write_session_file("alias-1", "new", b"too")
-    assert list_session_files("alias-1") == list_session_files(ID) == ["file", "new"]
+    assert read_session_file(alias, "file") == b"mine"
+    write_session_file(alias, "new", b"too")
+    assert list_session_files(alias) == list_session_files(ID) == ["file", "new"]
     assert [one.session_id for one in sessions_in(root)] == [ID]
-    assert session_in(root, "alias-1").session_id == ID
+    assert session_in(root, alias).session_id == ID
     again.close()
-    delete_session_workspace("alias-1")
+    delete_session_workspace(alias)
     assert list(root.iterdir()) == []
+
+
+def test_no_guest_gives_somebody_another_ones_session(get: Getting, root: Path) -> None:
+    """The guest of a sandbox on the sessions' folder itself makes links there (F1)."""
+    alice = ids.new()
+    get(alice).execute("open('secret', 'w').write('of alice')")
+    with create_sandbox() as plain:
+        plain.execute(f"import os; os.symlink({alice!r}, 'mallory')")
+        plain.execute(
+            f"os.mkdir('d'); os.symlink('..', 'd/up'); os.symlink('d/up/{alice}', 'mallory-2')"
+        )
+    for name in ("mallory", "mallory-2"):
+        assert (root / name).is_symlink()
+        with pytest.raises(WorkspaceError):
+            get_session_sandbox(name)
+        with pytest.raises(FileNotFoundError):
+            read_session_file(name, "secret")
+    assert (root / alice / "secret").read_text() == "of alice"
 
 
 def test_prevent_deletion_of_non_session_directories(root: Path, heard: Heard) -> None:

@@ -1,9 +1,11 @@
 """Links in the sessions' folder: other names of sessions that lie there, too.
 
-A link is followed as long as it stays inside the sessions' folder and leads to a session directly
-in it. The session's id, its lock and its private folder are those of the target. All other links
-are no sessions. The way is walked by `paths.resolve`, which never leaves the sessions' folder, and
-what is found is opened by its own name, without following any link.
+A link that is named by a UUID is followed as long as it stays inside the sessions' folder and leads
+to a session directly in it. The session's id, its lock and its private folder are those of the
+target. All other links are no sessions: the guest of a sandbox that has the sessions' folder as its
+workspace can make links there, though none named by a UUID, and could give somebody another one's
+session. The way is walked by `paths.resolve`, which never leaves the sessions' folder, and what is
+found is opened by its own name, without following any link.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def forget(root: int, names: list[str]) -> None:
 
 
 def _target_in(folder: Folder, root: Path, name: str) -> str:
-    here = folder.status(name)
+    here = folder.status(name) if ids.uuid_in(name) else None
     if here is None or not stat.S_ISLNK(here.st_mode):
         return name
     try:
