@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from wasm_kernel import create_sandbox
+from wasm_kernel import NeverBegan, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.history.claim import Resume
 
@@ -221,6 +221,15 @@ def test_f7_widgets_that_never_say_their_state_hold_up_no_cell(one: Victim) -> N
     assert timed(one, "while True: pass", LIMIT + GRACE + OVERSHOOT) == "CellTimeout"
     assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
     assert timed(one, "%undo 2", LIMIT + GRACE + OVERSHOOT).startswith("Undone")
+
+
+def test_f7_a_question_that_never_began_leaves_the_way_back_to_a_cell(one: Victim) -> None:
+    """A completion takes no cell back; the next cell does, in its own time."""
+    one.run(LEFTOVERS["audit hook that spins"])
+    with pytest.raises(NeverBegan):
+        one.sandbox.query({"op": "complete", "code": "pri", "cursor_pos": 3}).result(30)
+    assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "NeverBegan"
+    assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
 
 
 def test_f7_a_cell_asks_for_journeys_only_so_often(one: Victim) -> None:

@@ -70,6 +70,47 @@ def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Signals,
     assert clock.reason == Reason("deadline", 5.0)
 
 
+def overdue(clock: Clock) -> bool:
+    """Whether the guest is stopped within the ticks that it gets."""
+    return any(clock.on_epoch() for _ in range(25))
+
+
+def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 3600.0, 2.0, begins=True)
+    at.now += 4.9
+    assert not overdue(clock)
+    at.now += 0.1
+    assert overdue(clock)
+    assert clock.reason == Reason("begin", 5.0)
+
+
+def test_f7_a_guest_that_has_begun_has_its_whole_limit(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, 0.5, 2.0, begins=True)
+    at.now += 0.9
+    assert not overdue(clock)
+    clock.begun()
+    at.now += 0.4
+    assert not overdue(clock)
+    at.now += 0.1
+    assert clock.on_epoch()
+    assert clock.reason == Reason("deadline", 0.5)
+
+
+def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
+    clock: Clock, signals: Signals, at: Time
+) -> None:
+    clock.arm(signals, None, 2.0, begins=True)
+    at.now += 1e6
+    assert not clock.on_epoch()
+    clock.begun()
+    at.now += 1e6
+    assert not overdue(clock)
+
+
 def test_at_a_soft_deadline_the_guest_is_interrupted_first(
     clock: Clock, signals: Signals, at: Time
 ) -> None:

@@ -18,6 +18,7 @@ from wasm_kernel.record import record
 TICK_SECONDS = 0.01
 BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
 _BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
+_BEGIN_TICKS = 20  # that it gets beyond: a process that was suspended is no sign of a stuck guest
 
 
 @record
@@ -71,6 +72,7 @@ class Clock:
         self._deadline: float | None = None
         self._armed = 0.0
         self._begin_by: float | None = None
+        self._overdue = 0  # ticks since then
         self._limit = 0.0
         self._own = False
         self._grace = 0.0
@@ -116,7 +118,7 @@ class Clock:
             self._armed = time.monotonic()
             self._deadline = None if seconds is None else self._armed + seconds
             most = max(_BEGIN_LEAST, min(BEGIN_SECONDS, seconds or BEGIN_SECONDS))
-            self._begin_by = self._armed + most if begins else None
+            self._begin_by, self._overdue = self._armed + most if begins else None, 0
             self._soft, self._paused_at, self._own = soft, None, False
             self._warned = False
             self._asked = self._signalled = 0
@@ -229,7 +231,8 @@ class Clock:
 
     def _look_at_ends(self, now: float) -> None:
         if self._begin_by is not None:  # the deadline waits until then
-            if now >= self._begin_by:
+            self._overdue += now >= self._begin_by
+            if self._overdue > _BEGIN_TICKS:
                 self.reason = Reason("begin", self._begin_by - self._armed)
         elif self._deadline is not None and self._paused_at is None and now >= self._deadline:
             self._at_deadline()

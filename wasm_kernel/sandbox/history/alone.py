@@ -49,7 +49,7 @@ class Alone:
         if self._clock.closed:
             raise GuestClosed
         if interrupted:
-            turn.error = Error("KeyboardInterrupt", "", ())
+            turn.show(Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
             turn.end(number, ename="KeyboardInterrupt")
             return
         refused = self._wishes.grant(travels, turn, number)
