@@ -215,3 +215,44 @@ def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
     """Before, a loop that no frame ran any more was "already running" for good."""
     ends = interrupt_many(victim.sandbox, 400, seed=8)
     assert ends["KeyboardInterrupt"] > 100, ends
+
+
+SAYS_IT_RUNS = (
+    "import asyncio\nmine, cells = asyncio.new_event_loop(), asyncio.get_event_loop()\n"
+    "for loop in (mine, cells): loop._thread_id = 1; asyncio._set_running_loop(loop)"
+)
+
+
+def test_f8_a_loop_that_says_it_runs_while_no_frame_of_it_does_is_used_again(
+    victim: Victim,
+) -> None:
+    victim.says(SAYS_IT_RUNS)
+    assert victim.says("await asyncio.sleep(0)\nprint('awaited')") == "awaited"
+    assert victim.says("print(mine.run_until_complete(asyncio.sleep(0, 'mine')))") == "mine"
+    assert victim.says("print(asyncio.run(asyncio.sleep(0, 'run')))") == "run"
+    victim.says(SAYS_IT_RUNS)
+    assert victim.says("print(mine.run_until_complete(asyncio.sleep(0, 'at once')))") == "at once"
+
+
+def test_f8_a_loop_that_runs_is_not_run_again(victim: Victim) -> None:
+    said = victim.says(
+        "async def f():\n  try: asyncio.get_running_loop().run_until_complete(asyncio.sleep(0))\n"
+        "  except RuntimeError as e: return e\nimport asyncio\nprint(await f())"
+    )
+    assert said == "This event loop is already running"
+
+
+def test_f8_what_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim) -> None:
+    for code in (
+        "import asyncio\nasync def f():\n  while True: pass\nawait f()",
+        "import asyncio\nasync def f():\n  while True: pass\nasyncio.run(f())",
+        "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\nawait f()",
+        "import asyncio, time\nawait asyncio.to_thread(time.sleep, 30)",
+        "import asyncio, json\nasync def f():\n  while True: json.loads('[1]')\nawait f()",
+        "import asyncio\nawait asyncio.gather(*[asyncio.sleep(30) for i in range(99)])",
+        "import asyncio\nasync with asyncio.TaskGroup() as g: g.create_task(asyncio.sleep(30))",
+    ):
+        result = victim.run(code, interrupt=0.2)
+        assert result.error is not None, code
+        assert result.error.ename == "KeyboardInterrupt", (code, result.error)
+        assert result.duration < 0.2 + SOON, code

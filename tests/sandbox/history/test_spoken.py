@@ -32,6 +32,7 @@ def test_a_cell_that_only_travels_is_read(code: str, found: list[Travel]) -> Non
     "code",
     [
         *("", "#", "x = 1", "%undo; x", "x = 1\n%undo", "%%time\n%undo", "%hist", "%undone"),
+        "#\n" * 60_000 + "%undo",
         *("%undo?", "%restore {name}", "%restore $name", "%restore a?", "%restore \\\na"),
     ],
 )

@@ -18,6 +18,7 @@ _MAGIC = re.compile(r"%(undo|redo|restore|checkpoints?|history_tree)(?:[ \t]+(\S
 _LINE = re.compile(r"[^\r\n]+")
 _GUESTS = re.compile(r"[${]|\?\Z|\\\Z")  # variables to expand, a question, a line that goes on
 _FILES = re.compile(r"(?:^|\s)--files(?!\S)")
+_TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 _CELLS_MOST = 2**31
 _DIGITS = 9
 
@@ -37,7 +38,7 @@ def only_travels(code: str) -> list[Travel] | None:
     A magic with variables in its words is for the guest to expand, and a question for it to answer.
     """
     found = []
-    for line in _lines(code):
+    for line in _lines(code) if len(code) <= _TEXT_MOST else ():
         match = _MAGIC.fullmatch(line)
         if match is None or _GUESTS.search(line):
             return None
