@@ -18,6 +18,7 @@ from wasm_kernel.engine.folders.folder import Folder, making
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import Mount
+from wasm_kernel.sandbox.hiding import SessionsHidden
 from wasm_kernel.sandbox.overlap import Spot, check, check_mounts, guarded
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
 
@@ -92,9 +93,8 @@ class SandboxFolders:
             self.scratch = held.enter_context(self.private.enter(SCRATCH, make=True))
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
-        self.app = Preopen(
-            workspace, APP, writable=True, tracked=True, counted=True, hidden=METADATA_HIDDEN
-        )
+        hidden = SessionsHidden() if lone else METADATA_HIDDEN
+        self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices = self._notices() if found.made else ()
 
     @classmethod
@@ -108,16 +108,16 @@ class SandboxFolders:
         """
         with making(path), contextlib.ExitStack() as held:
             real = path.resolve()
-            workspace = Folder.open(real)
-            held.callback(workspace.close)
+            workspace = held.enter_context(Folder.open(real))
             check("The workspace", Spot.of(workspace.fd), guarded(private_root))
-            found = PrivateFolders(real.parent, private_root, lone=real.name).open(
-                real.name, workspace
-            )
-            held.pop_all()
-        folders = cls(path, real, workspace, found, private_root, lone=True)
-        folders.be_present()
-        return folders
+            privates = PrivateFolders(real.parent, private_root, lone=real.name)
+            while True:
+                found = privates.open(real.name, workspace)
+                folders = cls(path, real, workspace.enter(), found, private_root, lone=True)
+                folders.be_present()
+                if found.in_place:
+                    return folders
+                folders.close()  # it was swept away in this very moment
 
     def _notices(self) -> tuple[str, ...]:
         told = [FAR] if self.far else []

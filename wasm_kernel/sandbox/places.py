@@ -27,6 +27,7 @@ _FOLDERS, _ELSEWHERE = "private", "elsewhere"
 _OWN, _OTHERS_WRITE = 0o700, 0o022
 _PATH_BYTES = 16 * 1024
 _ATTEMPTS = 16
+_HOMELESS = "this user has no folder for state"
 _NOWHERE = (
     "There is no place for the private state of this workspace ({why}). Nothing was opened. Name a "
     "folder of your own with private_root, outside of every workspace."
@@ -194,9 +195,45 @@ class PrivateFolders:
                 state.close()
             return _remember(sibling)
         if state is None:
-            raise PrivateFolderError(_NOWHERE.format(why="this user has no folder for state"))
+            raise PrivateFolderError(_NOWHERE.format(why=_HOMELESS))
         state.far = True
         return state
+
+
+def expected(root: Path) -> tuple[Path, bool]:
+    """Returns where private folders of new sessions come to lie, for people; nothing is made.
+
+    Args:
+        root: The root of the sessions, which need not be there.
+
+    Returns:
+        The place, and whether files are copied to it and not linked.
+
+    Raises:
+        PrivateFolderError: there is none.
+    """
+    state = state_folder()
+    with Folder.open(_nearest(root)) as like:
+        if state is not None:
+            with Folder.open(_nearest(state)) as there:
+                if _linked(there, like):
+                    return state, False
+        with Folder.open(_nearest(root.parent)) as above:
+            if _is_safe(above) and _linked(above, like):
+                return beside(root), False
+    if state is None:
+        raise PrivateFolderError(_NOWHERE.format(why=_HOMELESS))
+    return state, True
+
+
+def _nearest(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.is_dir())
+
+
+def _is_safe(above: Folder) -> bool:
+    """Whether nobody else can replace what lies in a folder."""
+    found = os.fstat(above.fd)
+    return found.st_uid == os.geteuid() or bool(found.st_mode & stat.S_ISVTX)
 
 
 def discard(path: Path) -> None:
@@ -276,8 +313,7 @@ def _beside(path: Path, *, make: bool = False, like: Folder | None = None) -> Pl
     """
     try:
         with Folder.open(path.parent) as above:
-            found = os.fstat(above.fd)
-            if found.st_uid != os.geteuid() and not found.st_mode & stat.S_ISVTX:
+            if not _is_safe(above):
                 return None
             if like is not None and not _linked(above, like):
                 return None

@@ -16,9 +16,10 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.creation import check, create_sandbox
 from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sandbox.sandbox import BaseSandbox
-from wasm_kernel.sessions import ids, removal
+from wasm_kernel.sessions import ids, orphans, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget, target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.session import Session, WorkspaceError
@@ -164,16 +165,19 @@ def delete_session_workspace(
     Raises:
         SessionIdError: `session_id` is none; it is a `ValueError`, too.
         SessionInUse: another process uses the session; nothing was deleted.
+        OverlapError: the root is one of the host's own folders.
         WorkspaceError: something that is no session's folder has its name, or something in the
             folder can't be deleted.
     """
     asked, told = ids.checked(session_id), heard_by(logger)
     folder = Path(workspace_root).resolve()
     name = target_of(folder, asked)
+    check_opening(folder / name, folder, (), private_root)
     LIVE.close(folder / name, _DELETED)
     try:
         with walk.opened(folder) as root:
             removal.finish(root)
+            orphans.sweep()
             links = aliases_in(folder).get(name, [])
             removal.remove(root, name, PrivateFolders(folder, private_root))
             forget(root, links)

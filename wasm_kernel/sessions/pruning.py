@@ -26,9 +26,10 @@ from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.result import PruneResult
+from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sandbox.private import PrivateFolderError
-from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.sessions import ids, metadata, orphans, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
 from wasm_kernel.sessions.live import ANOTHER_PROCESS, LIVE
@@ -116,17 +117,22 @@ def prune_sessions(
     Raises:
         PruneError: `older_than_hours` is no number of hours.
         NoWorkspaceRoot: there is no such folder.
+        OverlapError: it is one of the host's own folders.
     """
     limit, begun = _hours(older_than_hours), time.monotonic()
     told = heard_by(logger)
-    with _opened(Path(workspace_root)) as root:
+    place = Path(workspace_root).resolve()
+    with _opened(place) as root:
+        check_opening(place, place, (), private_root)
         told.log_event(
             events.PRUNE_STARTED,
             threshold=older_than_hours,
             workspace_root=str(workspace_root),
             dry_run=dry_run,
         )
-        privates = PrivateFolders(Path(workspace_root).resolve(), private_root)
+        privates = PrivateFolders(place, private_root)
+        if not dry_run:
+            orphans.sweep()
         result = _Pruning(root, privates, limit, dry_run, told).run()
     told.log_event(
         events.PRUNE_COMPLETED,

@@ -8,6 +8,7 @@ import stat
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,6 +136,7 @@ class Session:
             if not self.made and not _is_known(privates.find(self.id, workspace)):
                 _check_unseen(self.root, self.id)
             found = privates.open(self.id, workspace)
+            found = replace(found, made=found.made or self.made)
             held.callback(found.folder.close)
             presence = Presence(found.folder)
             held.callback(presence.leave)

@@ -118,9 +118,15 @@ def _generation(fd: int) -> str:
 
     answer = bytearray(8)
     try:
-        fcntl.ioctl(fd, _GET_GENERATION, answer)
+        readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        fcntl.ioctl(readable, _GET_GENERATION, answer)
+    except OSError:
+        return ""
+    finally:
+        os.close(readable)
     return f"generation {int.from_bytes(answer[:4], 'little')}"
 
 

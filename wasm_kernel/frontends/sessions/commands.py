@@ -37,7 +37,7 @@ def confirmed(question: str, options: argparse.Namespace) -> bool:
 
 def listing(options: argparse.Namespace) -> int:
     """The sessions, the last used first."""
-    found = overview.sessions_in(options.root)
+    found = overview.sessions_in(options.root, options.private_root)
     if options.json:
         print(tables.as_json([tables.as_dict(one) for one in found]))
     elif found:
@@ -49,7 +49,7 @@ def listing(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """One session."""
-    found = overview.session_in(options.root, options.session)
+    found = overview.session_in(options.root, options.session, options.private_root)
     if options.json:
         print(tables.as_json(tables.as_dict(found)))
     else:
@@ -65,7 +65,9 @@ def files(options: argparse.Namespace) -> int:
     if options.json:
         print(tables.as_json(found))
     elif options.long:
-        workspace = overview.session_in(options.root, options.session).workspace
+        workspace = overview.session_in(
+            options.root, options.session, options.private_root
+        ).workspace
         rows = [tables.file_row(workspace, path) for path in found]
         print(tables.table(("FILE", "SIZE", "MODIFIED"), rows))
     else:
@@ -91,11 +93,18 @@ def write(options: argparse.Namespace) -> int:
     """A file, from another one or from standard input."""
     from wasm_kernel.sessions.workspace import write_session_file
 
-    overview.session_in(options.root, options.session)  # a slip of the pen makes no session
+    overview.session_in(
+        options.root, options.session, options.private_root
+    )  # a slip of the pen makes no session
     source = options.source
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     write_session_file(
-        options.session, options.path, data, options.root, overwrite=not options.no_overwrite
+        options.session,
+        options.path,
+        data,
+        options.root,
+        overwrite=not options.no_overwrite,
+        private_root=options.private_root,
     )
     return 0
 
@@ -115,11 +124,11 @@ def delete(options: argparse.Namespace) -> int:
             options.session, options.path, options.root, recursive=options.recursive
         )
         return 0
-    found = overview.session_in(options.root, options.session)
+    found = overview.session_in(options.root, options.session, options.private_root)
     question = f"Delete session {found.session_id} with its {found.files:,} files and variables?"
     if not confirmed(question, options):
         return _REFUSED
-    delete_session_workspace(options.session, options.root)
+    delete_session_workspace(options.session, options.root, private_root=options.private_root)
     print(f"Deleted {options.session}")
     return 0
 
@@ -136,13 +145,13 @@ def prune(options: argparse.Namespace) -> int:
             f"--older-than takes minutes, hours, days or weeks (30m, 24h, 7d, 2w), not "
             f"{options.older_than!r}. Nothing was deleted."
         )
-    result = prune_sessions(hours, options.root, dry_run=True)
+    result = prune_sessions(hours, options.root, dry_run=True, private_root=options.private_root)
     if options.apply and result.deleted_sessions:
         question = f"Delete {len(result.deleted_sessions)} sessions?"
         if not confirmed(question, options):
             return _REFUSED
     if options.apply:
-        result = prune_sessions(hours, options.root)
+        result = prune_sessions(hours, options.root, private_root=options.private_root)
     if options.json:
         print(tables.as_json(asdict(result)))
     else:
@@ -156,13 +165,15 @@ def fork(options: argparse.Namespace) -> int:
     """Further sessions that begin where one stands."""
     from wasm_kernel.sessions.lifecycle import get_session_sandbox
 
-    found = overview.session_in(options.root, options.session)
+    found = overview.session_in(options.root, options.session, options.private_root)
     if found.in_use:
         raise SessionInUse(
             "This session is open, so its variables may change at any moment. Nothing was forked. "
             "Use %fork in its notebook, or shut its kernel down first."
         )
-    with get_session_sandbox(options.session, workspace_root=options.root) as sandbox:
+    with get_session_sandbox(
+        options.session, workspace_root=options.root, private_root=options.private_root
+    ) as sandbox:
         made = sandbox.fork(options.count, deterministic=options.deterministic)
         names = [str(one.session_id) for one in made]
         for one in made:
@@ -176,7 +187,13 @@ def export(options: argparse.Namespace) -> int:
     from wasm_kernel.sessions.archive import export_session
 
     target = options.target or f"{options.session}.tar.gz"
-    made = export_session(options.session, target, options.root, files_only=options.files_only)
+    made = export_session(
+        options.session,
+        target,
+        options.root,
+        files_only=options.files_only,
+        private_root=options.private_root,
+    )
     fields = {"archive": target, "files": made.files, "states": made.states}
     fields |= {"left_out": made.left_out, "note": made.note}
     if options.json:
@@ -195,6 +212,7 @@ def import_(options: argparse.Namespace) -> int:
     made = import_session(
         options.source,
         options.root,
+        private_root=options.private_root,
         session_id=None if same else options.name,
         same_id=same,
         progress=lambda line: print(line, file=sys.stderr, flush=True),

@@ -14,6 +14,7 @@ from wasm_kernel.frontends.sessions import commands
 
 Command = Callable[[argparse.Namespace], int]
 _ROOT = "the folder that holds the sessions"
+_PRIVATE = "the folder that holds their variables; found by itself if it was used before"
 _BROKEN_PIPE = 141  # what a shell says of a program that wrote to nobody
 
 
@@ -26,11 +27,15 @@ def add(commands_of: Any, root: Callable[[], Path]) -> None:
     """
     sessions = commands_of.add_parser("sessions", help="list, look into, move and delete sessions")
     sessions.add_argument("--root", metavar="FOLDER", help=_ROOT)
+    sessions.add_argument("--private-root", metavar="FOLDER", help=_PRIVATE)
     kinds = sessions.add_subparsers(required=True, metavar="COMMAND")
     for name, about, command, describe in _COMMANDS:
         parser = kinds.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         describe(parser)
         parser.add_argument("--root", metavar="FOLDER", default=argparse.SUPPRESS, help=_ROOT)
+        parser.add_argument(
+            "--private-root", metavar="FOLDER", default=argparse.SUPPRESS, help=_PRIVATE
+        )
         parser.set_defaults(run=_running(command, root))
 
 

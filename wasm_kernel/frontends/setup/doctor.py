@@ -146,7 +146,26 @@ def _workspaces(root: Path) -> Iterator[Finding]:
         yield Finding("broken", f"sessions can't be kept in {root}: {remedy}")
         return
     yield Finding("ok", f"sessions are kept in {root}")
+    yield from _private_state(root)
     yield _earlier_files(nearest)
+
+
+def _private_state(root: Path) -> Iterator[Finding]:
+    from wasm_kernel.sandbox.places import expected
+    from wasm_kernel.sandbox.private import PrivateFolderError
+    from wasm_kernel.sessions import orphans
+
+    try:
+        place, far = expected(root.resolve())
+    except PrivateFolderError as problem:
+        yield Finding("broken", str(problem))
+        return
+    words = f"what cells do not see of their sessions is kept in {place}"
+    if far:
+        words += ", on another file system: earlier versions of files are copied (see private_root)"
+    yield Finding("note" if far else "ok", words)
+    for sentence in orphans.described():
+        yield Finding("note", sentence)
 
 
 def _earlier_files(folder: Path) -> Finding:

@@ -1,0 +1,352 @@
+"""Private folders whose workspaces are gone; where private folders lie; nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.private import private_folders, private_of
+from wasm_kernel import (
+    create_sandbox,
+    create_session_sandbox,
+    delete_session_workspace,
+    export_session,
+    get_session_sandbox,
+    import_session,
+    prune_sessions,
+    write_session_file,
+)
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.folders.identity import Mark
+from wasm_kernel.frontends.setup.doctor import examine
+from wasm_kernel.sandbox import places
+from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.sandbox.places import beside
+from wasm_kernel.sandbox.private import PrivateFolderError
+from wasm_kernel.sessions import orphans
+from wasm_kernel.sessions.session import Session
+
+HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "wasm-kernel"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "project" / "root"
+
+
+def a_session(root: Path, name: str = "one", *, hours: float = 0) -> Path:
+    """A session's private folder; it was last used some hours ago."""
+    Session(root, name).closed()
+    private = private_of(root / name)
+    os.utime(private, (time.time() - hours * HOUR,) * 2)
+    return private
+
+
+def _session(root: Path) -> None:
+    shutil.rmtree(root / "one")
+
+
+def _session_anew(root: Path) -> None:
+    shutil.rmtree(root / "one")
+    (root / "one").mkdir()
+
+
+def _root(root: Path) -> None:
+    shutil.rmtree(root)
+
+
+def _root_anew(root: Path) -> None:
+    shutil.rmtree(root)
+    (root / "one").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("gone", [_session, _session_anew, _root, _root_anew])
+def test_what_rm_leaves_is_removed_a_day_later(root: Path, gone: Callable[[Path], None]) -> None:
+    young, old = a_session(root, "young"), a_session(root, hours=25)
+    gone(root)
+    orphans.sweep()
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path: Path) -> None:
+    """A disk that is not mounted: nothing of the way to the workspace is as it was."""
+    private = a_session(root, hours=24 * 89)
+    (tmp_path / "project").rename(tmp_path / "unmounted")
+    for _ in range(2):
+        orphans.sweep()
+        assert private.exists()
+        (tmp_path / "project").mkdir(exist_ok=True)  # an empty mount point
+    shutil.rmtree(tmp_path / "project")
+    (tmp_path / "unmounted").rename(tmp_path / "project")
+    assert private_of(root / "one") == private
+    (tmp_path / "project").rename(tmp_path / "unmounted")
+    os.utime(private, (time.time() - 24 * 91 * HOUR,) * 2)
+    orphans.sweep()
+    assert not private.exists()
+
+
+def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = a_session(root, hours=100)
+    with Folder.open(root) as folder:
+        own = Mark.of(folder.fd)
+    of = Mark.of
+
+    def elsewhere(fd: int) -> Mark:
+        found = of(fd)
+        if found.same(own):
+            return Mark(found.number, found.born, found.device + 1, found.boot)
+        return found
+
+    private_record = private / "record.json"
+    with Folder.open(root / "one") as folder, Folder.open(private) as place:
+        from wasm_kernel.sandbox.private import owner_of
+
+        owner = owner_of(place)
+        assert owner is not None
+        told = owner.dump().replace(
+            f'"device": {own.device}'.encode(), f'"device": {own.device + 1}'.encode(), 2
+        )
+    private_record.write_bytes(told)
+    os.utime(private, (time.time() - 100 * HOUR,) * 2)
+    monkeypatch.setattr(Mark, "of", elsewhere)
+    shutil.rmtree(root)
+    root.mkdir()
+    orphans.sweep()
+    assert private.exists()
+
+
+def test_what_is_in_use_is_not_removed(root: Path) -> None:
+    private = a_session(root)
+    session = Session(root, "one")
+    shutil.rmtree(root / "one")
+    os.utime(private, (time.time() - 100 * HOUR,) * 2)
+    orphans.sweep()
+    assert private.exists()
+    session.closed()
+    orphans.sweep()
+    assert not private.exists()
+
+
+def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path) -> None:
+    for act in (
+        lambda: prune_sessions(10**6, root),
+        lambda: delete_session_workspace("another", root),
+    ):
+        private = a_session(root, hours=100)
+        shutil.rmtree(root / "one")
+        prune_sessions(10**6, root, dry_run=True)
+        assert private.exists()
+        act()
+        assert not private.exists()
+        assert list((state / "private").iterdir()) == []
+
+
+def test_doctor_shows_them(root: Path, tmp_path: Path) -> None:
+    a_session(root, "kept")
+    (a_session(root, "gone") / "history").mkdir()
+    shutil.rmtree(root / "gone")
+    a_session(tmp_path / "disk" / "root", "away")
+    shutil.rmtree(tmp_path / "disk")
+    told = "\n".join(finding.text for finding in examine(root))
+    assert "private state of 1 workspaces that are gone takes" in told
+    assert "private state of 1 workspaces that can't be reached now takes" in told
+    assert f"what cells do not see of their sessions is kept in {tmp_path / 'state'}" in told
+
+
+def test_no_private_folder_is_left_by_deleting_pruning_forking_or_importing(
+    warm: None, root: Path, tmp_path: Path
+) -> None:
+    session_id, sandbox = create_session_sandbox(workspace_root=root)
+    with sandbox:
+        sandbox.execute("x = 1; open('/tmp/a', 'w').write('x' * 1000)")
+        (fork,) = sandbox.fork()
+        with fork:
+            assert fork.execute("print(x, len(open('/tmp/a').read()))").stdout == "1 1000\n"
+        kept = fork.session_id
+    assert kept is not None
+    export_session(session_id, tmp_path / "a.tar.gz", root)
+    made = import_session(tmp_path / "a.tar.gz", root)
+    with pytest.raises(ValueError, match="archive"):
+        import_session(Path(__file__), root)
+    assert len(private_folders()) == 3
+    delete_session_workspace(session_id, root)
+    delete_session_workspace(kept, root)
+    assert len(private_folders()) == 1
+    assert prune_sessions(0, root).deleted_sessions == [made.session_id]
+    assert private_folders() == []
+    assert list(root.iterdir()) == []
+
+
+def test_a_named_place_is_used_and_found_again_without_being_named(
+    warm: None, root: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "mine"
+    with get_session_sandbox("one", workspace_root=root, private_root=own) as sandbox:
+        sandbox.execute("x = 1")
+    assert private_of(root / "one").parent == own
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        assert sandbox.execute("print(x)").stdout == "1\n"
+    delete_session_workspace("one", root)
+    assert list(own.iterdir()) == []
+
+
+def _far(*folders: Path) -> Callable[[Folder, Folder], bool]:
+    """As if these folders lay on another disk than all else."""
+
+    def linked(one: Folder, other: Folder) -> bool:
+        ways = [Path(f"/proc/self/fd/{each.fd}").readlink() for each in (one, other)]
+        sides = {any(way.is_relative_to(folder) for folder in folders) for way in ways}
+        return len(sides) == 1
+
+    return linked
+
+
+def test_on_another_disk_it_lies_beside_the_root(
+    warm: None, root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_linked", _far(state))
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        assert sandbox.execute("x = 1").stderr == ""
+    assert private_of(root / "one").parent == beside(root)
+    assert beside(root).stat().st_mode & 0o777 == 0o700
+    monkeypatch.undo()
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        assert sandbox.execute("print(x)").stdout == "1\n"
+
+
+def _link(place: Path) -> None:
+    (place.parent / "elsewhere").mkdir(mode=0o700)
+    place.symlink_to("elsewhere")
+
+
+def _file(place: Path) -> None:
+    place.write_text("x")
+
+
+def _open_to_all(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o755)
+
+
+def _anothers(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
+
+
+def _above_is_anothers(place: Path) -> None:
+    os.chown(place.parent, 65534, 65534)
+
+
+@pytest.mark.parametrize("plant", [_link, _file, _open_to_all, _anothers, _above_is_anothers])
+def test_what_is_not_safe_beside_the_root_is_not_used(
+    warm: None, root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[..., None]
+) -> None:
+    if plant in (_anothers, _above_is_anothers) and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    root.mkdir(parents=True)
+    plant(beside(root))
+    monkeypatch.setattr(places, "_linked", _far(state))
+    told = []
+    for _ in range(2):
+        with get_session_sandbox("one", workspace_root=root) as sandbox:
+            told.append(sandbox.execute("f = open('f', 'w'); f.write('x'); f.close()").stderr)
+            sandbox.execute("open('f', 'w').write('y'); import os; os.unlink('f')")
+            sandbox.execute("%undo --files")
+            assert sandbox.execute("print(open('f').read())").stdout == "x\n"
+    assert "another file system" in told[0]
+    assert told[1] == ""
+    assert private_of(root / "one").parent == state / "private"
+
+
+def test_a_session_on_another_disk_works_with_copies(warm: None, state: Path) -> None:
+    memory = Path("/dev/shm")
+    other = memory.is_dir() and memory.stat().st_dev != state.parent.parent.stat().st_dev
+    if os.geteuid() != 0 or not other:
+        pytest.skip("there is no other disk, or only root can give folders away")
+    with TemporaryDirectory(dir=memory) as above:
+        (Path(above) / "root").mkdir()
+        os.chown(above, 65534, 65534)
+        with get_session_sandbox("one", workspace_root=Path(above) / "root") as sandbox:
+            told = sandbox.execute("x = 1; f = open('f', 'w'); f.write('x'); f.close()")
+            assert "another file system" in told.stderr
+            sandbox.execute("open('f', 'w').write('y' * 100)")
+            sandbox.execute("import os; os.rename('f', 'g')")
+            sandbox.execute("os.unlink('g')")
+            sandbox.execute("%undo 3 --files")
+            assert sandbox.execute("print(x, open('f').read())").stdout == "1 x\n"
+            assert sandbox.execute("os._exit(1)").error is not None
+            assert sandbox.execute("print(x)").stdout == "1\n"
+            private = sandbox.folders.private_path
+        assert private.parent == state / "private"
+        fields = json.loads((Path(above) / "root" / "one" / ".metadata.json").read_text())
+        assert fields["updated_at"] > fields["created_at"]
+        assert {p.name for p in (Path(above) / "root" / "one").iterdir()} == {".metadata.json", "f"}
+        write_session_file("one", "h", b"h", Path(above) / "root")
+        delete_session_workspace("one", Path(above) / "root")
+    assert not private.exists()
+
+
+def test_without_any_place_nothing_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    (tmp_path / "project").mkdir()
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "project", 65534, 65534)
+    with pytest.raises(PrivateFolderError, match="Name a folder of your own with private_root"):
+        create_session_sandbox(workspace_root=tmp_path / "project" / "root")
+    with pytest.raises(PrivateFolderError):
+        create_sandbox(workspace=tmp_path / "project" / "app", private_root=tmp_path / "file")
+    assert list((tmp_path / "project").iterdir()) == []
+
+
+def test_a_folder_that_cant_be_told_from_a_later_one_is_not_gone_on_with(
+    warm: None, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = Mark.of
+
+    def forgetful(fd: int) -> Mark:
+        return Mark(of(fd).number, "", of(fd).device, of(fd).boot)
+
+    monkeypatch.setattr(Mark, "of", forgetful)
+    for _ in range(2):
+        with get_session_sandbox("one", workspace_root=root) as sandbox:
+            assert sandbox.execute("print('x' in globals())").stdout == "False\n"
+            sandbox.execute("x = 1")
+
+
+def test_a_device_counts_within_one_boot_only() -> None:
+    mark = Mark(7, "1.0", os.makedev(8, 1), "today")
+    assert not mark.same(Mark(7, "1.0", os.makedev(8, 2), "today"))
+    assert mark.same(Mark(7, "1.0", os.makedev(8, 2), "yesterday"))
+    assert mark.same(Mark(7, "1.0", os.makedev(0, 50), "today"))
+    assert not mark.same(Mark(7, "1.1", os.makedev(8, 1), "today"))
+    assert not mark.same(Mark(8, "1.0", os.makedev(8, 1), "today"))
+
+
+def test_a_record_of_another_workspace_is_not_used(tmp_path: Path) -> None:
+    one = SandboxFolders.of_workspace(tmp_path / "one")
+    (one.private_path / "secret").touch()
+    one.close()
+    for content in (b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"version": 1}'):
+        (one.private_path / "record.json").write_bytes(content)
+        with closing(SandboxFolders.of_workspace(tmp_path / "one")) as again:
+            assert not (again.private_path / "secret").exists()
