@@ -1,0 +1,137 @@
+"""Nothing opens by path below a folder that others may change (F1, F11, case 40).
+
+In the rooms below, whatever is opened, looked at, made, renamed or removed is named by one plain
+name and the descriptor of its folder: through `Folder`, `Descent`, `walk`, or a call with `dir_fd`.
+What goes by a path is listed, with the reason why nobody else can change what lies on it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_floors import PACKAGE, ROOT, python_files, tree_of
+
+ROOMS = ["engine/memory", "sandbox/history", "sessions"]
+"""Further rooms are added as they go by descriptors."""
+
+BY_OS = {"open", "stat", "lstat", "unlink", "remove", "rename", "replace", "mkdir", "rmdir", "link"}
+BY_OS |= {"symlink", "readlink", "chmod", "chown", "utime", "mkfifo", "mknod", "access", "truncate"}
+BY_OS |= {"listdir", "scandir", "makedirs", "removedirs", "renames", "walk", "statvfs"}
+BY_PATH = {
+    "open",
+    "read_bytes",
+    "read_text",
+    "write_bytes",
+    "write_text",
+    "glob",
+    "rglob",
+    "iterdir",
+}
+BY_PATH |= {"unlink", "mkdir", "touch", "exists", "is_dir", "is_file", "is_symlink", "is_fifo"}
+BY_PATH |= {"stat", "lstat", "rmdir", "resolve", "symlink_to", "hardlink_to", "readlink", "chmod"}
+BY_PATH |= {"samefile", "expanduser"}
+OTHERS = {"open_folder", "outline", "identity", "rmtree", "copyfile", "copytree", "move"}
+DESCRIPTORS = {"dir_fd", "src_dir_fd", "dst_dir_fd"}
+NO_PATHS = {"Folder", "walk", "tarfile", "gzip", "privates", "PrivateFolders", "LIVE"}
+"""Names whose methods take no path, or one that their user chose."""
+
+SYSTEM = "the system's own"
+CACHE = "in the cache, which is this user's alone"
+CHOSEN = "named by whoever calls, for himself"
+ABOVE = "the sessions' root, or a folder above it: named by whoever calls"
+WORDS = "only for what is said; whatever is opened then is opened without a link"
+NO_PATH = "no path: an entry of a listing, a descriptor, or another kind of object"
+KNOWN = {
+    "engine/memory/image.py": CACHE,
+    "engine/memory/pages.py": SYSTEM,
+    "engine/memory/spare.py": SYSTEM,
+    "sandbox/history/earlier.py:EarlierFiles.bring": NO_PATH,
+    "sandbox/history/fork.py:_beside": CHOSEN,
+    "sessions/aliases.py:aliases_in": NO_PATH,
+    "sessions/archive.py:_Packed.memory": CACHE,
+    "sessions/archive.py:export_session": CHOSEN,
+    "sessions/arrival.py:_Arrival._write": NO_PATH,
+    "sessions/arrival.py:import_session": CHOSEN,
+    "sessions/drafts.py:sweep": NO_PATH,
+    "sessions/founding.py:Founder.__init__": ABOVE,
+    "sessions/lifecycle.py:delete_session_workspace": ABOVE,
+    "sessions/lifecycle.py:get_session_sandbox": ABOVE,
+    "sessions/overview.py:session_in": ABOVE,
+    "sessions/overview.py:sessions_in": ABOVE,
+    "sessions/pruning.py:_opened": ABOVE,
+    "sessions/pruning.py:prune_sessions": ABOVE,
+    "sessions/pruning.py:survey": NO_PATH,
+    "sessions/removal.py:finish": NO_PATH,
+    "sessions/revival.py:Revival._settle": CACHE,
+    "sessions/session.py:Session.__init__": ABOVE,
+    "sessions/session.py:Session.executed": NO_PATH,
+    "sessions/tarball.py:open_target": CHOSEN,
+    "sessions/workspace.py:_place_of": ABOVE,
+    "sessions/workspace.py:folder_of": WORDS,
+    "sessions/workspace.py:write_session_file": WORDS,
+}
+"""What goes by a path, by file or function, and why it may."""
+
+
+def calls(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.Call]]:
+    """Every call with the name of the function that it stands in."""
+    for node in ast.iter_child_nodes(tree):
+        inside = within
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = f"{within}.{node.name}".strip(".")
+        if isinstance(node, ast.Call):
+            yield within, node
+        yield from calls(node, inside)
+
+
+def goes_by_path(call: ast.Call) -> bool:
+    """Whether a call may be given a path to open, look at, make or remove."""
+    if {keyword.arg for keyword in call.keywords} & DESCRIPTORS:
+        return False
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="os"), attr="listdir" | "scandir"):
+            return not _is_descriptor(call.args[0]) if call.args else True
+        case ast.Attribute(value=ast.Name(id="os"), attr=name):
+            return name in BY_OS
+        case ast.Attribute(value=ast.Name(id=owner), attr=_) if owner in NO_PATHS:
+            return False
+        case ast.Attribute(value=ast.Call(func=ast.Name(id=owner))) if owner in NO_PATHS:
+            return False
+        case ast.Attribute(attr=name):
+            return name in BY_PATH
+        case ast.Name(id=name):
+            return name in OTHERS | {"open"}
+    return False
+
+
+def _is_descriptor(argument: ast.expr) -> bool:
+    return isinstance(argument, ast.Attribute) and argument.attr == "fd"
+
+
+def found(room: str) -> Iterator[str]:
+    for file in python_files(f"{PACKAGE}/{room}"):
+        name = str(file.relative_to(ROOT / PACKAGE))
+        for function, call in calls(tree_of(file)):
+            known = {name, f"{name}:{function}"} & KNOWN.keys()
+            if not known and goes_by_path(call):
+                yield f"{name}:{function} {ast.unparse(call)[:90]}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_is_opened_by_path(room: str) -> None:
+    assert not list(found(room)), "\n" + "\n".join(found(room))
+
+
+def test_what_is_known_to_go_by_path_is_there() -> None:
+    files = {name.partition(":")[0] for name in KNOWN}
+    assert not [name for name in files if not (ROOT / PACKAGE / name).exists()]
+
+
+def test_the_check_sees_paths() -> None:
+    bad = ["os.open(p, 0)", "p.open()", "p.exists()", "open(p)", "os.rename(a, b)", "os.scandir(p)"]
+    good = ["os.open(p, 0, dir_fd=3)", "Folder.open(p)", "os.scandir(here.fd)", "text.replace('a')"]
+    seen = [goes_by_path(call) for code in bad + good for _, call in calls(ast.parse(code))]
+    assert seen == [True] * len(bad) + [False] * len(good)
