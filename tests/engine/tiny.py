@@ -129,7 +129,7 @@ class Guest:
             workspace_at(self.app),
             Preopen(Folder.open(folder / "ro"), "/ro"),
             Preopen(Folder.open(folder / "other"), "/other", writable=True),
-            Preopen(Folder.open(folder / "root"), "/", bundled=True),
+            Preopen(Folder.open(folder / "root"), "/"),
         )
         self._preopens = Preopens(fixed, mounts)
         self.changes = Changes(fixed[0])

@@ -34,16 +34,6 @@ class Call:
         self.args = args
         self._forward = forward
 
-    def replace(self, index: int, value: int) -> None:
-        """Put another 32-bit value in the place of an argument before passing the call on."""
-        ctypes.c_uint32.from_address(self._slots + seams.SLOT * index).value = value
-        self.args = (*self.args[:index], value, *self.args[index + 1 :])
-
-    def replace_long(self, index: int, value: int) -> None:
-        """The same for a 64-bit argument."""
-        ctypes.c_uint64.from_address(self._slots + seams.SLOT * index).value = value
-        self.args = (*self.args[:index], value, *self.args[index + 1 :])
-
     def forward(self) -> int:
         """Let wasmtime's WASI do it; its error number."""
         if self._forward is None:

@@ -267,12 +267,12 @@ class PythonDriver:
     ) -> Preopens:
         lib, data, root = self._library
         fixed = (
-            Preopen(lib, bundles.LIB_GUEST, bundled=True),
-            Preopen(data, bundles.DATA_GUEST, bundled=True),
+            Preopen(lib, bundles.LIB_GUEST),
+            Preopen(data, bundles.DATA_GUEST),
             app,
             Preopen(scratch, "/tmp", writable=True, counted=True),  # noqa: S108 - a guest path
-            Preopen(root, "/", bundled=True),
-            Preopen(packages, bundles.PACKAGES_GUEST, bundled=True),
+            Preopen(root, "/"),
+            Preopen(packages, bundles.PACKAGES_GUEST),
         )
         return Preopens(fixed, mounts)
 

@@ -93,8 +93,7 @@ class Preopen:
     """An open host folder that the guest sees at `guest`. Its opener closes it.
 
     Changes are recorded if it is `tracked`, which is the workspace alone. What lies in it counts
-    against the quota if it is `counted`. If it is `bundled`, the host laid out everything in it,
-    and nothing there is looked up when memory is brought back.
+    against the quota if it is `counted`. What does not exist for the guest is `hidden`.
     """
 
     folder: Folder
@@ -102,7 +101,6 @@ class Preopen:
     writable: bool = False
     tracked: bool = False
     counted: bool = False
-    bundled: bool = False
     hidden: Hidden = NOTHING_HIDDEN
 
 
