@@ -238,9 +238,7 @@ class WasiFiles:
     def _look(self, call: Call) -> int:
         _, flags, _, _, out = call.args
         with self._paths.place(call, 0, 2, _following(flags)) as place:
-            found = place.status()
-        if found is None:
-            return abi.ENOENT
+            found = place.found()
         self._reach.write(out, _packed(found))
         return abi.SUCCESS
 
@@ -249,10 +247,7 @@ class WasiFiles:
         with self._paths.place(call, 0, 2, _following(flags)) as place:
             if not place.preopen.writable:
                 return abi.EPERM
-            found = place.status()
-            if found is None:
-                return abi.ENOENT
-            times = times_of(found, accessed, changed, which)
+            times = times_of(place.found(), accessed, changed, which)
             os.utime(place.name, ns=times, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 

@@ -77,9 +77,18 @@ class Place:
             Refused: the path asks for a folder, and something else is there.
         """
         try:
-            found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+            return self.found()
         except (OSError, ValueError):
             return None
+
+    def found(self) -> os.stat_result:
+        """What is there now, links not followed.
+
+        Raises:
+            Refused: the path asks for a folder, and something else is there.
+            OSError: nothing is there, or it can't be looked at.
+        """
+        found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         if self.is_folder and not stat.S_ISDIR(found.st_mode):
             raise Refused(abi.ENOTDIR)
         return found
