@@ -21,6 +21,8 @@ FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.du
 class Page(Silence):
     """Counts what it is sent."""
 
+    collects = True
+
     def __init__(self) -> None:
         self.said: list[CommMessage] = []
         self.text = ""

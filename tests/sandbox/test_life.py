@@ -19,6 +19,8 @@ from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
 class Ear:
     """A listener that remembers."""
 
+    collects = True
+
     def __init__(self) -> None:
         self.heard: list[frames.Output] = []
         self.at: list[float] = []

@@ -27,6 +27,8 @@ DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
 class Ear:
     """A listener that remembers, and answers what its test says."""
 
+    collects = True
+
     def __init__(self, answer: str | Exception = "a line") -> None:
         self.heard: list[frames.Output] = []
         self.said: list[CommMessage] = []
@@ -130,7 +132,7 @@ def test_an_output_is_told_and_collected() -> None:
     driven = Driven()
     assert driven.send(DISPLAY) == {}
     assert driven.ear.heard == [frames.Display({"text/plain": "x"})]
-    assert [output.kind for output in driven.turn.outputs] == ["display"]
+    assert [output.kind for output in driven.turn.shown.outputs] == ["display"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_each_kind_of_output_is_collected_under_its_name(
 ) -> None:
     driven = Driven()
     driven.send(frame)
-    assert [output.kind for output in driven.turn.outputs] == [kind]
+    assert [output.kind for output in driven.turn.shown.outputs] == [kind]
 
 
 def test_what_was_printed_before_a_frame_comes_before_it() -> None:
@@ -161,7 +163,7 @@ def test_text_is_told_and_collected() -> None:
     driven = Driven()
     driven.turn.hear("stdout", "a")
     driven.turn.hear("stdout", "b")
-    assert driven.turn.text == {"stdout": ["a", "b"], "stderr": []}
+    assert driven.turn.shown.text("stdout") == "ab"
     assert driven.ear.heard == [frames.Stream("stdout", "a"), frames.Stream("stdout", "b")]
 
 
@@ -170,21 +172,21 @@ def test_the_reply_ends_the_turn() -> None:
     driven.send({"op": "done", "reply": {"status": "ok"}})
     assert driven.turn.reply == {"status": "ok"}
     assert "refused" in driven.send(DISPLAY)
-    assert driven.turn.outputs == []
+    assert driven.turn.shown.outputs == []
 
 
 def test_a_broken_frame_is_refused_and_changes_nothing() -> None:
     driven = Driven()
     assert "refused" in driven.send(b"\xff")
     assert driven.ear.heard == []
-    assert driven.turn.outputs == []
+    assert driven.turn.shown.outputs == []
 
 
 def test_displays_over_the_count_are_dropped_with_one_notice() -> None:
     driven = Driven(display_count=2)
     answers = [driven.send(DISPLAY) for _ in range(5)]
     assert ["refused" in answer for answer in answers] == [False, False, True, True, True]
-    assert "".join(driven.turn.text["stderr"]).count("display_count") == 1
+    assert driven.turn.shown.text("stderr").count("display_count") == 1
 
 
 def test_displays_over_the_size_are_dropped() -> None:
@@ -192,7 +194,7 @@ def test_displays_over_the_size_are_dropped() -> None:
     large = {"op": "display", "data": {"text/plain": "x" * 900}}
     assert "refused" not in driven.send(large)
     assert "refused" in driven.send(large)
-    assert "display_bytes" in "".join(driven.turn.text["stderr"])
+    assert "display_bytes" in driven.turn.shown.text("stderr")
 
 
 def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> None:
@@ -201,7 +203,7 @@ def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> 
     assert ["refused" in driven.send(frame) for frame in (large, DISPLAY, large)] == [
         True, False, True,
     ]  # fmt: skip
-    assert "".join(driven.turn.text["stderr"]).count("output_bytes") == 1
+    assert driven.turn.shown.text("stderr").count("output_bytes") == 1
 
 
 def test_errors_without_end_are_dropped() -> None:
@@ -223,7 +225,7 @@ def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
         frame = frames.write({"op": "display", "data": {"text/plain": "x" * 400}})
         shown.append(b"refused" not in turn.answer(frame))
     assert shown == [True, True, False]
-    assert "session_output_bytes" in "".join(turn.text["stderr"])
+    assert "session_output_bytes" in turn.shown.text("stderr")
     error = frames.write({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
     assert b"refused" not in turn.answer(error)
     assert host.allowance.caps()["stdout"].bytes < 200
@@ -378,7 +380,7 @@ def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
 
     driven.sandbox.errands.offer("knock", talk)
     assert driven.send(KNOCK) == {"value": False}
-    assert driven.turn.text["stdout"] == ["12345", "12345"]
+    assert driven.turn.shown.text("stdout") == "1234512345"
 
 
 def test_an_interrupted_errand_takes_the_interrupt() -> None:
@@ -432,7 +434,7 @@ def test_comm_messages_reach_the_page_and_the_table() -> None:
     assert driven.send({"op": "comm_msg", "comm_id": "c", "data": {"a": 1}}) == {}
     assert [message.kind for message in driven.ear.said] == ["open", "msg"]
     assert driven.sandbox.comms.open == {"c": "t"}
-    assert not driven.turn.outputs
+    assert not driven.turn.shown.outputs
 
 
 def test_a_message_on_no_comm_is_refused() -> None:
@@ -449,8 +451,7 @@ def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int
     assert answers[2] == {}
     assert "refused" in answers[-1]
     assert len(driven.ear.said) == 3
-    notices = [text for text in driven.turn.text["stderr"] if setting in text]
-    assert len(notices) == 1
+    assert driven.turn.shown.text("stderr").count(f"Raise {setting}") == 1
 
 
 def test_comm_messages_after_the_end_are_refused() -> None:

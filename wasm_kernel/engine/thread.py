@@ -67,3 +67,4 @@ class GuestThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # it holds its future, and that the result, until the next one comes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from wasm_kernel.outputs import markdown, terminal
+from wasm_kernel.outputs import markdown, patience, terminal
 from wasm_kernel.outputs.kinds import KINDS, STATIC
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.record import record
@@ -37,7 +37,17 @@ class Shown:
     removed: tuple[str, ...] = ()
 
 
-def shown(data: Mapping[str, Any], metadata: Mapping[str, Any], mode: Mode) -> Shown:
+def never() -> bool:
+    """Somebody waits for an output until it is checked, however long that takes."""
+    return False
+
+
+def shown(
+    data: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    mode: Mode,
+    over: Callable[[], bool] = never,
+) -> Shown:
     """A bundle as it may be shown.
 
     Args:
@@ -45,6 +55,7 @@ def shown(data: Mapping[str, Any], metadata: Mapping[str, Any], mode: Mode) -> S
         metadata: What front ends are told of them, by MIME type.
         mode: `safe` cleans, `static` keeps text and raster images, `trusted` keeps everything but
             terminal control.
+        over: Whether nobody waits any more; what is not checked by then is left out.
     """
     if mode is Mode.TRUSTED:
         return Shown({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))
@@ -55,7 +66,8 @@ def shown(data: Mapping[str, Any], metadata: Mapping[str, Any], mode: Mode) -> S
         if mode is Mode.STATIC and kind not in STATIC:
             removals.add(f"everything but text and raster images ({kind[:TYPE_CHARACTERS]})")
             continue
-        _keep(kept, kind, content, removals)
+        with patience.until(over):
+            _keep(kept, kind, content, removals)
     if data and not kept:
         kept["text/plain"] = _NOTHING_LEFT
     return Shown(kept, metadata_of(metadata, kept, mode), removals.phrases)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from wasm_kernel.engine.output import Cap, cap_of
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.frames import Error, Output
+from wasm_kernel.sandbox.frames import Display, Error, Output, Result
+from wasm_kernel.sandbox.wire import weight
 
 SESSION = "session_output_bytes"
+OVERHEAD = 4096  # bytes around the contents of an output that are not counted
 ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # that one cell may show
 
 
@@ -79,11 +81,24 @@ class CellAllowance:
             return f"The cell sent an output of {size:,} bytes", "output_bytes"
         if so_far[0] >= outputs:
             return f"The cell sent more than {outputs:,} rich outputs", "display_count"
-        if so_far[1] + size > total:
+        taken = max(size, _weight(output) - OVERHEAD)
+        if so_far[1] + taken > total:
             return f"The cell sent more than {total:,} bytes of rich output", "display_bytes"
         if size > self._session.left and not error:
             return self._session.used_up, SESSION
         so_far[0] += 1
-        so_far[1] += size
+        so_far[1] += taken
         self._session.spend(size)
         return "", ""
+
+
+def _weight(output: Output) -> int:
+    """How many bytes an output takes in the host's memory."""
+    match output:
+        case Display():
+            return weight([output.data, output.metadata, output.transient])
+        case Result():
+            return weight([output.data, output.metadata])
+        case Error():
+            return weight([output.ename, output.evalue, output.traceback])
+    return 0

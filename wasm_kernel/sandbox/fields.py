@@ -11,7 +11,7 @@ Message = dict[str, Any]
 
 def plain(text: str) -> str:
     """`text` without lone surrogates, which no message can carry."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def cleaned(value: Any) -> Any:
@@ -30,7 +30,7 @@ def text(message: Message, name: str) -> str:
     value = message.get(name)
     if not isinstance(value, str):
         raise FrameError(f"{name} is no text")
-    return plain(value)
+    return value
 
 
 def texts(message: Message, name: str) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def texts(message: Message, name: str) -> tuple[str, ...]:
     value = message.get(name, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise FrameError(f"{name} is no array of text")
-    return tuple(plain(item) for item in value)
+    return tuple(value)
 
 
 def mapping(message: Message, name: str) -> Message:
@@ -46,7 +46,7 @@ def mapping(message: Message, name: str) -> Message:
     value = message.get(name, {})
     if not isinstance(value, dict):
         raise FrameError(f"{name} is no object")
-    return {plain(key): cleaned(item) for key, item in value.items()}
+    return value
 
 
 def flag(message: Message, name: str) -> bool:

@@ -17,7 +17,14 @@ class InputRefused(Exception):
 
 
 class Listener(Protocol):
-    """Hears a running cell. Every method is called on the sandbox's own guest thread."""
+    """Hears a running cell. Every method is called on the sandbox's own guest thread.
+
+    Attributes:
+        collects: Whether the cell's result holds what it showed as well. Who has sent it on needs
+            no second copy.
+    """
+
+    collects: bool
 
     def emit(self, output: Output) -> None:
         """One piece of output, as it happens; must be quick, and must not call the sandbox."""
@@ -42,6 +49,8 @@ class Listener(Protocol):
 
 class Silence:
     """A listener for whom nobody waits: output is only collected, input is refused."""
+
+    collects = True
 
     def emit(self, output: Output) -> None:
         """Nothing to do: the sandbox collects the output for its result."""

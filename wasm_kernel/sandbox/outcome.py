@@ -65,8 +65,8 @@ def result_of(
     error, files = _cell_error(turn, reply), life.changes.compare()
     return SandboxResult(
         success=error is None,
-        stdout="".join(turn.text["stdout"]),
-        stderr="".join(turn.text["stderr"]),
+        stdout=turn.shown.text("stdout"),
+        stderr=turn.shown.text("stderr"),
         exit_code=getattr(stopped, "code", 1) if error else 0,
         error=error,
         fuel_consumed=life.fuel.consumed,
@@ -76,7 +76,7 @@ def result_of(
         files_modified=tuple(sorted(files.modified)),
         files_deleted=tuple(sorted(files.deleted)),
         workspace_path=workspace,
-        outputs=tuple(turn.outputs),
+        outputs=tuple(turn.shown.outputs),
         reply=reply,
         metadata={"session_id": session_id} if session_id else {},
     )

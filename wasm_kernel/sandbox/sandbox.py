@@ -266,7 +266,7 @@ class BaseSandbox(Travelling, Forking, Talking):
     @property
     def interrupted(self) -> bool:
         """Whether a wait of the running cell in the host should end now."""
-        return self._life.clock.interrupted
+        return self._life.clock.over()
 
     @property
     def closed(self) -> bool:

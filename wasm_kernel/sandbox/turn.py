@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wasm_kernel import result
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.record import record
@@ -17,9 +16,10 @@ from wasm_kernel.sandbox import frames
 from wasm_kernel.sandbox.allowance import Allowance
 from wasm_kernel.sandbox.errands import Errands, Standing, as_answer
 from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused, Listener
+from wasm_kernel.sandbox.shown import Shown
 from wasm_kernel.sandbox.standing import Order
 from wasm_kernel.sandbox.widgets.comms import Comms
-from wasm_kernel.sandbox.widgets.conversation import Conversation
+from wasm_kernel.sandbox.widgets.conversation import CommsCut, Conversation
 from wasm_kernel.sandbox.widgets.inbox import Inbox
 
 _ACTS = (frames.Input, frames.Limit, frames.Travel, frames.Errand)  # of what runs, and nobody else
@@ -68,9 +68,7 @@ class Turn:
         self._host = host
         self._frames = 0
         self._allowed = host.allowance.of_cell()
-        self.conversation = Conversation(
-            listener, policy, host.comms, host.inbox, tell=lambda text: self.hear("stderr", text)
-        )
+        self.conversation = Conversation(listener, policy, host.comms, host.inbox)
         self._is_cell = request.get("op") == "execute"
         self.seen = self._is_cell and not request.get("silent")
         self.code = str(request.get("code", "")) if self._is_cell else ""
@@ -79,8 +77,7 @@ class Turn:
         self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: frames.Error | None = None
-        self.outputs: list[result.Output] = []
-        self.text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self.shown = Shown(wanted=listener.collects)
 
     @property
     def _listener(self) -> Listener:
@@ -100,7 +97,7 @@ class Turn:
 
     def hear(self, name: str, text: str) -> None:
         """Text on one of the two streams."""
-        self.text[name].append(text)
+        self.shown.add_text(name, text)
         self._host.allowance.spend(len(text))
         self._listener.emit(frames.Stream(name, text))
 
@@ -144,7 +141,12 @@ class Turn:
     def _talk(self, frame: frames.Talked, size: int) -> Mapping[str, Any]:
         if self.reply is not None:
             raise FrameError("the turn is over")
-        return self.conversation.take(frame, size)
+        try:
+            return self.conversation.take(frame, size)
+        except CommsCut as cut:
+            if cut.told:
+                self.hear("stderr", cut.told)
+            raise
 
     def _travel(self, frame: frames.Travel) -> Mapping[str, Any]:
         if self.reply is not None:
@@ -197,7 +199,7 @@ class Turn:
         if isinstance(output, frames.Error):
             self.error = output
         self._check(output, size)
-        self.outputs.append(_as_output(output))
+        self.shown.add(output)
         self._listener.emit(output)
 
     def _check(self, output: frames.Output, size: int) -> None:
@@ -227,14 +229,3 @@ class Turn:
             return {"refused": str(refusal)}
         finally:
             self._host.waiting(False)
-
-
-def _as_output(output: frames.Output) -> result.Output:
-    if isinstance(output, frames.Display):
-        kind = "update" if output.update else "display"
-        return result.Output(kind, output.data, output.metadata, output.transient)
-    if isinstance(output, frames.Result):
-        return result.Output("result", output.data, output.metadata)
-    if isinstance(output, frames.Error):
-        return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
-    return result.Output("clear")

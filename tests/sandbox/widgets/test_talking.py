@@ -27,6 +27,8 @@ SECONDS = 30
 class Page(Silence):
     """A front end's page that remembers what it was sent."""
 
+    collects = True
+
     def __init__(self) -> None:
         self.said: list[CommMessage] = []
         self.heard: list[frames.Output] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from wasm_kernel.frontends.jupyter import messages, outputs
-from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs import patience, terminal
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.terminal import StreamCleaner
@@ -32,7 +32,10 @@ class CellListener:
         ask: Asks the user for a line; None where the front end takes no input.
         terminate: Called when the cell asked that its kernel end.
         mode: How much of rich outputs is shown.
+        over: Whether the cell waits no longer for its output to be checked and sent.
     """
+
+    collects = False
 
     def __init__(
         self,
@@ -43,7 +46,9 @@ class CellListener:
         ask: Ask | None,
         terminate: Callable[[], None],
         mode: Mode = Mode.SAFE,
+        over: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._over = over
         self._send = send
         self._talk = talk
         self._sift = sift
@@ -61,14 +66,15 @@ class CellListener:
             if not text:
                 return
             output = Stream(output.name, text)
-        clean, removed = outputs.clean_output(output, self._mode)
+        clean, removed = outputs.clean_output(output, self._mode, self._over)
         self._send(*messages.of_output(clean))
         self._tell(removed)
 
     def comm(self, message: CommMessage) -> None:
         """Send a message on a comm, as far as it may reach the page."""
         removals = Removals()
-        passed = self._sift(message, removals)
+        with patience.until(self._over):
+            passed = self._sift(message, removals)
         if passed is not None:
             self._talk(passed)
         elif message.kind == OPEN:

@@ -150,6 +150,7 @@ class WasmKernel(CommKernel):
             ask=ask,
             terminate=self._terminate,
             mode=self.mode,
+            over=lambda: self.sandbox.interrupted,
         )
 
     def _publish(self, parent: Content, kind: str, content: Content) -> None:

@@ -6,13 +6,15 @@ its message, whatever the guest left out or put in their place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import outputs
+from wasm_kernel.frontends.jupyter.outputs import Over
 from wasm_kernel.outputs import terminal
-from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.bundle import Mode, never
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
 
@@ -20,6 +22,7 @@ Content = dict[str, Any]
 Message = tuple[str, Content]
 
 PAYLOADS = 16
+REPLY_SECONDS = 1.0
 PAYLOAD_CHARACTERS = 4 * 1024 * 1024
 _TYPES = "_jupyter_types_experimental"
 _CUT = "\n[cut: it is longer than a cell may send]"
@@ -80,11 +83,12 @@ def of_problem(problem: Exception) -> Error:
 
 def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode.SAFE) -> Content:
     """The reply to an `execute_request` that came to `result`."""
+    over = _in_a_moment()
     reply: Content = {
         "status": "ok",
         "execution_count": execution_count,
-        "user_expressions": _expressions(result.reply.get("user_expressions"), mode),
-        "payload": payloads(result.reply.get("payload"), mode),
+        "user_expressions": _expressions(result.reply.get("user_expressions"), mode, over),
+        "payload": payloads(result.reply.get("payload"), mode, over),
     }
     if not result.success:
         error = result.error or CellError("Error", "The cell failed and did not say how.")
@@ -109,37 +113,44 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def _expressions(value: Any, mode: Mode) -> Content:
+def _in_a_moment() -> Over:
+    """A reply waits so long for the bundles in it to be checked; the rest is left out."""
+    end = time.monotonic() + REPLY_SECONDS
+    return lambda: time.monotonic() > end
+
+
+def _expressions(value: Any, mode: Mode, over: Over) -> Content:
     answers = value if isinstance(value, dict) else {}
-    return {name: _expression(answer, mode) for name, answer in answers.items()}
+    return {name: _expression(answer, mode, over) for name, answer in answers.items()}
 
 
-def _expression(answer: Any, mode: Mode) -> Content:
+def _expression(answer: Any, mode: Mode, over: Over) -> Content:
     if isinstance(answer, dict) and answer.get("status") == "ok":
-        return {"status": "ok"} | _shown(answer, mode)
+        return {"status": "ok"} | _shown(answer, mode, over)
     fields = _object(answer)
     error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
     return {"status": "error"} | error_fields(outputs.clean_error(error))
 
 
-def _shown(answer: Mapping[str, Any], mode: Mode) -> Content:
+def _shown(answer: Mapping[str, Any], mode: Mode, over: Over) -> Content:
     """The bundle in an answer of the guest's, as it may be shown."""
-    data = outputs.clean_bundle(_object(answer.get("data")), mode)
+    data = outputs.clean_bundle(_object(answer.get("data")), mode, over)
     metadata = outputs.clean_metadata(_object(answer.get("metadata")), data, mode)
     return {"data": data, "metadata": metadata}
 
 
-def payloads(value: Any, mode: Mode = Mode.SAFE) -> list[Content]:
+def payloads(value: Any, mode: Mode = Mode.SAFE, over: Over = never) -> list[Content]:
     """The payloads that a front end acts on, the last `PAYLOADS` of them, cut to size."""
-    found = [_payload(item, mode) for item in value[-PAYLOADS:]] if isinstance(value, list) else []
+    last = value[-PAYLOADS:] if isinstance(value, list) else []
+    found = [_payload(item, mode, over) for item in last]
     return [payload for payload in found if payload]
 
 
-def _payload(item: Any, mode: Mode) -> Content:
+def _payload(item: Any, mode: Mode, over: Over) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
-            data = outputs.clean_bundle(_object(fields.get("data")), mode)
+            data = outputs.clean_bundle(_object(fields.get("data")), mode, over)
             start = fields.get("start")
             shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
             return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}
@@ -185,7 +196,7 @@ def _typed(metadata: Content) -> Content:
 
 def inspect_reply(reply: Mapping[str, Any], mode: Mode = Mode.SAFE) -> Content:
     """The reply to an `inspect_request`; an empty `reply` makes one that found nothing."""
-    shown = _shown(reply, mode)
+    shown = _shown(reply, mode, _in_a_moment())
     found = reply.get("found") is True and bool(shown["data"])
     return {"status": "ok", "found": found} | shown
 

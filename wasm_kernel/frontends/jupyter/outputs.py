@@ -5,7 +5,7 @@ Everything a cell sends to the notebook passes through here once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.sandbox.frames import Display, Error, Output, Result
 
 Bundle = Mapping[str, Any]
+Over = Callable[[], bool]
 
 _REASON = {
     Mode.SAFE: "An output can't run code, load anything or reach out of its place in the page.",
@@ -27,9 +28,9 @@ _ADVICE = {
 }
 
 
-def clean_bundle(data: Bundle, mode: Mode) -> dict[str, Any]:
+def clean_bundle(data: Bundle, mode: Mode, over: Over = bundle.never) -> dict[str, Any]:
     """A MIME bundle with each content made fit to be shown; what it loses is not told."""
-    return bundle.shown(data, {}, mode).data
+    return bundle.shown(data, {}, mode, over).data
 
 
 def clean_metadata(metadata: Bundle, data: Bundle, mode: Mode) -> dict[str, Any]:
@@ -46,16 +47,19 @@ def clean_error(error: Error) -> Error:
     )
 
 
-def clean_output(output: Output, mode: Mode) -> tuple[Output, tuple[str, ...]]:
+def clean_output(
+    output: Output, mode: Mode, over: Over = bundle.never
+) -> tuple[Output, tuple[str, ...]]:
     """`output` as it may be shown, and phrases for what was taken out of it.
 
-    Streams pass: they come in pieces, which `terminal.StreamCleaner` puts together.
+    Streams pass: they come in pieces, which `terminal.StreamCleaner` puts together. What is not
+    checked when `over` says that nobody waits any more is left out.
     """
     if isinstance(output, Error):
         return clean_error(output), ()
     if not isinstance(output, Display | Result):
         return output, ()
-    shown = bundle.shown(output.data, output.metadata, mode)
+    shown = bundle.shown(output.data, output.metadata, mode, over)
     clean = replace(output, data=shown.data, metadata=shown.metadata)
     if isinstance(clean, Display) and mode is not Mode.TRUSTED:
         clean = replace(clean, transient=bundle.transient(clean.transient))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel.errors import FrameError
@@ -18,6 +18,14 @@ _DROPPED = (
 )
 
 
+class CommsCut(FrameError):
+    """A message goes over the caps; `told` is the sentence for the user, empty after the first."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__("over the cap of messages to widgets")
+        self.told = told
+
+
 class Conversation:
     """The comms of one turn. Lives on the guest's thread.
 
@@ -29,7 +37,6 @@ class Conversation:
         policy: The limits.
         comms: The open comms.
         inbox: What the front end says meanwhile.
-        tell: Says a sentence on the turn's stderr.
     """
 
     def __init__(
@@ -38,14 +45,11 @@ class Conversation:
         policy: ExecutionPolicy,
         comms: Comms,
         inbox: Inbox,
-        *,
-        tell: Callable[[str], None],
     ) -> None:
         self.listener = self._own = listener
         self._policy = policy
         self._comms = comms
         self._inbox = inbox
-        self._tell = tell
         self._offer: Offer | None = None
         self._count = self._bytes = 0
         self._told = False
@@ -56,6 +60,7 @@ class Conversation:
         """The answer to a frame of the guest.
 
         Raises:
+            CommsCut: it is over a cap; the turn's user is told the first time.
             FrameError: it is refused.
         """
         match frame:
@@ -89,12 +94,10 @@ class Conversation:
             raise self._cut(f"{COMMS:,} widgets' comms in one session", "") from None
         self.listener.comm(message)
 
-    def _cut(self, cap: str, setting: str) -> FrameError:
-        if not self._told:
-            self._told = True
-            advice = f"Raise {setting} to send more." if setting else "Close some of them."
-            self._tell(_DROPPED.format(cap=cap, advice=advice))
-        return FrameError("over the cap of messages to widgets")
+    def _cut(self, cap: str, setting: str) -> CommsCut:
+        first, self._told = not self._told, True
+        advice = f"Raise {setting} to send more." if setting else "Close some of them."
+        return CommsCut(_DROPPED.format(cap=cap, advice=advice) if first else "")
 
     def _hear(self) -> Mapping[str, Any]:
         """The front end's next message, if there is any; what its callbacks say goes under it."""

@@ -1,0 +1,260 @@
+"""F5, ATTACKS 45: checking what a cell shows takes a time that grows as its size does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from tests.outputs.nasty import PIECES, PLACES, STRUCTURES, Build, repeated, values
+from wasm_kernel.errors import FrameError
+from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs.bundle import Mode, shown
+from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.widgets import WidgetGate
+from wasm_kernel.sandbox import frames
+from wasm_kernel.sandbox.standing import orders
+from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
+
+LARGEST, STEPS = 300_000, 3
+FLOOR = 0.2  # seconds of processor time below which a ratio says nothing
+GROWTH = 2.8**2  # for four times the size
+TRIES = 4
+SAMPLE = 5
+
+
+def seconds(work: Callable[[Any], object], given: Any) -> float:
+    begun = time.thread_time()
+    work(given)
+    return time.thread_time() - begun
+
+
+def is_linear(work: Callable[[Any], object], build: Build) -> bool:
+    """Whether four times the size takes about four times as long, up to the largest size.
+
+    A busy machine measures unevenly: what looks worse is measured again.
+    """
+    sizes = [LARGEST >> 2 * step for step in range(STEPS, -1, -1)]
+    before = seconds(work, build(sizes[0]))
+    for size in sizes[1:]:
+        taken = seconds(work, build(size))
+        for _ in range(TRIES):
+            if taken <= max(FLOOR, GROWTH * before):
+                break
+            before = max(before, seconds(work, build(size // 4)))
+            taken = min(taken, seconds(work, build(size)))
+        else:
+            return False
+        before = taken
+    return True
+
+
+def show(output: tuple[str, Any]) -> None:
+    mime, content = output
+    shown({mime: content}, {}, Mode.SAFE)
+
+
+def slow_in(place: str, pieces: Iterable[str]) -> list[str]:
+    def build_of(piece: str) -> Build:
+        return lambda size: PLACES[place](repeated(piece, size))
+
+    return [name for name in pieces if not is_linear(show, build_of(PIECES[name]))]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_f5_a_text_is_checked_in_linear_time(place: str) -> None:
+    """A part of all pieces at each place; the soak takes all of them."""
+    first = list(PLACES).index(place) % SAMPLE
+    assert slow_in(place, list(PIECES)[first::SAMPLE]) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("place", PLACES)
+def test_f5_every_text_is_checked_in_linear_time(place: str) -> None:
+    assert slow_in(place, PIECES) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "piece"),
+    [
+        ("image/png", "blanks"),
+        ("in a sound", "blanks"),
+        ("text/markdown '{}!'", "beginnings"),
+        ("text/markdown '{}!'", "wrong ends"),
+        ("text/markdown 'x{}\\n\\n<b>'", "tasks"),
+        ("text/html", "ampersands"),
+        ("text/html", "no-break spaces"),
+        ("in an attribute", "no-break spaces"),
+        ("in an image's style sheet", "ampersands"),
+    ],
+)
+def test_f5_what_took_the_square_of_its_size(place: str, piece: str) -> None:
+    assert slow_in(place, [piece]) == []
+
+
+def test_f5_a_fence_of_blanks_is_checked_in_linear_time() -> None:
+    assert is_linear(show, lambda size: ("text/markdown", "```" + " " * size + "!"))
+
+
+@pytest.mark.parametrize("build", STRUCTURES.values(), ids=STRUCTURES.keys())
+def test_f5_a_structure_is_checked_in_linear_time(build: Build) -> None:
+    assert is_linear(show, build)
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_f5_text_on_streams_is_cleaned_in_linear_time(name: str) -> None:
+    def feed(text: str) -> None:
+        stream = terminal.StreamCleaner()
+        for at in range(0, len(text), 1000):
+            stream.feed(text[at : at + 1000])
+        stream.finish()
+
+    assert is_linear(feed, lambda size: repeated(PIECES[name], size))
+
+
+FRAMES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "display": lambda text: {"data": {"x/json": {text: [text]}}, "metadata": {"a": text}},
+    "update_display": lambda text: {"data": {"text/plain": text}, "transient": {"a": text}},
+    "clear_output": lambda text: {"wait": text},
+    "result": lambda text: {"execution_count": 1, "data": {"text/plain": text}},
+    "error": lambda text: {"ename": text, "evalue": text, "traceback": [text]},
+    "input": lambda text: {"prompt": text, "password": False},
+    "limit": lambda text: {"seconds": text},
+    "travel": lambda text: {"how": "restore", "name": text},
+    "errand": lambda text: {"name": text, "line": text, "cell": text},
+    "comm_open": lambda text: {"comm_id": "a", "target_name": text, "data": {text: text}},
+    "comm_msg": lambda text: {"comm_id": "a", "data": {text: text}, "buffers": [text]},
+    "comm_close": lambda text: {"comm_id": text},
+    "comm_target": lambda text: {"name": text},
+    "immortal": lambda text: {"addresses": text},
+    "done": lambda text: {"reply": {"status": text, "payload": [{"source": text}]}},
+    "unknown": lambda text: {text: text},
+}
+RAW = [
+    '"',
+    "\\",
+    '\\"',
+    "[",
+    '["',
+    '{"":',
+    '""',
+    '"\\u',
+    "0",
+    "0,",
+    "1e",
+    "-",
+    " ",
+    "\xff",
+    "9" * 40,
+]
+
+
+def take(data: bytes) -> None:
+    with contextlib.suppress(FrameError):
+        frames.read(data)
+
+
+@pytest.mark.parametrize("op", FRAMES)
+def test_f5_a_frame_is_read_in_linear_time(op: str) -> None:
+    def build_of(piece: str) -> Build:
+        return lambda size: frames.write({"op": op} | FRAMES[op](repeated(piece, size)))
+
+    assert [name for name in PIECES if not is_linear(take, build_of(PIECES[name]))] == []
+
+
+@pytest.mark.parametrize("form", ["{}", '{{"op":"done","reply":{}', '{{"op":"input","prompt":"{}'])
+def test_f5_bytes_that_are_no_frame_are_refused_in_linear_time(form: str) -> None:
+    def build_of(piece: str) -> Build:
+        return lambda size: form.format(repeated(piece, size)).encode("latin-1")
+
+    assert [piece for piece in RAW if not is_linear(take, build_of(piece))] == []
+
+
+def gate() -> WidgetGate:
+    made = WidgetGate(Mode.SAFE)
+    made.admits(CommMessage("open", "c", {}, target_name="jupyter.widget.control"))
+    for name in ("HTML", "Label", "Dropdown", "Image"):
+        made.out(CommMessage("open", name, {"state": state(name)}, "jupyter.widget"), Removals())
+    return made
+
+
+def state(name: str) -> dict[str, Any]:
+    module = "@jupyter-widgets/controls"
+    return {
+        "_model_module": module,
+        "_model_name": f"{name}Model",
+        "_view_module": module,
+        "_view_name": f"{name}View",
+    }
+
+
+def tell(message: CommMessage) -> None:
+    gate().out(message, Removals())
+
+
+TRAITS = (
+    "value",
+    "description",
+    "options",
+    "_options_labels",
+    "layout",
+    "width",
+    "tooltip",
+    "format",
+)
+
+
+@pytest.mark.parametrize("widget", ["HTML", "Label", "Dropdown", "Image"])
+def test_f5_a_widget_is_told_in_linear_time(widget: str) -> None:
+    def build_of(piece: str) -> Build:
+        def build(size: int) -> CommMessage:
+            text = repeated(piece, size)
+            told = {"description_allow_html": True} | dict.fromkeys(TRAITS, text) | {text: text}
+            return CommMessage("msg", widget, {"method": "update", "state": told})
+
+        return build
+
+    some = list(PIECES)[::SAMPLE]
+    assert [name for name in some if not is_linear(tell, build_of(PIECES[name]))] == []
+
+
+def test_f5_all_widgets_states_are_told_in_linear_time() -> None:
+    def build(size: int) -> CommMessage:
+        states: dict[str, Any] = {f"w{n}": {"state": {}} for n in range(size // 30)}
+        paths = [["w0", "state", "value"]] * min(size // 30, 10_000)
+        data = {"method": "update_states", "states": states, "buffer_paths": paths}
+        return CommMessage("msg", "c", data, buffers=(b"",) * len(paths))
+
+    assert is_linear(tell, build)
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_f5_the_magics_in_a_cell_are_read_in_linear_time(name: str) -> None:
+    def read(text: str) -> None:
+        orders(text, {"pip"})
+
+    def build_of(form: str) -> Build:
+        return lambda size: form.format(repeated(PIECES[name], size)[:249_000])
+
+    forms = ("{}", "x = f'{{{}", "%pip {}")
+    assert [form for form in forms if not is_linear(read, build_of(form))] == []
+
+
+def test_f5_replies_are_checked_in_linear_time() -> None:
+    def build(size: int) -> dict[str, Any]:
+        return {
+            "matches": values(size // 3, str),
+            "history": values(size // 3, lambda n: [0, n, "\x1b["]),
+            "data": {f"text/{n}": "a" for n in range(size // 30)},
+        }
+
+    def reply(given: dict[str, Any]) -> None:
+        messages.complete_reply(given, 0)
+        messages.history_reply(given)
+        messages.inspect_reply(given | {"found": True})
+
+    assert is_linear(reply, build)
