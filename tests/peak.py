@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 MB = 1 << 20
-_STATUS, _MARKS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_MARKS = Path("/proc/self/clear_refs")
 _SET_BACK = "5"  # the high-water mark (proc_pid_clear_refs(5))
 
 
@@ -21,7 +21,7 @@ class Peak:
     def __init__(self) -> None:
         if _MARKS.exists():
             _MARKS.write_text(_SET_BACK)
-            self._before = _field("VmRSS")
+            self._before = of_process("self", "VmRSS")
         else:
             self._before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -29,10 +29,17 @@ class Peak:
     def grown(self) -> int:
         """By how many bytes, at most."""
         if _MARKS.exists():
-            return _field("VmHWM") - self._before
+            return of_process("self", "VmHWM") - self._before
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._before
 
+    @property
+    def held(self) -> int:
+        """How many bytes more than before this process holds now."""
+        return of_process("self", "VmRSS") - self._before
 
-def _field(name: str) -> int:
-    [kilobytes] = re.findall(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+
+def of_process(pid: int | str, name: str) -> int:
+    """A figure in bytes of `/proc/PID/status`: `VmRSS`, or `VmHWM` for its high-water mark."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [kilobytes] = re.findall(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
     return int(kilobytes) * 1024

@@ -96,7 +96,12 @@ class ExecutionPolicy:
         query_seconds: Seconds that a completion or an inspection may take.
         stdout_bytes: Bytes of standard output a cell may write; the rest is cut with a notice.
         stderr_bytes: The same for standard error.
-        display_bytes: Bytes of rich output (displays, results, errors) a cell may send.
+        display_bytes: Bytes of rich output (displays, results, errors) a cell may send, or those
+            that it takes in the host's memory if they are more: a text takes one, two or four
+            bytes a character, as its widest one needs, and a value of JSON takes 30 to 250. This,
+            four times `stdout_bytes` and `stderr_bytes`, and 512 MiB while a single output is
+            read, checked and sent are the most that a cell's output takes in the host (by default
+            896 MiB). It is given back after the cell.
         display_count: How many rich outputs a cell may send.
         output_bytes: Bytes that a single rich output may have.
         session_output_bytes: Bytes of text and rich output that a session may show in all, as long

@@ -53,6 +53,12 @@ class RealKernel:
         self.client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
         return said
 
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        provisioner: Any = self.manager.provisioner
+        return int(provisioner.pid)
+
     def send(self, code: str) -> None:
         """Send a cell and do not wait for it."""
         self.client.execute(code)

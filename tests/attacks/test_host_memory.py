@@ -1,0 +1,83 @@
+"""F14, ATTACKS 48: what a cell shows takes bounded memory in the host, and is given back."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.conftest import Making
+from tests.end_to_end.real_kernel import RealKernel
+from tests.peak import MB, Peak, of_process
+
+DISPLAYED, WRITTEN = 64 * MB, 4 * MB
+BOUND = DISPLAYED + 4 * 2 * WRITTEN + 512 * MB  # as `display_bytes` is explained
+KEPT = 64 * MB  # by an allocator that is busy
+GUEST = 512 * MB  # that its own memory may take for making such outputs
+
+SEND = "import _host, os\ndef send(data):\n    return _host.call(data)\n"
+FLOODS = {
+    "values": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'{"":0}\'] * 160_000)\n'
+    "for _ in range(12): send(d + b']}}')",
+    "lists": 'd = b\'{"op":"display","data":{"x/json":[\' + b\',\'.join([b\'[]\'] * 240_000)\n'
+    "for _ in range(12): send(d + b']}}')",
+    "keys": "d = ','.join(f'\"{i:x}\\u0416\":{i}' for i in range(400_000))\n"
+    'd = (\'{"op":"display","data":{"x/json":{\' + d + \'}}}\').encode()\n'
+    "for _ in range(12): send(d)",
+    "wide text": "t = 'x' * (30 << 20) + '\\U0001f600'\n"
+    "for _ in range(8): display({'text/plain': t}, raw=True)",
+    "wide text in other words": 'd = b\'{"op":"display","data":{"text/plain":"\'\n'
+    "d += b'x' * (30 << 20)\n"
+    "for _ in range(8): send(d + b'\\\\ud83d\\\\ude00\"}}')",
+    "large frames": 'd = b\'{"op":"done","reply":{"a":"\' + b\'x\' * (63 << 20) + b\'"}}\'\n'
+    "for _ in range(4): send(b'x' + d); send(d[:-3] + b'\\xf0\\x9f\\x98\\x80\"}}')",
+    "errors": "lines = ['y\\u0416' * 10**6]\n"
+    "for _ in range(50): get_ipython()._showtraceback(ValueError, '', lines)",
+    "small pieces": "c = '\\u0416'.encode()\n"
+    "for _ in range(400_000): os.write(1, c); os.write(2, c)",
+    "one write": "os.write(1, bytes(500 << 20))",
+    "comms": 'd = b\'{"op":"comm_open","comm_id":"c","target_name":"t","data":{"a":[\'\n'
+    "d += b','.join([b'{\"\":0}'] * 160_000) + b']}}'\nfor _ in range(12): send(d)",
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
+def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
+    victim_of: Making, flood: str
+) -> None:
+    victim = victim_of(
+        display_bytes=DISPLAYED,
+        stdout_bytes=WRITTEN,
+        stderr_bytes=WRITTEN,
+        memory_bytes=2048 << 20,
+        cell_timeout=120.0,
+    )
+    victim.run(SEND + flood)  # what the guest's own memory grows by has grown
+    gc.collect()
+    gc.disable()
+    try:
+        peak = Peak()
+        result = victim.run(flood)
+        assert peak.grown < BOUND
+        del result
+        assert peak.held < KEPT
+    finally:
+        gc.enable()
+    victim.lives()
+
+
+@pytest.mark.parametrize("flood", ["values", "wide text"])
+def test_f14_a_kernel_keeps_nothing_of_what_it_sent(warm: None, tmp_path: Path, flood: str) -> None:
+    kernel = RealKernel(tmp_path, display_bytes=str(DISPLAYED), cell_timeout="120")
+    try:
+        kernel.run(SEND)
+        before = of_process(kernel.pid, "VmRSS")
+        kernel.run(FLOODS[flood])
+        once = of_process(kernel.pid, "VmRSS")
+        assert once - before < KEPT + GUEST
+        kernel.run(FLOODS[flood])
+        assert of_process(kernel.pid, "VmRSS") - once < KEPT
+        assert of_process(kernel.pid, "VmHWM") - before < BOUND + GUEST
+    finally:
+        kernel.shut_down()
