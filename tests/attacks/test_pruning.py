@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ import pytest
 
 from wasm_kernel import (
     PruneResult,
+    SandboxClosed,
     SessionInUse,
     delete_session_workspace,
     get_session_sandbox,
@@ -237,4 +239,42 @@ def test_whatever_a_guest_leaves_behind_is_pruned(warm: None, root: Path) -> Non
     assert result.errors == {}
     assert result.deleted_sessions == preview.deleted_sessions == [name]
     assert result.reclaimed_bytes == preview.reclaimed_bytes > 10**9
+    assert list(root.iterdir()) == []
+
+
+def test_pruning_in_the_process_that_uses_the_sessions(warm: None, root: Path) -> None:
+    """Each call either runs or is told that its session was pruned; no cell is cut short."""
+    until = time.monotonic() + 4
+    problems: list[BaseException] = []
+    ran, closed = [0], [0]
+
+    def use(name: str) -> None:
+        try:
+            while time.monotonic() < until:
+                sandbox = get_session_sandbox(name, workspace_root=root)
+                try:
+                    for number in range(3):
+                        told = sandbox.execute(f"x = {number}; print(x)")
+                        assert told.stdout == f"{number}\n", told
+                        ran[0] += 1
+                        time.sleep(0.005)
+                except SandboxClosed as problem:
+                    assert "prune_sessions" in str(problem)
+                    closed[0] += 1
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=use, args=(ids.new(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < until:
+        result = prune_sessions(0, root)
+        assert result.errors == {}
+        assert set(result.in_use.values()) <= {"running_cell", "another_process"}
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert ran[0] > 10
+    assert closed[0] > 0
+    prune_sessions(0, root)
     assert list(root.iterdir()) == []

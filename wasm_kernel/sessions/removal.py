@@ -76,7 +76,8 @@ def remove(
             except OSError:
                 take_name(root, aside, name)
                 raise
-        discard(found.path)
+        with suppress(OSError):  # nobody finds it any more, and a sweep tries again
+            discard(found.path)
 
 
 def _set_aside(root: int, name: str) -> str:
