@@ -492,13 +492,20 @@ def test_no_guest_gives_somebody_another_ones_session(get: Getting, root: Path) 
     """The guest of a sandbox on the sessions' folder itself makes links there (F1)."""
     alice = ids.new()
     get(alice).execute("open('secret', 'w').write('of alice')")
+    mine = ids.new()
     with create_sandbox() as plain:
         plain.execute(f"import os; os.symlink({alice!r}, 'mallory')")
+        for code in (f"os.symlink({alice!r}, {mine!r})", f"os.rename('mallory', {mine!r})"):
+            refused = plain.execute(code)
+            assert refused.error is not None
+            assert refused.error.ename == "FileNotFoundError"
         plain.execute(
             f"os.mkdir('d'); os.symlink('..', 'd/up'); os.symlink('d/up/{alice}', 'mallory-2')"
         )
+    assert not (root / mine).is_symlink()
     for name in ("mallory", "mallory-2"):
-        assert (root / name).is_symlink()
+        if not (root / name).is_symlink():
+            (root / name).symlink_to(alice)  # a guest that was cleverer
         with pytest.raises(WorkspaceError):
             get_session_sandbox(name)
         with pytest.raises(FileNotFoundError):
