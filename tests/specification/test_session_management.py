@@ -155,6 +155,23 @@ def test_wasi_preopen_scoped_to_session(get: Getting, root: Path) -> None:
         assert "other-session" not in seen
 
 
+def test_no_sandbox_beside_sessions_reaches_them(get: Getting, create: Creating) -> None:
+    """The default workspace of a sandbox without session is the sessions' root, too."""
+    new, _ = create()
+    with create_sandbox() as before:
+        get().execute("open('/app/secret.txt', 'w').write('x')")
+        with create_sandbox() as after:
+            for plain in (before, after):
+                plain.execute("open('/app/own.txt', 'w').write('x')")
+                seen = plain.execute("import os; print(sorted(os.listdir('/app')))")
+                assert seen.stdout == "['own.txt']\n"
+                for path in (f"{ID}/secret.txt", f"{ID}/.metadata.json", ID, new, ".metadata.json"):
+                    for code in (f"open('/app/{path}')", f"os.stat('/app/own/../{path}')"):
+                        refused = plain.execute(code)
+                        assert refused.error is not None
+                        assert refused.error.ename == "FileNotFoundError", code
+
+
 # Session persistence
 
 
