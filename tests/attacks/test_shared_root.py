@@ -1,0 +1,135 @@
+"""A sandbox on the folder that is also the root of the sessions: cases 39 and 42, from inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import BaseSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
+from wasm_kernel.sessions import ids
+
+UUID = ids.new()
+
+
+@pytest.fixture
+def root(warm: None, tmp_path: Path) -> Path:
+    root = tmp_path / "workspace"
+    for name in ("named", UUID):
+        with get_session_sandbox(name, workspace_root=root) as sandbox:
+            sandbox.execute("open('secret', 'w').write('SECRET'); x = 1")
+    (root / "copied").mkdir()
+    (root / "copied" / ".metadata.json").write_text("{}")
+    (root / "copied" / "secret").write_text("SECRET")
+    (root / "below").mkdir()
+    with get_session_sandbox("deep", workspace_root=root / "below") as sandbox:
+        sandbox.execute("open('secret', 'w').write('SECRET')")
+    (root / "mine").mkdir()
+    (root / "mine" / "file").write_text("mine")
+    return root
+
+
+@pytest.fixture
+def whole(root: Path) -> Iterator[BaseSandbox]:
+    with create_sandbox(workspace=root) as sandbox:
+        yield sandbox
+
+
+def test_its_guest_sees_no_session(whole: BaseSandbox, root: Path) -> None:
+    code = "import os; print(sorted(os.listdir('/app')), os.listdir('/app/below'))"
+    assert whole.execute(code).stdout == "['below', 'mine'] []\n"
+    code = "print([os.path.join(*p[:1], n) for p in os.walk('/app') for n in p[1] + p[2]])"
+    found = whole.execute(code).stdout
+    assert found == "['/app/below', '/app/mine', '/app/mine/file']\n"
+
+
+WAYS = [
+    "{}",
+    "mine/../{}",
+    "up/{}",
+    "mine/up/../{}",
+    "{}/.",
+    "link-{}",
+    "mine/link-{}",
+]
+ACTS = [
+    "os.listdir({0!r})",
+    "os.stat({0!r})",
+    "os.lstat({0!r})",
+    "os.open({0!r}, os.O_RDONLY | os.O_DIRECTORY)",
+    "open({0!r} + '/secret').read()",
+    "open({0!r} + '/new', 'w')",
+    "os.mkdir({0!r} + '/new')",
+    "os.rename({0!r}, 'taken')",
+    "os.rename('mine', {0!r})",
+    "os.symlink('x', {0!r} + '/new')",
+    "os.link({0!r} + '/secret', 'taken')",
+    "os.unlink({0!r} + '/secret')",
+    "os.rmdir({0!r})",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_its_guest_reaches_none(whole: BaseSandbox, root: Path, way: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.name != "mine"}
+    whole.execute("import os; os.symlink('.', 'up'); os.symlink('..', 'mine/up')")
+    for name in ("named", UUID, "copied", "below/deep"):
+        links = f"link-{name}".replace("/", "-")
+        target = way.format(name)
+        if "link-" in way:
+            target = way.replace("link-{}", links)
+            above = "" if way.startswith("link") else "../"
+            whole.execute(f"os.symlink({above + name!r}, {target!r})")
+        for act in ACTS:
+            if "link" in way and act.startswith(("os.lstat", "os.rename", "os.rmdir")):
+                continue  # the link itself is the guest's
+            result = whole.execute(act.format(target))
+            assert result.error is not None, (act, target)
+            assert result.error.ename in ("FileNotFoundError", "NotADirectoryError"), result.error
+    for link in (root / "up", root / "mine" / "up", *root.rglob("link-*")):
+        link.unlink(missing_ok=True)
+    assert {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.name != "mine"} == before | {
+        root: before.get(root, 0) for root in ()
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [ids.new(), ids.new().upper(), ".metadata.json", "mine/.metadata.json"]
+)
+def test_its_guest_makes_nothing_that_is_taken_for_one(
+    whole: BaseSandbox, root: Path, name: str
+) -> None:
+    whole.execute("import os; os.mkdir('folder'); open('file', 'w').close()")
+    for act in (
+        "os.mkdir({!r})",
+        "open({!r}, 'w')",
+        "os.rename('folder', {!r})",
+        "os.rename('file', {!r})",
+        "os.link('file', {!r})",
+        "os.symlink('folder', {!r})",
+    ):
+        assert whole.execute(act.format(name)).error is not None, act
+    assert not (root / name).exists()
+    assert whole.execute("open('still', 'w').write('works')").error is None
+
+
+def test_sessions_that_begin_meanwhile_are_hidden_at_once(whole: BaseSandbox, root: Path) -> None:
+    whole.execute("import os; print(os.listdir('/app'))")
+    session_id, sandbox = create_session_sandbox(workspace_root=root)
+    with sandbox, get_session_sandbox("other", workspace_root=root) as other:
+        other.execute("open('secret', 'w').write('x')")
+        told = whole.execute("print(sorted(os.listdir('/app')))").stdout
+        assert told == "['below', 'mine']\n"
+        assert whole.execute("open('/app/other/secret')").error is not None
+        assert whole.execute(f"os.listdir('/app/{session_id}')").error is not None
+
+
+def test_what_is_hidden_does_not_count(root: Path) -> None:
+    from wasm_kernel import ExecutionPolicy
+
+    (root / "named" / "large").write_bytes(bytes(100_000))
+    with create_sandbox(workspace=root, policy=ExecutionPolicy(workspace_bytes=50_000)) as sandbox:
+        result = sandbox.execute("open('file', 'wb').write(bytes(40_000))")
+        assert result.error is None
+        assert result.files_created == ("file",)
