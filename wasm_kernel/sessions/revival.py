@@ -108,7 +108,7 @@ class Revival:
         self._room.take(info.size)  # holes, too: all of it is going to be read
         descriptor = self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            unpack(info, content, descriptor, self._room)
+            unpack(info, content, descriptor)
         finally:
             os.close(descriptor)
 

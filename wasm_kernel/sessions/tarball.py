@@ -310,8 +310,16 @@ def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes] | None:
     return tar.extractfile(info) if info.isreg() else None
 
 
-def unpack(info: tarfile.TarInfo, content: IO[bytes], descriptor: int, room: Room) -> None:
+def unpack(
+    info: tarfile.TarInfo, content: IO[bytes], descriptor: int, room: Room | None = None
+) -> None:
     """Write a member's content into an empty file, holes as holes.
+
+    Args:
+        info: The member.
+        content: Its content.
+        descriptor: The file.
+        room: Counts what is written; None if that was counted already.
 
     Raises:
         ArchiveError: its stretches are not inside of it, or there is no room for them.
@@ -323,7 +331,8 @@ def unpack(info: tarfile.TarInfo, content: IO[bytes], descriptor: int, room: Roo
         if start < last or size < 0 or start + size > info.size:
             raise ArchiveError("The archive holds a file whose parts do not fit into it.")
         last = start + size
-        room.take(size)
+        if room is not None:
+            room.take(size)
         content.seek(start)
         at, end = start, start + size
         while at < end:

@@ -18,7 +18,7 @@ def name_of(one: int) -> str:
 
 def names_in(folder: Folder) -> list[str]:
     """Returns the names of the commits' files in a folder, oldest first."""
-    return sorted(name for name in folder.names() if name.endswith(SUFFIX) and name[0] != ".")
+    return sorted(name for name in folder.names() if name.endswith(SUFFIX) and name[0].isdigit())
 
 
 def usable(folder: Folder, names: Iterable[str], image: str) -> tuple[dict[int, Commit], list[str]]:

@@ -117,15 +117,19 @@ class History:
             OSError: it can't be written.
         """
         other = History(folder, self.image)
-        with self._shape:
-            with self._guard:
-                other.commits, other.names = dict(self.commits), dict(self.names)
-                other.head, other.undone, other._last = self.head, self.undone, self._last
-            other.origin = Origin(other._last, reseed, files)
-            other.origin.write(folder)
-            self.shelf.lend(other.shelf, sorted(other.commits))
-        other._pinned, other._stale = frozenset(other.undone), True
-        other.save_head()
+        try:
+            with self._shape:
+                with self._guard:
+                    other.commits, other.names = dict(self.commits), dict(self.names)
+                    other.head, other.undone, other._last = self.head, self.undone, self._last
+                other.origin = Origin(other._last, reseed, files)
+                other.origin.write(folder)
+                self.shelf.lend(other.shelf, sorted(other.commits))
+            other._pinned, other._stale = frozenset(other.undone), True
+            other.save_head()
+        except BaseException:
+            other.close()
+            raise
         return other
 
     @contextlib.contextmanager

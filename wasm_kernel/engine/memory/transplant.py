@@ -140,7 +140,12 @@ def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:
         for page in range(start, end):
             theirs = _page(soil.theirs, page)
             if theirs != _page(soil.ours, page):
-                (empty if theirs == _ZERO else full).append((page, 1))
+                if theirs != _ZERO:
+                    full.append((page, 1))
+                elif empty and sum(empty[-1]) == page:
+                    empty[-1] = (empty[-1][0], empty[-1][1] + 1)
+                else:
+                    empty.append((page, 1))
     return full, empty
 
 

@@ -122,7 +122,7 @@ class Timeline:
             return
         head = history.commits.get(history.head)
         if head is None:
-            history.clear()
+            history.set_aside()
             return
         claim, self.untried = self._claim, True
         self._diary.go_on(head, forked=claim.forked, crashed=claim.crashed)
