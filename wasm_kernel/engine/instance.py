@@ -157,7 +157,7 @@ class Instance:
             versions=around.versions,
             open_files=around.open_files,
         )
-        writes = Writes(around.streams, reach)
+        writes = Writes(around.streams, reach, around.clock.over)
         self._files = files
         self._held.callback(files.close)
         self.descriptors = Descriptors(files)

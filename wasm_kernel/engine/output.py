@@ -162,22 +162,29 @@ class Streams:
 class Writes:
     """The guest's `fd_write` for descriptors 1 and 2."""
 
-    def __init__(self, streams: Streams, reach: Reach) -> None:
+    def __init__(self, streams: Streams, reach: Reach, over: Callable[[], bool]) -> None:
         self._streams = streams
         self._reach = reach
+        self._over = over
 
     def write(self, call: Call) -> int:
-        """Take what is written; everything is always written."""
+        """Take what is written: all of it, or what was taken before the cell was to stop."""
         fd, table, count, written = call.args
-        name, buffers = NAMES[fd], self._reach.buffers(table, count)
-        for at, length in buffers:
-            self._feed(name, at, length)
-        self._reach.write_word(written, sum(length for _, length in buffers))
+        total = 0
+        for at, length in self._reach.buffers(table, count):
+            taken = self._feed(NAMES[fd], at, length)
+            total += taken
+            if taken < length:
+                break
+        self._reach.write_word(written, total)
         return abi.SUCCESS
 
-    def _feed(self, name: str, at: int, length: int) -> None:
+    def _feed(self, name: str, at: int, length: int) -> int:
         """Copy a buffer in steps, and no further than somebody wants what is in it."""
         for start in range(0, length, STEP):
             if not self._streams.wants(name):
-                return
+                break
+            if start and self._over():
+                return start
             self._streams.feed(name, self._reach.read(at + start, min(STEP, length - start)))
+        return length

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from wasm_kernel.outputs.patience import patiently
-from wasm_kernel.outputs.removals import COMMANDS, Removals
+from wasm_kernel.outputs.removals import COMMANDS, Refused, Removals
 from wasm_kernel.outputs.words import words
 
 _ACTING = "href url style class cssId data require includegraphics mmlToken htmlId htmlClass"
@@ -29,10 +29,17 @@ _COMMAND = re.compile(r"\\([A-Za-z]++)")
 _DELIMITERS = ("$", "\\(", "\\[", "\\begin")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 BREAK = "\u200b"
+CHARACTERS_MOST = 1_000_000
 
 
 def clean_latex(text: str, removals: Removals) -> str:
-    """A LaTeX output whose commands typeset and do nothing else; no `<` in it can begin a tag."""
+    """A LaTeX output whose commands typeset and do nothing else; no `<` in it can begin a tag.
+
+    Raises:
+        Refused: it is too long for any page to typeset.
+    """
+    if len(text) > CHARACTERS_MOST:
+        raise Refused(f"LaTeX of more than {CHARACTERS_MOST:,} characters")
     return _TAG.sub("< ", tamed(text, removals))
 
 

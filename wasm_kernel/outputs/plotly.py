@@ -38,6 +38,7 @@ _FETCHES = re.compile(r"url|image|src|\\", re.IGNORECASE)
 _NO_COLOUR = re.compile(r"[;:{}@\\]|url|image", re.IGNORECASE)
 _COLOURS = ("color", "colors", "colorway")
 
+LABEL_MOST = 100_000
 _STYLES = ("light", "dark", "basic")
 _CONFIG = words(
     "responsive scrollZoom displayModeBar displaylogo staticPlot doubleClick editable locale"
@@ -106,6 +107,8 @@ def _changes(key: str, value: Any) -> list[tuple[str, Any]]:
 
 def _label(text: str, removals: Removals) -> str:
     """A text that Plotly shows as it was, with the tags that format and no others."""
+    if len(text) > LABEL_MOST:
+        raise Refused(f"a Plotly figure with a label of more than {LABEL_MOST:,} characters")
     parts, at = [], 0
     while (found := text.find("<", at)) >= 0:
         parts.append(text[at:found])

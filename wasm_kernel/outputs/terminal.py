@@ -24,7 +24,7 @@ _SEQUENCE = re.compile(
     rf"|{_CSI}[@-~]"
     rf"|{_STRING}(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
-    r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+    r"|[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]++|[\x1b\x80-\x9f]"
 )
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]*)\Z")

@@ -13,7 +13,7 @@ from typing import Any
 from wasm_kernel.outputs import removals as told
 from wasm_kernel.outputs import terminal, widget_models
 from wasm_kernel.outputs.attributes import FOREIGN_CLASS
-from wasm_kernel.outputs.math import clean_math_in
+from wasm_kernel.outputs.math import CHARACTERS_MOST, clean_math_in
 from wasm_kernel.outputs.patience import look, patiently
 from wasm_kernel.outputs.removals import Refused, Removals
 from wasm_kernel.outputs.widget_models import kind_of
@@ -92,7 +92,9 @@ def _string(value: Any) -> str:
 
 
 def _math(value: Any, removals: Removals) -> Any:
-    return clean_math_in(_string(value), removals)
+    if len(_string(value)) > CHARACTERS_MOST:
+        raise Refused(f"a widget's text of more than {CHARACTERS_MOST:,} characters")
+    return clean_math_in(value, removals)
 
 
 def clean_html(value: Any, removals: Removals) -> str:

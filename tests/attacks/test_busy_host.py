@@ -1,0 +1,87 @@
+"""F5, ATTACKS 45: whatever a cell shows, the kernel answers, and the cell's limit ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.driving import Notebook
+
+TIMEOUT, GRACE = 5, 2  # seconds that a cell has
+LATE = 8  # seconds that a limit may overshoot by on a busy machine; alone it is one
+ANSWER = 1.0  # seconds for the control channel; retried, as the machine may be busy
+SHOW = "while True: display({{{mime!r}: {content}}}, raw=True)"
+HUGE = {
+    "blanks as a picture": SHOW.format(mime="image/png", content="' ' * (40 << 20) + '!'"),
+    "a fence of blanks": SHOW.format(mime="text/markdown", content="'```' + ' ' * 900_000 + '!'"),
+    "formulas": SHOW.format(mime="text/markdown", content="'\\\\begin{align}\\n' * 6000"),
+    "pictures in Markdown": SHOW.format(
+        mime="text/markdown", content="'![' * 49_000 + '\\n\\n<a>'"
+    ),
+    "elements": SHOW.format(mime="text/html", content="'<b></b>' * 240_000"),
+    "attributes": SHOW.format(mime="text/html", content="'<b title=x id=y></b>' * 240_000"),
+    "ampersands": SHOW.format(mime="text/html", content="'&' * (15 << 20)"),
+    "no-break spaces": SHOW.format(mime="text/html", content="'\\xa0' * (15 << 20)"),
+    "styles": SHOW.format(
+        mime="text/html",
+        content="''.join(f'<b style=\"color:#{i:06x}\"></b>' for i in range(200_000))",
+    ),
+    "a style sheet": SHOW.format(
+        mime="text/html", content="'<style>' + 'a{color:red}' * 80_000 + '</style>'"
+    ),
+    "control characters": SHOW.format(mime="text/plain", content="'\\x07' * (40 << 20)"),
+    "commands of TeX": SHOW.format(mime="text/latex", content="'\\\\a' * (16 << 20)"),
+    "backslashes": SHOW.format(mime="text/latex", content="'\\\\' * (20 << 20)"),
+    "a Plotly figure": SHOW.format(
+        mime="application/vnd.plotly.v1+json",
+        content="{'data': [{'type': 'bar', 'x': [{'a': 1}] * 150_000}]}",
+    ),
+    "values": SHOW.format(mime="application/json", content="[{'': 0}] * 160_000"),
+    "text": "while True: print('x' * (1 << 20), end='\\x1b[1')",
+    "one write": "import os\nwhile True: os.write(1, bytes(500 << 20))",
+}
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory, warm: None) -> Iterator[Notebook]:
+    folder: Path = tmp_path_factory.mktemp("busy")
+    limits = [f"--WasmKernel.cell_timeout={TIMEOUT}", f"--WasmKernel.grace_seconds={GRACE}"]
+    limits += ["--WasmKernel.stdout_bytes=1000000000"]
+    opened = Notebook(*limits, cwd=folder, WASM_KERNEL_WORKSPACE_ROOT=str(folder / "sessions"))
+    yield opened
+    opened.close()
+
+
+def waits(notebook: Notebook) -> list[float]:
+    """How long the control channel takes to answer until the running cell has ended."""
+    taken: list[float] = []
+    client: Any = notebook.client
+    end = time.monotonic() + TIMEOUT + GRACE + 10 * LATE
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        notebook.control("kernel_info_request", {})
+        taken.append(time.monotonic() - begun)
+        time.sleep(0.1)
+        if client.shell_channel.is_alive() and client.shell_channel.msg_ready():
+            client.get_shell_msg(timeout=1)
+            return taken
+    raise AssertionError("the cell does not end")
+
+
+@pytest.mark.parametrize("code", HUGE.values(), ids=HUGE.keys())
+def test_f5_the_kernel_answers_and_the_limit_ends_the_cell(notebook: Notebook, code: str) -> None:
+    late, slow = 0.0, 0.0
+    for _ in range(3):
+        notebook.client.execute(code, stop_on_error=False)
+        begun = time.monotonic()
+        slow = max(waits(notebook))
+        late = time.monotonic() - begun - TIMEOUT - GRACE
+        if slow < ANSWER and late < LATE:
+            break
+    assert slow < ANSWER
+    assert late < LATE
+    assert notebook.run("print(40 + 2)").stream().endswith("42\n")
