@@ -1,4 +1,4 @@
-"""Interrupts at random moments over ten kinds of cells, and what must hold after each (F8)."""
+"""Interrupts at random moments over many kinds of cells, and what must hold after each (F8)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ KINDS = {
         "async def f(n):\n  for i in range(n): await asyncio.sleep(0)\n  return n\n"
         "t = asyncio.create_task(f(30))\nassert await t == 30\n"
         "async with asyncio.timeout(5): await asyncio.create_task(f(30))"
+    ),
+    "left tasks": (
+        "async def f():\n  for i in range(200): await asyncio.sleep(0)\n"
+        "l = [asyncio.create_task(f()) for i in range(20)]"
     ),
     "async for": (
         "async def g():\n  for i in range(50):\n    yield i\n    await asyncio.sleep(0)\n"

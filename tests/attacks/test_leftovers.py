@@ -55,6 +55,13 @@ LEFTOVERS = {
         "import asyncio\nasync def f():\n  while True: await asyncio.sleep(0)\n"
         "l = [asyncio.create_task(f()) for i in range(500)]"
     ),
+    "tasks that exit": (
+        "import asyncio\nasync def f():\n  await asyncio.sleep(0.01)\n  raise SystemExit\n"
+        "l = [asyncio.create_task(f()) for i in range(50)]"
+    ),
+    "broken loop": (
+        "import asyncio; l = asyncio.get_event_loop(); l._selector = None; l.call_soon(id)"
+    ),
     "running loop": "import asyncio; asyncio._set_running_loop(object())",
     "audit hook that exits": (
         "import sys, os\ndef h(e, a):\n  if e == 'exec': os._exit(1)\nsys.addaudithook(h)"
@@ -167,6 +174,15 @@ def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
     assert "An earlier cell had left the interpreter unable to run another" in result.error.evalue
     assert "this cell was not run" in result.error.evalue
     assert one.says("print(x)") == "2"
+
+
+@pytest.mark.parametrize("name", ["tasks that exit", "broken loop", "tasks", "running loop"])
+def test_f7_what_is_left_in_the_event_loop_fails_no_later_cell(one: Victim, name: str) -> None:
+    one.says(LEFTOVERS[name])
+    time.sleep(0.02)
+    for value in range(3):
+        assert one.says(f"print({value})") == str(value)
+        assert one.says("await asyncio.sleep(0)\nprint(x)") == "2"
 
 
 def test_f7_a_limit_of_an_hour_is_not_waited_for(victim_of: Making) -> None:

@@ -23,10 +23,12 @@ from wasm_kernel_agent.outbox import note
 
 _SLICE = 0.05
 _PASSES = 100  # of the loop after a cell: a task that never waits must not hold up the reply
+_AFTER_SECONDS = 0.5  # the same, of many tasks
 _WAITING = (
     "a task is still waiting. Nothing runs between cells here: it goes on while a cell awaits "
     "something, such as the task itself, and when a widget calls back. (This is said once.)"
 )
+_EXITED = "a task or callback that a cell left has ended with SystemExit"
 
 
 class NothingToWaitFor(RuntimeError):
@@ -133,8 +135,9 @@ class GuestLoop(base_events.BaseEventLoop):
 
     def run_ready(self, passes: int) -> None:
         """Let tasks and callbacks go on as long as they need no waiting, `passes` times at most."""
-        while self.something_due and passes > 0:
-            self.call_soon(self.stop)
+        until = time.monotonic() + _AFTER_SECONDS
+        while self.something_due and passes > 0 and time.monotonic() < until:
+            self.stop()  # after one pass; a callback would wait for a later run if this one failed
             self.run_forever()
             passes -= 1
 
@@ -287,7 +290,14 @@ class Awaiter:
         """
         if self._loop is None or self._loop.is_closed():
             return
-        self._loop.run_ready(_PASSES)
+        try:
+            self._loop.run_ready(_PASSES)
+        except SystemExit:
+            note(_EXITED)
+        except Exception as problem:
+            self._loop = None
+            note(f"the event loop was broken and is a new one now; its tasks are lost: {problem!r}")
+            return
         waiting = len(asyncio.all_tasks(self._loop))
         if waiting and not self._told:
             self._told = True
@@ -298,12 +308,17 @@ class Awaiter:
         asyncio.set_event_loop(self.loop)
         loop = self.loop
         task = loop.create_task(coroutine)
-        try:
-            return loop.run_until_complete(task)
-        except (KeyboardInterrupt, NothingToWaitFor) as cause:
-            if task.done():
-                raise
-            return self._end(loop, task, cause)
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except (KeyboardInterrupt, NothingToWaitFor) as cause:
+                if task.done():
+                    raise
+                return self._end(loop, task, cause)
+            except SystemExit:
+                if task.done():
+                    raise
+                note(_EXITED)  # which ended the loop's run, but not the cell
 
     def _end(
         self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], cause: BaseException
