@@ -6,6 +6,8 @@ session is handed that one. Who closes it?
 - `sandbox.close()` ends it for everybody at once. Nothing is lost: the next one that is asked for
   goes on with the same variables and files.
 - A `with` block closes it at its end, unless somebody else was handed it and has not left his own.
+- `prune_sessions` closes it if the session is due, no cell runs in it and no other process has the
+  session open. `delete_session_workspace` closes it even if a cell runs.
 - What is still open when the process ends is closed then.
 """
 
