@@ -7,9 +7,7 @@ import threading
 import time
 
 from wasm_kernel import BaseSandbox
-from wasm_kernel.sandbox.frames import Output
-from wasm_kernel.sandbox.listener import InputInterrupted
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
+from wasm_kernel.sandbox.listener import InputInterrupted, Silence
 
 KINDS = {
     "sleep": "await asyncio.sleep(0.002)",
@@ -43,17 +41,11 @@ ENDS = {"KeyboardInterrupt", "CancelledError"}
 LATEST = 0.016  # seconds after which an interrupt comes
 
 
-class Asked:
+class Asked(Silence):
     """A user who never answers, and whose interrupt ends the waiting."""
 
     def __init__(self, sandbox: BaseSandbox) -> None:
         self._sandbox = sandbox
-
-    def emit(self, output: Output) -> None:
-        """Nobody looks."""
-
-    def comm(self, message: CommMessage) -> None:
-        """There are none."""
 
     def ask(self, prompt: str, password: bool) -> str:
         end = time.monotonic() + 0.02
@@ -62,9 +54,6 @@ class Asked:
                 raise InputInterrupted
             time.sleep(0.0005)
         return "an answer"
-
-    def terminate(self) -> None:
-        """It does not."""
 
 
 def interrupt_many(sandbox: BaseSandbox, rounds: int, seed: int) -> dict[str, int]:

@@ -193,6 +193,20 @@ def test_f7_a_limit_of_an_hour_is_not_waited_for(victim_of: Making) -> None:
     assert patient.says("print(x)") == "1"
 
 
+def test_f7_fuel_that_runs_out_before_a_cell_begins_leads_back(
+    warm_metered: None, victim_of: Making
+) -> None:
+    metered = victim_of(fuel_budget=10**9, cell_timeout=None)
+    metered.says("x = 1")
+    metered.run(LEFTOVERS["audit hook that spins"])
+    result = metered.run("x = 2")
+    assert result.error is not None
+    assert result.error.ename == "OutOfFuel"
+    assert result.error.evalue.endswith("this cell was not run.")
+    assert metered.says("print(x)") == "1"
+    assert metered.run("%checkpoints").fuel_consumed == 0
+
+
 def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(victim_of: Making) -> None:
     """A hook that waits for its time is in every state that is kept."""
     short = victim_of(cell_timeout=LIMIT, grace_seconds=GRACE, history_cells=1)

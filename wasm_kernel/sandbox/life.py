@@ -209,7 +209,7 @@ class Life:
         self.wishes.break_off(turn)
         self.timeline.fall_back()
         if for_cell and not self.clock.closed and losses.spoilt(turn, stopped):
-            stopped.kept = told.SPOILT if self.timeline.leave() else told.SPOILT_FROM_THE_START
+            stopped.setting, stopped.kept = "", losses.kept_of_spoilt(at=self.timeline.leave())
         else:
             changed = self.timeline.files.versions.keeps and self.changes.any
             stopped.kept = losses.kept(turn, stopped, changed_files=changed)

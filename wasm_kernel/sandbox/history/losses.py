@@ -16,7 +16,7 @@ from wasm_kernel.sandbox.history import told
 from wasm_kernel.sandbox.turn import Turn
 
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
-_BEGIN_FUEL = 10**9  # much more than any guest that works burns before it asks for its request
+_BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
 
 
 def spoilt(turn: Turn, stopped: GuestStopped) -> bool:
@@ -27,6 +27,11 @@ def spoilt(turn: Turn, stopped: GuestStopped) -> bool:
     if isinstance(stopped, OutOfFuel):
         return not turn.handed and stopped.budget >= _BEGIN_FUEL
     return not turn.handed and isinstance(stopped, _BY_THE_GUEST)
+
+
+def kept_of_spoilt(*, at: bool) -> str:
+    """What the session still has without a state of no use; `at` if there is one before it."""
+    return told.SPOILT if at else told.SPOILT_FROM_THE_START
 
 
 def kept(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
