@@ -107,3 +107,14 @@ def test_a_state_that_never_answers_is_left_for_the_one_before(
         result = sandbox.execute("print(x)")
         assert (result.stdout, result.error) == ("2\n", None)
         assert "No guest runs in the saved state after In[3]" in result.stderr
+
+
+def test_a_history_that_began_twice_is_exported_whole(saved: Path, tmp_path: Path) -> None:
+    spoil(saved, zeros, head=False)
+    with opened(saved) as sandbox:
+        assert sandbox.execute("y = 3").success
+    export_session(ID, tmp_path / "session.tar.gz", saved)
+    made = import_session(tmp_path / "session.tar.gz", tmp_path / "there")
+    assert made.note == ""
+    with opened(tmp_path / "there", made.session_id) as sandbox:
+        assert sandbox.execute("print(y)").stdout == "3\n"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 _ARRIVING = "arriving"
 _IMAGE = "image"
+_BEGINNINGS_MOST = 64  # each is completed with what is different in the images
 _OTHER = (
     "The variables were not imported: they were saved by another version of the sandbox, or of a "
     "package in it. The files are all there."
@@ -142,7 +143,7 @@ class Revival:
         self._folder.close()
 
     def _settle(self, history: Folder, handles: Handles) -> None:
-        fitting, known = self._fitting, {0}
+        fitting, known, beginnings = self._fitting, {0}, 0
         with (
             _mapped(self._folder.open_regular(_IMAGE)) as theirs,
             _mapped(os.open(fitting.image, os.O_RDONLY | os.O_CLOEXEC)) as ours,
@@ -157,8 +158,10 @@ class Revival:
                     commit = transplant(file, history, soil, was, take)
                 if commit.id != one or commit.parent not in known:
                     raise HistoryError("a state stands on one that is not there")
-                known.discard(0)  # one beginning is enough, and each is completed with an image
                 known.add(one)
+                beginnings += commit.parent == 0
+                if beginnings > _BEGINNINGS_MOST:
+                    raise HistoryError("it begins too often")
 
 
 def _empty(folder: Folder) -> None:
