@@ -196,3 +196,14 @@ def _only_beside(folder: Path) -> Callable[..., bool]:
         return place.is_relative_to(folder)
 
     return linked
+
+
+def test_case_42_a_root_of_sessions_lies_in_no_session(tmp_path: Path) -> None:
+    get_session_sandbox("outer", workspace_root=tmp_path).close()
+    before = everything(tmp_path)
+    for root in (tmp_path / "outer", tmp_path / "outer" / "below" / "root"):
+        with pytest.raises(WasmKernelError, match="can't lie in the workspace of a session"):
+            create_session_sandbox(workspace_root=root)
+        with pytest.raises(WasmKernelError, match="can't lie in the workspace of a session"):
+            get_session_sandbox("inner", workspace_root=root)
+    assert everything(tmp_path) == before

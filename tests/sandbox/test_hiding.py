@@ -88,6 +88,7 @@ def test_private_folders_are_hidden(tmp_path: Path) -> None:
         (1, ids.new(), False),
         (0, "12345678-1234", False),
         (0, ".wasm_kernel-removed-x-01234567", True),
+        (4, ".wasm_kernel-removed-x-01234567", True),
         (0, ".wasm_kernel", False),
         (0, "data.csv", False),
     ],

@@ -23,6 +23,7 @@ ASIDE = ".wasm_kernel-removed-"
 """How the name of a session's folder begins that is being made or deleted."""
 
 _TICK_NS = 100_000_000  # times of folders are told in steps, on some file systems in long ones
+_UUID_LENGTH = 36
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -95,11 +96,13 @@ class SessionsHidden:
         self._registered = Registered()
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Names that are a session's folder's, directly in the workspace, and of its metadata."""
+        """Names of a session's metadata, of folders that become sessions, and of theirs here."""
         if is_hidden(name):
             return True
-        plain = spelling(name) if depth == 0 else ""
-        return bool(plain) and (plain.startswith(ASIDE) or _UUID.fullmatch(plain) is not None)
+        if name.isascii() and name[0] != "." and not (depth == 0 and len(name) >= _UUID_LENGTH):
+            return False  # the quick way for nearly all names
+        plain = spelling(name)
+        return plain.startswith(ASIDE) or (depth == 0 and _UUID.fullmatch(plain) is not None)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Folders of sessions, wherever they lie, and private folders."""

@@ -21,7 +21,7 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import Mount
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.overlap import Spot, check, check_opening, guarded
+from wasm_kernel.sandbox.overlap import OverlapError, Spot, check, check_opening, guarded
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.sessions import drafts, ids, metadata, removal
 from wasm_kernel.sessions.aliases import target_of
@@ -99,6 +99,7 @@ class Session:
         try:
             with making(root, _OWNER_ONLY):
                 self.root = root.resolve()
+                _check_outside(self.root)
                 self.id = target_of(self.root, self.id)
                 self.workspace = root / self.id
                 self.folders, self._presence = self._opened()
@@ -320,6 +321,23 @@ def _is_known(found: PrivateFolder | None) -> bool:
         return False
     found.folder.close()
     return found.of_session
+
+
+def _check_outside(root: Path) -> None:
+    """See that a root of sessions does not lie in the workspace of one: its guest would see them.
+
+    Raises:
+        OverlapError: it does.
+    """
+    for above in (root, *root.parents):
+        if not above.name or not os.path.lexists(above / metadata.NAME):
+            continue
+        with suppress(OSError), Folder.open(above) as folder:
+            if _is_known(PrivateFolders(above.parent).find(above.name, folder)):
+                raise OverlapError(
+                    "workspace_root can't lie in the workspace of a session: its cells could then "
+                    "reach the others. Nothing was opened. Choose another folder."
+                )
 
 
 def _check_unseen(root: Path, name: str) -> None:

@@ -129,8 +129,7 @@ class Forking(abc.ABC):
 
 def _beside(folders: SandboxFolders) -> SandboxFolders:
     """The folders of a new workspace next to another one, named after it."""
-    workspace = folders.path
-    number = 1
+    workspace, number = folders.real, 1
     while True:
         folder = workspace.with_name(f"{workspace.name}-fork-{number}")
         try:
