@@ -202,6 +202,7 @@ ODD = {
     "a body that is no map": sparse("no map\n"),
     "a map without an end": sparse("9" * 512),
     "a size that is none": sparse(realsize="abc"),
+    "a size below nothing": sparse("0\n", realsize="-1000000000000"),
     "a size beyond all": sparse(realsize=str(1 << 62)),
     "a size of 400 digits": sparse(realsize="9" * 200 + "0" * 90),
     "parts that go back": sparse("2\n50\n2\n0\n3\n"),

@@ -7,6 +7,7 @@ and in how much comes out of all the compression.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -300,6 +301,8 @@ def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
     reader: Any = tar
     while (info := tar.next()) is not None:
         reader.members = []  # it would keep them all
+        if info.size < 0:
+            raise ArchiveError("The archive holds a file that is shorter than nothing.")
         source.begin_content()
         yield info, _content(tar, info)
         source.begin_header()
@@ -340,7 +343,12 @@ def unpack(
             if not piece:
                 raise ArchiveError("The archive is cut off.")
             at += os.pwrite(descriptor, piece, at)
-    os.ftruncate(descriptor, info.size)
+    try:
+        os.ftruncate(descriptor, info.size)
+    except OSError as problem:
+        if problem.errno not in {errno.EFBIG, errno.EINVAL}:
+            raise
+        raise ArchiveError("The archive holds a file that is too long for this disk.") from problem
 
 
 def open_target(path: Path) -> BinaryIO:
