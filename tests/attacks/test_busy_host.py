@@ -24,6 +24,14 @@ HUGE = {
     ),
     "elements": SHOW.format(mime="text/html", content="'<b></b>' * 240_000"),
     "attributes": SHOW.format(mime="text/html", content="'<b title=x id=y></b>' * 240_000"),
+    "beginnings of handlers": SHOW.format(mime="text/html", content="'on' * (7 << 20)"),
+    "calls in an attribute": SHOW.format(
+        mime="text/html", content="'<svg><g transform=\"' + 'a(' * (7 << 20) + '\"></g></svg>'"
+    ),
+    "a Plotly path": SHOW.format(
+        mime="application/vnd.plotly.v1+json",
+        content="{'data': [], 'layout': {'a.' * (10 << 20): 1}}",
+    ),
     "ampersands": SHOW.format(mime="text/html", content="'&' * (15 << 20)"),
     "no-break spaces": SHOW.format(mime="text/html", content="'\\xa0' * (15 << 20)"),
     "styles": SHOW.format(

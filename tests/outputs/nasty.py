@@ -91,6 +91,7 @@ PIECES = {
     "pictures in HTML": '<img src="data:image/svg+xml,<svg></svg>">',
     "inputs": "<input ",
     "handlers": " onclick  ",
+    "beginnings of handlers": "on",
     "script links": "=  javascript",
     "uses": '<use href="#a"/>',
     "painted": '<rect fill="url(#a)"/>',

@@ -51,6 +51,7 @@ FOREIGN_CLASS = re.compile(
 CLASS_CHARACTERS = 2000
 STYLES_MOST = 4 * 1024 * 1024  # characters of style attributes in one document
 LONG = 4096  # characters of a value
+CALLS_LONG = 20_000  # characters of a transform
 _SPECIAL = re.compile(r"[&\xa0]")
 
 Nested = Callable[[str, Removals], str]
@@ -180,6 +181,8 @@ def _plain(name: str, value: str) -> str | None:
     if local:
         return f"url(#{ID_PREFIX}{local['id']})"
     if not _PLAIN.match(value):
+        return None
+    if "(" in value and len(value) > CALLS_LONG:
         return None
     if "(" in value and any(call.lower() not in _CALLS for call in _CALL.findall(value)):
         return None

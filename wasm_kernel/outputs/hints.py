@@ -35,8 +35,7 @@ _EVENTS = words(
     transitioncancel transitionend transitionrun transitionstart unload volumechange waiting wheel
     """
 )
-_HANDLER = re.compile(r"on([a-z]{3,24})\s*+=")
-_BEFORE_ATTRIBUTE = frozenset(" \t\n\r\f/\"'")
+_HANDLER = re.compile(r"[ \t\n\r\f/\"']on([a-z]{3,24}+)\s*+=")
 
 _QUIET = frozenset({"html", "head", "body", "meta", "title", "wbr", "desc", "metadata"})
 _NAMED = {
@@ -64,16 +63,12 @@ def tell(document: str, removals: Removals) -> None:
     names = {name for name in opened if ":" not in name}
     for name in sorted(names - _ALLOWED - _QUIET):
         removals.add(_NAMED.get(name, f"<{name[:20]}>"))
-    if any(_is_handler(text, found) for found in patiently(_HANDLER.finditer(text))):
+    if any(found[1] in _EVENTS for found in patiently(_HANDLER.finditer(text))):
         removals.add(told.HANDLERS)
     if _SCRIPT_LINK.search(text):
         removals.add(told.SCRIPT_LINKS)
     if _FETCHING.search(text):
         removals.add(told.SOURCES)
-
-
-def _is_handler(text: str, found: re.Match[str]) -> bool:
-    return found[1] in _EVENTS and text[found.start() - 1] in _BEFORE_ATTRIBUTE
 
 
 def _without_comments(document: str) -> str:

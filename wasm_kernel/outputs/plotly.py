@@ -7,7 +7,7 @@ from typing import Any
 
 from wasm_kernel.outputs import raster
 from wasm_kernel.outputs.math import tamed
-from wasm_kernel.outputs.patience import patiently
+from wasm_kernel.outputs.patience import look, patiently
 from wasm_kernel.outputs.removals import LABELS, Refused, Removals
 from wasm_kernel.outputs.words import words
 
@@ -39,6 +39,7 @@ _NO_COLOUR = re.compile(r"[;:{}@\\]|url|image", re.IGNORECASE)
 _COLOURS = ("color", "colors", "colorway")
 
 LABEL_MOST = 100_000
+PATH_MOST = 1_000
 _STYLES = ("light", "dark", "basic")
 _CONFIG = words(
     "responsive scrollZoom displayModeBar displaylogo staticPlot doubleClick editable locale"
@@ -94,6 +95,8 @@ def _written(value: Any, removals: Removals) -> Any:
         return value
     for key, item in patiently(value.items()):
         for path, target in _changes(key, item):
+            if len(path) > PATH_MOST:
+                raise Refused("a Plotly figure with a name that is none")
             # buttons change a figure by paths such as `layout.images[0].source`
             _check_parts(re.split(r"[.\[\]]+", path), target)
     return {key: _written(item, removals) for key, item in value.items()}
@@ -107,6 +110,7 @@ def _changes(key: str, value: Any) -> list[tuple[str, Any]]:
 
 def _label(text: str, removals: Removals) -> str:
     """A text that Plotly shows as it was, with the tags that format and no others."""
+    look()
     if len(text) > LABEL_MOST:
         raise Refused(f"a Plotly figure with a label of more than {LABEL_MOST:,} characters")
     parts, at = [], 0

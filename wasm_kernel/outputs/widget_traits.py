@@ -101,7 +101,7 @@ def clean_html(value: Any, removals: Removals) -> str:
     """A text that becomes a part of the page."""
     text = _string(value)
     if "<" not in text:
-        return clean_math_in(text, removals)
+        return str(_math(text, removals))
     from wasm_kernel.outputs import html
 
     return html.clean_html(text, removals)
