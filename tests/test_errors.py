@@ -98,3 +98,9 @@ def test_an_error_survives_the_way_between_processes(error: WasmKernelError) -> 
     assert type(back) is type(error)
     assert vars(back) == vars(error)
     assert str(back) == str(error)
+
+
+def test_f7_what_could_not_begin_is_not_told_to_raise_a_limit() -> None:
+    for stopped in (errors.Interrupted(2.0), errors.OutOfFuel(10**9), errors.NeverBegan(5.0)):
+        stopped.setting, stopped.kept = "", "Kept."
+        assert str(stopped).endswith(" Kept.")

@@ -215,7 +215,7 @@ class Interrupted(GuestStopped):
 
     def advice(self) -> str:
         """What the user can do now."""
-        return "Raise grace_seconds to give cells more time to clean up."
+        return "Raise grace_seconds to give cells more time to clean up." if self.setting else ""
 
 
 def _duration(seconds: float) -> str:
