@@ -219,6 +219,10 @@ STRUCTURES: dict[str, Callable[[int], tuple[str, Any]]] = {
         "application/geo+json",
         {"type": "FeatureCollection", "features": values(n, lambda _: {"type": "Feature"})},
     ),
+    "HTML: quotes in a terminal's sequences": lambda n: (
+        "text/html",
+        '<b class="{0}" id="{0}">a</b>'.format(repeated("> <math><mi>\x1b[", 2 * n)),
+    ),
     "HTML: parts that use each other": lambda n: (
         "text/html",
         "<svg>"

@@ -23,13 +23,14 @@ def checked(document: str) -> str:
     """
     if len(document) > shape.LARGEST:
         raise Refused(f"a document of more than {shape.LARGEST // 2**20} MiB")
-    if len(document) > shape.SMALL:
-        if not shape.is_regular(document):
-            most = f"{shape.SMALL // 2**10} KiB"
-            raise Refused(f"a document of more than {most} with unclosed elements")
-        document = shape.in_short_runs(document)
-    # a lone surrogate can't be sent; control characters act where HTML is printed
-    return terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
+    # A lone surrogate can't be sent; control characters act where HTML is printed. Both go before
+    # the document is looked at: a sequence may hold a quote or a bracket.
+    document = terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
+    if len(document) <= shape.SMALL:
+        return document
+    if not shape.is_regular(document):
+        raise Refused(f"a document of more than {shape.SMALL // 2**10} KiB with unclosed elements")
+    return shape.in_short_runs(document)
 
 
 def scope_of(document: str) -> str:
