@@ -88,3 +88,8 @@ def test_a_pattern_of_the_image_itself_stays() -> None:
     clean = safe(SVG, parts)
     assert 'style="fill: url(#wk-h)"' in clean.data[SVG]
     assert clean.removed == ()
+
+
+def test_an_image_with_elements_in_its_style_sheet_is_refused() -> None:
+    clean = safe(SVG, '<style><a title="x"><style>b{}</style></a></style>')
+    assert clean.removed == ("an image with elements in its style sheet",)

@@ -58,6 +58,8 @@ def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = F
         if left < 0:
             removals.add(STYLES)
             return ""
+        if escaped and "<" in css:  # what is left of these elements would be their ends
+            raise Refused("an image with elements in its style sheet")
         clean = clean_stylesheet(unescape(css) if escaped else css, scope, removals)
         return f"<style>{clean}</style>"
 
