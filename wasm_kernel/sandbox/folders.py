@@ -7,6 +7,7 @@ meanwhile.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,9 +116,14 @@ class SandboxFolders:
                 found = privates.open(real.name, workspace)
                 folders = cls(path, real, workspace.enter(), found, private_root, lone=True)
                 folders.be_present()
-                if found.in_place:
+                same = path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
+                if found.in_place and same:
                     return folders
-                folders.close()  # it was swept away in this very moment
+                folders.close()  # it was deleted or swept away in this very moment
+                if not same:
+                    if found.made:
+                        discard(found.path)
+                    raise FileNotFoundError(errno.ENOENT, "it is deleted in this moment")
 
     def _notices(self) -> tuple[str, ...]:
         told = [FAR] if self.far else []

@@ -236,14 +236,37 @@ def _is_safe(above: Folder) -> bool:
     return found.st_uid == os.geteuid() or bool(found.st_mode & stat.S_ISVTX)
 
 
+@contextlib.contextmanager
+def removing(path: Path) -> Iterator[None]:
+    """Nobody finds a private folder from here on; at the end it is removed, or back if that failed.
+
+    What can't be removed stays for a sweep.
+
+    Raises:
+        OSError: it can't be set aside.
+    """
+    with contextlib.closing(Place(path.parent, Folder.open(path.parent))) as place:
+        aside = place.set_aside(path.name)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if aside and place.folder.status(path.name) is None:
+                    place.folder.rename(aside, path.name)
+            raise
+        with contextlib.suppress(OSError):
+            if aside:
+                place.remove(aside)
+
+
 def discard(path: Path) -> None:
     """Removes a private folder that nobody uses; nothing happens if there is none.
 
     Raises:
-        OSError: it can't be removed; nobody finds it any more.
+        OSError: it can't be set aside.
     """
-    with contextlib.closing(Place(path.parent, Folder.open(path.parent))) as place:
-        place.discard(path.name)
+    with removing(path):
+        pass
 
 
 def _named(path: Path, workspace: Folder) -> Place:

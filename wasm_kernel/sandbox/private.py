@@ -33,6 +33,7 @@ _VERSION = 1
 _RECORD_BYTES = 64 * 1024
 _REMOVED = ".removed-"
 _DIGEST_BYTES = 12
+_ATTEMPTS = 8
 _LABEL = re.compile(r"[^A-Za-z0-9-]+")
 _LABEL_MOST = 64
 
@@ -178,18 +179,31 @@ class Place:
             raise FileExistsError(errno.EEXIST, "it is there by now")
         self.folder.rename(owner.key, f"{_REMOVED}{secrets.token_hex(8)}")
 
-    def discard(self, key: str) -> None:
-        """Removes a private folder; there may be none.
-
-        Raises:
-            OSError: it can't be removed; nobody finds it any more.
-        """
+    def set_aside(self, key: str) -> str:
+        """Gives a private folder a name by which nobody finds it; empty if there is none."""
         aside = f"{_REMOVED}{secrets.token_hex(8)}"
         try:
             self.folder.rename(key, aside)
         except FileNotFoundError:
-            return
-        tree.remove(self.path / aside)
+            return ""
+        return aside
+
+    def remove(self, aside: str) -> None:
+        """Removes a private folder that was set aside.
+
+        Whoever has it open still, and finds out just now, may put a last file there.
+
+        Raises:
+            OSError: it can't be removed; a sweep tries again.
+        """
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                tree.remove(self.path / aside)
+            except OSError as problem:
+                if problem.errno != errno.ENOTEMPTY or not left:
+                    raise
+            else:
+                return
 
     def close(self) -> None:
         """Closes the folder."""

@@ -127,8 +127,10 @@ def _removed(one: Orphan) -> bool:
                 tree.remove(one.place / one.key)
                 return True
             with place.folder.enter(one.key) as folder, alone(folder):
-                place.discard(one.key)
-                return True
+                aside = place.set_aside(one.key)
+            if aside:
+                place.remove(aside)
+            return True
     except (OSError, SessionInUse):
         return False
 

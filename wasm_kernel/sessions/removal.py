@@ -19,7 +19,7 @@ from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import wait_lock
-from wasm_kernel.sandbox.places import PrivateFolders, discard
+from wasm_kernel.sandbox.places import PrivateFolders, discard, removing
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import alone
@@ -64,20 +64,26 @@ def remove(
         workspace = held.enter_context(walk.opened(name, root, force=agree is None))
         found = privates.open(name, Folder(workspace))
         held.enter_context(found.folder)
-        with alone(found.folder):
-            if agree is not None:
-                agree(workspace, found.folder)
-            aside = _set_aside(root, name)
-            if aside == name:
-                _delete(root, name, workspace)
-        if aside != name:
-            try:
-                _delete(root, aside, workspace)
-            except OSError:
+        try:
+            with alone(found.folder):
+                if agree is not None:
+                    agree(workspace, found.folder)
+                there = Folder(root).status(name)
+                if there is None or not os.path.samestat(there, os.fstat(workspace)):
+                    raise FileNotFoundError(errno.ENOENT, "somebody else has deleted it")
+                aside = _set_aside(root, name)
+                held.enter_context(removing(found.path))
+        except BaseException:
+            if found.made:  # nothing was there to keep others out
+                with suppress(OSError):
+                    discard(found.path)
+            raise
+        try:
+            _delete(root, aside, workspace)
+        except OSError:
+            if aside != name:
                 take_name(root, aside, name)
-                raise
-        with suppress(OSError):  # nobody finds it any more, and a sweep tries again
-            discard(found.path)
+            raise
 
 
 def _set_aside(root: int, name: str) -> str:

@@ -137,15 +137,17 @@ class Session:
             if not self.made and not _is_known(privates.find(self.id, workspace)):
                 _check_unseen(self.root, self.id)
             found = privates.open(self.id, workspace)
-            found = replace(found, made=found.made or self.made)
             held.callback(found.folder.close)
             presence = Presence(found.folder)
             held.callback(presence.leave)
             there = root.status(self.id)
             same = there is not None and os.path.samestat(there, os.fstat(workspace.fd))
             if not (same and found.in_place):
+                if found.made:
+                    discard(found.path)  # of a folder that was gone by then
                 raise _Deleted(errno.ESTALE, "it is deleted all the time")
             real = self.root / self.id
+            found = replace(found, made=found.made or self.made)
             folders = SandboxFolders(self.workspace, real, workspace, found, self.private_root)
             held.pop_all()
             return folders, presence
