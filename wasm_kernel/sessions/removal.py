@@ -19,14 +19,14 @@ from wasm_kernel.engine.folders import walk
 from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import wait_lock
+from wasm_kernel.sandbox.hiding import ASIDE
 from wasm_kernel.sandbox.places import PrivateFolders, discard, removing
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.presence import alone
 
 _WAIT_SECONDS = 1.0  # for who has a last look at its metadata
-_ASIDE = ".wasm_kernel-removed-"
-_LEFT = re.compile(rf"{re.escape(_ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
+_LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 
 
 def aside_of(name: str) -> str:
@@ -34,7 +34,7 @@ def aside_of(name: str) -> str:
 
     Whoever works on it holds the folder's lock: others delete what they find under such a name.
     """
-    return f"{_ASIDE}{name}-{secrets.token_hex(4)}"
+    return f"{ASIDE}{name}-{secrets.token_hex(4)}"
 
 
 def remove(
