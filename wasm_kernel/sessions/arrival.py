@@ -146,7 +146,7 @@ class _Arrival:
         """An arrival; `begin` makes the folders, and is told what id the session had."""
         self._begin = begin
         self._room = room
-        self._links: list[tuple[str, tuple[str, ...], str]] = []
+        self._links: list[tuple[str, str, str]] = []  # part, path in it, and target
         self._links_length = 0
         self._revival: Revival | None = None
         self._has_memory = False
@@ -235,7 +235,7 @@ class _Arrival:
             ) from problem
 
     def _note_link(self, part: str, names: tuple[str, ...], info: tarfile.TarInfo) -> None:
-        self._links.append((part, names, info.linkname))
+        self._links.append((part, "/".join(names), info.linkname))
         self._links_length += len(info.name) + len(info.linkname)
         if len(info.linkname) > _LINK_MOST or self._links_length > _LINKS_MOST_BYTES:
             raise ArchiveError("The archive holds links that are too long, or too many of them.")
@@ -256,17 +256,22 @@ class _Arrival:
 
     def _make_links(self) -> None:
         """The links, last of all; those that lead out of the session are taken away again."""
-        for part, names, target in self._links:
+        for part, path, target in self._links:
+            names = tuple(path.split("/"))
             with entered(self._folder(part), names[:-1], make=True) as way:
                 try:
                     os.symlink(target, names[-1], dir_fd=way.fd)
                 except (FileExistsError, ValueError) as problem:
-                    path = shown("/".join((part, *names)))
-                    raise ArchiveError(f"The archive holds a strange link: {path}.") from problem
-        for part, names in [(p, n) for p, n, _ in self._links if self._leads_out(p, n)]:
+                    strange = shown(f"{part}/{path}")
+                    raise ArchiveError(f"The archive holds a strange link: {strange}.") from problem
+        out = [
+            (p, path) for p, path, _ in self._links if self._leads_out(p, tuple(path.split("/")))
+        ]
+        for part, path in out:
+            names = tuple(path.split("/"))
             with entered(self._folder(part), names[:-1]) as way:
                 os.unlink(names[-1], dir_fd=way.fd)
-            self.result.left_out["/".join((part, *names))] = "the link leads out of the session"
+            self.result.left_out[f"{part}/{path}"] = "the link leads out of the session"
 
     def _leads_out(self, part: str, names: tuple[str, ...]) -> bool:
         try:
