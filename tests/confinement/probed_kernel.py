@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 SECRET = Path(os.environ["PROBE_SECRET"])
+PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
 TRIES: dict[str, Callable[[], object]] = {
     "own files": lambda: list(Path("/proc/self/fd").iterdir()),
     "home": lambda: list(Path.home().iterdir()),
@@ -35,6 +36,8 @@ TRIES: dict[str, Callable[[], object]] = {
     "secret": SECRET.read_text,
     "write secret": lambda: SECRET.write_text("changed"),
     "other sessions": lambda: list(SECRET.parent.iterdir()),
+    "private folders": lambda: list(PRIVATE.iterdir()),
+    "a new private folder": (PRIVATE / "probe").mkdir,
     "passwords": Path("/etc/passwd").read_text,
     "tmp": lambda: Path("/tmp/wasm-kernel-probe").write_text("x"),
     "cache": lambda: Path(os.environ["PROBE_CACHE"], "probe.cwasm").write_bytes(b"x"),
