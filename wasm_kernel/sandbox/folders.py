@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -88,6 +89,7 @@ class SandboxFolders:
         self.lone = lone
         self.far, self.lasting = found.far, found.lasting
         self._mounts: dict[Mount, Folder] = {}
+        self._guard = threading.Lock()  # mounts are asked for by the guest's thread and by callers
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
             held.callback(self.workspace.close)
@@ -155,20 +157,26 @@ class SandboxFolders:
         Raises:
             PolicyError: one can't be opened, or overlaps another folder.
         """
-        known = len(self._mounts)
-        for mount in mounts:
-            if mount not in self._mounts:
+        if not mounts:
+            return ()
+        own = [("the workspace", Spot.of(self.workspace.fd))]
+        if not self.lone:
+            own.append(("workspace_root", Spot.at(self.real.parent)))
+        with self._guard, contextlib.ExitStack() as opened:
+            known = dict(self._mounts)
+            for mount in mounts:
+                if mount in known:
+                    continue
                 try:
-                    self._mounts[mount] = self._held.enter_context(Folder.open(mount.host))
+                    known[mount] = opened.enter_context(Folder.open(mount.host))
                 except OSError as problem:
                     why = os.strerror(problem.errno or 0)
                     raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
-        found = tuple(self._mounts[mount] for mount in mounts)
-        if len(self._mounts) > known:
-            own = [("the workspace", Spot.of(self.workspace.fd))]
-            if not self.lone:
-                own.append(("workspace_root", Spot.at(self.real.parent)))
+            found = tuple(known[mount] for mount in mounts)
+            # all of them each time: any two may be here together for the first time
             check_mounts(list(zip(mounts, found, strict=True)), own, guarded(self.private_root))
+            self._mounts = known
+            self._held.callback(opened.pop_all().close)
         return found
 
     def discard(self) -> None:

@@ -139,4 +139,9 @@ def _beside(folders: SandboxFolders) -> SandboxFolders:
         except OSError as problem:
             raise ForkError(problem.strerror or "no folder can be made") from problem
         else:
-            return folders.of_workspace(folder, folders.private_root)
+            try:
+                return folders.of_workspace(folder, folders.private_root)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                raise
