@@ -27,11 +27,10 @@ from wasm_kernel import (
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.frontends.setup.doctor import examine
-from wasm_kernel.sandbox import places
+from wasm_kernel.sandbox import orphans, places
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.places import beside
 from wasm_kernel.sandbox.private import PrivateFolderError
-from wasm_kernel.sessions import orphans
 from wasm_kernel.sessions.session import Session
 
 HOUR = 3600.0
@@ -75,8 +74,8 @@ def _root_anew(root: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [_session, _session_anew, _root, _root_anew])
-def test_what_rm_leaves_is_removed_a_day_later(root: Path, gone: Callable[[Path], None]) -> None:
-    young, old = a_session(root, "young"), a_session(root, hours=25)
+def test_what_rm_leaves_is_removed_an_hour_later(root: Path, gone: Callable[[Path], None]) -> None:
+    young, old = a_session(root, "young"), a_session(root, hours=2)
     gone(root)
     orphans.sweep()
     assert not old.exists()
@@ -350,3 +349,16 @@ def test_a_record_of_another_workspace_is_not_used(tmp_path: Path) -> None:
         (one.private_path / "record.json").write_bytes(content)
         with closing(SandboxFolders.of_workspace(tmp_path / "one")) as again:
             assert not (again.private_path / "secret").exists()
+
+
+def test_sandboxes_that_come_and_go_do_not_fill_the_disk(tmp_path: Path, state: Path) -> None:
+    """A service makes a folder for each task, and removes it: it never prunes."""
+    for number in range(3):
+        create_sandbox(workspace=tmp_path / f"task-{number}").close()
+        shutil.rmtree(tmp_path / f"task-{number}")
+    left = list((state / "private").iterdir())
+    assert len(left) == 3
+    for private in (*left, state / "swept"):
+        os.utime(private, (time.time() - 2 * HOUR,) * 2)
+    create_sandbox(workspace=tmp_path / "task").close()
+    assert len(list((state / "private").iterdir())) == 1

@@ -20,8 +20,8 @@ from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.sandbox.history.claim import Claim
 from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.sandbox.presence import alone, is_used
 from wasm_kernel.sessions import removal
-from wasm_kernel.sessions.presence import alone, is_used
 from wasm_kernel.sessions.session import Session
 
 ID = "abc-123"

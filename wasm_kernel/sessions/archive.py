@@ -29,10 +29,10 @@ from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
 from wasm_kernel.sandbox.folders import APP, HISTORY, TMP, SandboxFolders
 from wasm_kernel.sandbox.history.claim import is_forsaken
 from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.sandbox.presence import alone
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
-from wasm_kernel.sessions.presence import alone
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Packing, open_target
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT, folder_of
 

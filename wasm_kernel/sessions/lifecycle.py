@@ -14,12 +14,13 @@ from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.sandbox import orphans
 from wasm_kernel.sandbox.creation import check, create_sandbox
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sandbox.sandbox import BaseSandbox
-from wasm_kernel.sessions import ids, orphans, removal
+from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget, target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.session import Session, WorkspaceError
@@ -60,6 +61,7 @@ def create_session_sandbox(
     root, name = Path(workspace_root), ids.new()
     mounts = policy.mounts if policy is not None else ()
     session = Session(root, name, logger, new=True, private_root=private_root, mounts=mounts)
+    orphans.sweep_now_and_then()
     try:
         return session.id, _sandbox_in(session, runtime, policy, logger)
     except BaseException:

@@ -18,10 +18,10 @@ from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import names_in
 from wasm_kernel.sandbox.folders import HISTORY
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders
+from wasm_kernel.sandbox.presence import is_used
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.presence import is_used
 
 
 @dataclass(frozen=True)

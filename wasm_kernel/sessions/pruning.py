@@ -26,15 +26,16 @@ from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.result import PruneResult
+from wasm_kernel.sandbox import orphans
 from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.sandbox.presence import is_used
 from wasm_kernel.sandbox.private import PrivateFolderError
-from wasm_kernel.sessions import ids, metadata, orphans, removal
+from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
 from wasm_kernel.sessions.live import ANOTHER_PROCESS, LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.presence import is_used
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
 _PRUNED = (

@@ -21,9 +21,9 @@ from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.sandbox.hiding import ASIDE
 from wasm_kernel.sandbox.places import PrivateFolders, discard, removing
+from wasm_kernel.sandbox.presence import alone
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.presence import alone
 
 _WAIT_SECONDS = 1.0  # for who has a last look at its metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")

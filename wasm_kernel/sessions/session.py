@@ -23,11 +23,11 @@ from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.overlap import OverlapError, Spot, check, check_opening, guarded
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.sandbox.presence import Presence, is_used
 from wasm_kernel.sessions import drafts, ids, metadata, removal
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.presence import Presence, is_used
 
 if TYPE_CHECKING:
     from wasm_kernel.sandbox.sandbox import BaseSandbox

@@ -151,9 +151,9 @@ def _workspaces(root: Path) -> Iterator[Finding]:
 
 
 def _private_state(root: Path) -> Iterator[Finding]:
+    from wasm_kernel.sandbox import orphans
     from wasm_kernel.sandbox.places import expected
     from wasm_kernel.sandbox.private import PrivateFolderError
-    from wasm_kernel.sessions import orphans
 
     try:
         place, far = expected(root.resolve())

@@ -19,14 +19,15 @@ from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.record import record
 from wasm_kernel.result import readable
-from wasm_kernel.sandbox.places import places
+from wasm_kernel.sandbox.places import places, state_folder
+from wasm_kernel.sandbox.presence import alone
 from wasm_kernel.sandbox.private import Owner, Place, owner_of
-from wasm_kernel.sessions.presence import alone
 
-_DAY = 24 * 3600.0
-GONE_SECONDS, UNSURE_SECONDS = _DAY, 90 * _DAY
+_HOUR = 3600.0
+GONE_SECONDS, UNSURE_SECONDS = _HOUR, 90 * 24 * _HOUR
 """How long after its last use a private folder is kept, if its workspace is gone, or may be."""
 
+_SWEPT, _EACH_SECONDS, _MOMENT_SECONDS = "swept", 600.0, 0.2
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -115,9 +116,37 @@ def _mark(path: Path) -> Mark | None:
         os.close(fd)
 
 
-def sweep() -> list[Orphan]:
-    """Removes the private folders that are due, if nobody uses them; returns what was removed."""
-    return [one for one in orphans() if one.due and _removed(one)]
+def sweep(seconds: float | None = None) -> list[Orphan]:
+    """Removes the private folders that are due, if nobody uses them.
+
+    Args:
+        seconds: How long that may take; the next sweep goes on. As long as it takes by default.
+
+    Returns:
+        What was removed.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    removed = []
+    for one in orphans():
+        if until is not None and time.monotonic() > until:
+            break
+        if one.due and _removed(one):
+            removed.append(one)
+    return removed
+
+
+def sweep_now_and_then() -> None:
+    """Sweeps for a moment, if nobody has for a while: a service never prunes its sandboxes."""
+    state = state_folder()
+    if state is None:
+        return
+    mark = state / _SWEPT
+    with contextlib.suppress(OSError):
+        if mark.exists() and time.time() - mark.lstat().st_mtime < _EACH_SECONDS:
+            return
+        mark.touch(mode=0o600)
+        os.utime(mark)
+        sweep(_MOMENT_SECONDS)
 
 
 def _removed(one: Orphan) -> bool:
@@ -139,7 +168,7 @@ def described() -> Iterator[str]:
     """Sentences on what is left of workspaces, for people."""
     found = orphans()
     for sure, words in (
-        (True, "that are gone takes {size}; it is removed a day after its last use"),
+        (True, "that are gone takes {size}; it is removed an hour after its last use"),
         (False, "that can't be reached now takes {size}; it is kept for 90 days"),
     ):
         some = [one for one in found if one.sure is sure]
