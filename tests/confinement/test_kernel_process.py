@@ -212,3 +212,11 @@ def test_a_cold_cache_is_filled_from_outside_the_walls(start: Start, tmp_path: P
     kernel = start(WASM_KERNEL_CACHE=str(cold))
     assert kernel.run("print(1 + 1)").endswith("2\n")
     assert list(cold.glob("*.cwasm"))
+
+
+def test_private_state_lies_where_the_trait_says(start: Start, tmp_path: Path) -> None:
+    kernel = start(f"--WasmKernel.private_root={tmp_path / 'mine'}")
+    kernel.run("x = 1; open('/tmp/scratch', 'w').write('x')")
+    (private,) = (tmp_path / "mine").iterdir()
+    assert (private / "tmp" / "scratch").read_text() == "x"
+    assert list((private / "history").glob("*.commit"))
