@@ -71,7 +71,7 @@ def _check_mount(mount: Mount) -> None:
         raise PolicyError("mounts", f"needs an absolute, plain guest path, not {mount.guest!r}")
     if "/" + parts[1] in RESERVED_MOUNTS:
         raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
-    if not mount.host.is_dir():
+    if not Path(mount.host).is_dir():
         raise PolicyError("mounts", f"names a host folder for {mount.guest} that is not there")
 
 

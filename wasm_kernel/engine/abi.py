@@ -54,6 +54,7 @@ EBADF = 8
 EEXIST = 20
 EFAULT = 21
 EILSEQ = 25
+EINTR = 27
 EINVAL = 28
 EIO = 29
 EISDIR = 31
@@ -76,7 +77,7 @@ _OF_LINUX = {
     errno.EDQUOT: 19,
     errno.EEXIST: EEXIST,
     errno.EFBIG: 22,
-    errno.EINTR: 27,
+    errno.EINTR: EINTR,
     errno.EINVAL: EINVAL,
     errno.EISDIR: EISDIR,
     errno.ELOOP: ELOOP,

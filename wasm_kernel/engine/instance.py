@@ -156,6 +156,7 @@ class Instance:
             quota=quota,
             versions=around.versions,
             open_files=around.open_files,
+            must_end=around.clock.over,
         )
         writes = Writes(around.streams, reach, around.clock.over)
         self._files = files

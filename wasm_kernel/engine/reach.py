@@ -19,7 +19,7 @@ class Reach:
         self._memory = memory
         self.address = memory.address()
         self._known = memory.size()  # it only grows: asked for again where this is too small
-        self._whole = memoryview(b"")
+        self._whole = memoryview(bytearray())
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.engine.versions.workspace import Workspace
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
     """An empty workspace at commit 1."""
-    return Workspace(tmp_path)
+    made = Workspace(tmp_path)
+    yield made
+    made.close()

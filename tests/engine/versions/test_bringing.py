@@ -233,7 +233,7 @@ def any_life(workspace: Workspace, data: st.DataObject) -> None:
         elif what == "fold" and len(workspace.commits) > 1:
             workspace.forget(data.draw(st.sampled_from(workspace.commits[:-1])))
         elif what == "load":
-            workspace.versions.close()
+            workspace.close()
             again = Workspace(workspace.root.parent, load=True)
             workspace = again.load(workspace)
             assert workspace.whole
@@ -243,4 +243,4 @@ def any_life(workspace: Workspace, data: st.DataObject) -> None:
     for one in reversed(workspace.commits):
         assert workspace.bring(one).missed == []
         assert workspace.state == workspace.states[one]
-    workspace.versions.close()
+    workspace.close()

@@ -141,7 +141,7 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
     workspace.write("b", "old")
     one = workspace.commit()
 
-    def failing(*args: object) -> None:
+    def failing(*args: object, **how: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:

@@ -16,9 +16,16 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.changes import Changes
 from wasm_kernel.engine.files.content import Content, times_of
 from wasm_kernel.engine.files.edits import Edits
-from wasm_kernel.engine.files.listing import listing_of
+from wasm_kernel.engine.files.listing import Listings, listing_of
 from wasm_kernel.engine.files.open_files import Opened, Table
-from wasm_kernel.engine.files.paths import Follow, HiddenName, Outside, Paths, Place
+from wasm_kernel.engine.files.paths import (
+    Follow,
+    HiddenName,
+    Outside,
+    Paths,
+    Place,
+    is_hidden_now,
+)
 from wasm_kernel.engine.files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 from wasm_kernel.engine.files.quota import Quota, key_of
 from wasm_kernel.engine.files.refused import Refused
@@ -55,6 +62,7 @@ class WasiFiles:
         quota: Quota,
         versions: Versions,
         open_files: int,
+        must_end: Callable[[], bool],
     ) -> None:
         self.versions = versions
         self.preopens = preopens
@@ -63,8 +71,11 @@ class WasiFiles:
         self._changes = changes
         self._quota = quota
         self._open_files = open_files
+        self._listings = Listings()
         self._paths = Paths(preopens, reach, self.table)
-        self._edits = Edits(self._paths, self.table, changes, quota, versions)
+        self._edits = Edits(
+            self._paths, self.table, changes, quota=quota, versions=versions, must_end=must_end
+        )
         self._content = Content(self.table, reach, changes, quota=quota, versions=versions)
 
     def begin(self) -> None:
@@ -99,6 +110,11 @@ class WasiFiles:
         }
         return {name: _guarded(name, shadow) for name, shadow in plain.items()}
 
+    def has_room_for(self, number: int) -> bool:
+        """Whether a file can be opened under a number: it is free, and there are not too many."""
+        free = not self.table.is_fixed(number) and self.table.get(number) is None
+        return free and len(self.table) < self._open_files
+
     def know(self, opened: Opened, status: os.stat_result) -> None:
         """Notes what is known of a file that is open from now on."""
         opened.key = key_of(status)
@@ -129,17 +145,21 @@ class WasiFiles:
 
     def _open_at(self, place: Place, opened: Opened) -> None:
         how = opened.flags
-        before = look_before_opening(place)
-        if not place.preopen.writable and (how & _WRITES or opened.rights & abi.RIGHT_WRITE):
-            raise Refused(abi.EPERM)
+        before = look_before_opening(place, how, opened.rights)
         if before is None and how & abi.O_CREAT:
             if place.is_folder:
                 raise Refused(abi.EISDIR)
             if place.preopen.counted:
                 self._quota.admit(1)
-        if how & (abi.O_CREAT if before is None else abi.O_TRUNC):
-            self.versions.touch(place.path, place.folder, place.name, before, Change.WRITE)
-        opened.fd = open_file(place, how, opened.rights, opened.fdflags)
+        new = how & (abi.O_CREAT if before is None else abi.O_TRUNC) and self.versions.touch(
+            place.path, place.folder, place.name, before, Change.WRITE
+        )
+        try:
+            opened.fd = open_file(place, how, opened.rights, opened.fdflags)
+        except OSError:
+            if new and before is None:
+                self.versions.vanished(place.path)
+            raise
         try:
             self._note(opened, place, before)
         except BaseException:
@@ -175,6 +195,7 @@ class WasiFiles:
         return abi.SUCCESS
 
     def _closed(self, opened: Opened) -> None:
+        self._listings.forget(opened)
         if opened.fd >= 0:
             os.close(opened.fd)
         if opened.held is not None:
@@ -203,9 +224,13 @@ class WasiFiles:
         opened = self.table.get(call.args[0])
         if opened is None or not opened.is_folder:
             return abi.EBADF
-        if opened.listing is None or not call.args[3]:
-            opened.listing = listing_of(opened.fd, opened.preopen.hidden, len(opened.parts))
-        return opened.listing.serve(self._reach, call)
+        if is_hidden_now(opened):
+            return abi.ENOENT
+        listing = self._listings.get(opened) if call.args[3] else None
+        if listing is None:
+            listing = listing_of(opened.fd, opened.preopen.hidden, len(opened.parts))
+            self._listings.keep(opened, listing)
+        return listing.serve(self._reach, call)
 
     def _describe(self, call: Call) -> int:
         fd, out = call.args
@@ -279,15 +304,23 @@ class WasiFiles:
         return abi.SUCCESS
 
 
-def look_before_opening(place: Place) -> os.stat_result | None:
-    """The status of what stands at a place; opening a pipe or a device may do something to it.
+def look_before_opening(place: Place, how: int, rights: int) -> os.stat_result | None:
+    """The status of what stands at a place that is about to be opened.
+
+    Args:
+        place: The place.
+        how: WASI's `oflags`.
+        rights: WASI's rights.
 
     Raises:
-        Refused: it is such a thing.
+        Refused: it is a pipe or a device, and opening it may do something to it; or it would be
+            written to, and the guest may not write there.
     """
     found = place.status()
     if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
         raise Refused(abi.ENOTSUP)
+    if not place.preopen.writable and (how & _WRITES or rights & abi.RIGHT_WRITE):
+        raise Refused(abi.EPERM)
     return found
 
 

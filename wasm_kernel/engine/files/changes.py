@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from wasm_kernel.engine.files.preopens import Preopen, visible
 from wasm_kernel.engine.files.quota import Key, key_of
-from wasm_kernel.engine.folders.descent import parent_of
+from wasm_kernel.engine.folders.descent import Lookup
 from wasm_kernel.record import record
 
 _NOTHING: frozenset[str] = frozenset()
+_UNKNOWN: Key = (-1, -1)
 
 
 @record
@@ -64,6 +65,11 @@ class Changes:
         if path is not None:
             self._before.setdefault(path, before)
 
+    def vanished(self, path: str | None) -> None:
+        """A path holds nothing any more. If it held nothing before the cell, nothing happened."""
+        if path is not None and self._before.get(path, _UNKNOWN) is None:
+            del self._before[path]
+
     def made(self, path: str | None, key: Key) -> None:
         """A path that had no file has a new one."""
         self.touch(path, None)
@@ -86,8 +92,7 @@ class Changes:
     def compare(self) -> Comparison:
         """What the cell came to, up to now."""
         created, modified, deleted = set(), set(), set()
-        for path, before in self._all():
-            now = self._status(path)
+        for path, before, now in self._all():
             if now is not None and now.st_nlink > 1:
                 self._linked.add(key_of(now))
             if now is None:
@@ -101,24 +106,24 @@ class Changes:
                 modified.add(path)
         return Comparison(frozenset(created), frozenset(modified), frozenset(deleted))
 
-    def _status(self, path: str) -> os.stat_result | None:
-        """The file or link at a path; None for a folder or nothing."""
-        try:
-            with parent_of(self._workspace.folder.fd, path) as (folder, name):
-                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except (OSError, ValueError):
-            return None
-        return None if stat.S_ISDIR(found.st_mode) else found
-
-    def _all(self) -> Iterator[tuple[str, Key | None]]:
-        """The paths that were touched, and the further names of files that were written to."""
-        yield from self._before.items()
-        written = self._written & self._linked
-        if written:
-            with contextlib.suppress(OSError):
-                yield from self._names_of(written)
+    def _all(self) -> Iterator[tuple[str, Key | None, os.stat_result | None]]:
+        """The paths that were touched, and the further names of files that were written to: what
+        was there, and the file or link that is there now, None for a folder or nothing.
+        """
+        before = self._before
+        with Lookup(self._workspace.folder.fd) as lookup:
+            for path in sorted(before, key=lambda path: path.split("/")):
+                yield path, before[path], _file_at(lookup, path)
+            written = self._written & self._linked
+            names = list(self._names_of(written)) if written else []
+            for path, key in names:
+                yield path, key, _file_at(lookup, path)
 
     def _names_of(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
+        with contextlib.suppress(OSError):
+            yield from self._found(keys)
+
+    def _found(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
         for entry in visible(self._workspace):
             path = "/".join([*entry.way, entry.name])
             if entry.is_folder or path in self._before:
@@ -126,3 +131,12 @@ class Changes:
             key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
             if key in keys:
                 yield path, key
+
+
+def _file_at(lookup: Lookup, path: str) -> os.stat_result | None:
+    try:
+        folder, name = lookup.parent(path)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISDIR(found.st_mode) else found

@@ -8,6 +8,7 @@ number stays taken, and using it fails.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ class Descriptors:
         """
         lost = []
         for wanted in table:
-            if self._files.table.is_fixed(wanted.fd):
+            if not self._files.has_room_for(wanted.fd):
                 lost.append(wanted)
                 continue
             opened = self._open(wanted)
@@ -100,37 +101,50 @@ class Descriptors:
             return None
         if opened is None:
             return None
-        opened.identity = identity_of(opened.fd) if opened.preopen.writable else ""
-        twin = self._files.versions.record.first_twin
-        if wanted.identity and twin(wanted.identity) != twin(identity_of(opened.fd)):
+        try:
+            self._check(opened, wanted)
+        except (OSError, ValueError, OverflowError):
             os.close(opened.fd)
             return None
-        self._adopt(opened, wanted.offset)
+        self._adopt(opened)
         return opened
 
-    def _adopt(self, opened: Opened, offset: int) -> None:
-        status = os.fstat(opened.fd)
-        opened.is_folder = not stat.S_ISREG(status.st_mode)
-        self._files.know(opened, status)
+    def _check(self, opened: Opened, wanted: OpenFile) -> None:
+        """Sees that it is the same file, and goes to its position.
+
+        Raises:
+            OSError, OverflowError: it is another file, or has no such position.
+        """
+        name, twin = identity_of(opened.fd), self._files.versions.record.first_twin
+        if wanted.identity and twin(wanted.identity) != twin(name):
+            raise OSError(errno.ESTALE, "another file took its name")
+        opened.identity = name if opened.preopen.writable else ""
+        opened.is_folder = not stat.S_ISREG(os.fstat(opened.fd).st_mode)
+        if wanted.offset and not opened.is_folder:
+            os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
+
+    def _adopt(self, opened: Opened) -> None:
+        self._files.know(opened, os.fstat(opened.fd))
         opened.gone = bool(opened.loose)
         if opened.held is not None:
             opened.held.nameless = opened.gone
-        if offset and not opened.is_folder:
-            os.lseek(opened.fd, offset, os.SEEK_SET)
 
     def _found(self, wanted: OpenFile) -> Opened | None:
         """The file under the name that it had, whoever has that name now."""
-        how = (wanted.flags, wanted.rights, wanted.inheriting, wanted.fdflags)
         preopen = self._files.preopens.at(wanted.guest)
         if preopen is None or wanted.path is None:
             return None
+        # what was a writable mount may be one to read from now, and an archive says what it likes
+        rights = wanted.rights if preopen.writable else wanted.rights & ~abi.RIGHT_WRITE
+        flags = wanted.flags & ~_ONCE
+        how = (flags, rights, wanted.inheriting, wanted.fdflags)
         loose = called(wanted.path) if preopen.tracked else ""
         if loose:
-            fd = self._files.versions.loose.open(loose, wanted.rights, wanted.fdflags)
+            fd = self._files.versions.loose.open(loose, rights, wanted.fdflags)
             return Opened(preopen, (), fd, *how, loose=loose)
         with resolve(preopen, wanted.path or ".") as place:
             if "/".join(place.parts) != wanted.path:
                 return None  # a link is on the way, where none was
-            look_before_opening(place)
-            again = (wanted.flags & ~_ONCE, wanted.rights, wanted.fdflags)
-            return Opened(preopen, place.parts, open_file(place, *again), *how)
+            look_before_opening(place, flags, rights)
+            fd = open_file(place, flags, rights, wanted.fdflags)
+            return Opened(preopen, place.parts, fd, *how)

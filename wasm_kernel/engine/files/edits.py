@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.changes import Changes
@@ -24,13 +26,21 @@ class Edits:
     """The calls of one guest. Only the guest's thread uses it."""
 
     def __init__(
-        self, paths: Paths, table: Table, changes: Changes, quota: Quota, versions: Versions
+        self,
+        paths: Paths,
+        table: Table,
+        changes: Changes,
+        *,
+        quota: Quota,
+        versions: Versions,
+        must_end: Callable[[], bool],
     ) -> None:
         self._paths = paths
         self._table = table
         self._changes = changes
         self._quota = quota
         self._versions = versions
+        self._must_end = must_end
 
     def shadows(self) -> dict[str, Shadow]:
         """The calls, by WASI's name."""
@@ -46,8 +56,8 @@ class Edits:
     def _create_folder(self, call: Call) -> int:
         with self._place(call, 0, 1) as place:
             self._admit(place)
-            self._versions.make(place.path, place.folder, place.name)
-            os.mkdir(place.name, dir_fd=place.folder)
+            with self._making(place):
+                os.mkdir(place.name, dir_fd=place.folder)
             self._came(place, 1)
         return abi.SUCCESS
 
@@ -58,6 +68,7 @@ class Edits:
             os.rmdir(place.name, dir_fd=place.folder)
             self._came(place, -1)
             self._table.unnamed(place, before)
+            self._vanished(place.path)
         return abi.SUCCESS
 
     def _unlink(self, call: Call) -> int:
@@ -70,6 +81,7 @@ class Edits:
                 self._drop(loose)
                 raise
             self._gone(place, before, loose)
+            self._vanished(place.path)
         return abi.SUCCESS
 
     def _link(self, call: Call) -> int:
@@ -80,17 +92,12 @@ class Edits:
             if status is None:
                 return abi.ENOENT
             size = 0 if old.preopen.counted else _length(status)
-            self._admit(new, size)
-            self._versions.make(new.path, new.folder, new.name)
             if new.is_folder:
                 return abi.ENOENT
-            os.link(
-                old.name,
-                new.name,
-                src_dir_fd=old.folder,
-                dst_dir_fd=new.folder,
-                follow_symlinks=False,
-            )
+            self._admit(new, size)
+            folders = {"src_dir_fd": old.folder, "dst_dir_fd": new.folder}
+            with self._making(new):
+                os.link(old.name, new.name, **folders, follow_symlinks=False)
             self._came(new, 1, size)
             self._changes.linked(key_of(status))
             self._changes.touch(new.path, None)
@@ -104,11 +111,11 @@ class Edits:
             hidden = place.preopen.hidden
             if any(hidden.hides_name(0, part) for part in target.split("/")):
                 return abi.ENOENT
-            self._admit(place)
-            self._versions.make(place.path, place.folder, place.name)
             if place.status() is None and place.is_folder:
                 return abi.ENOENT
-            os.symlink(target, place.name, dir_fd=place.folder)
+            self._admit(place)
+            with self._making(place):
+                os.symlink(target, place.name, dir_fd=place.folder)
             self._came(place, 1)
             status = place.status()
             if status is not None:
@@ -122,6 +129,8 @@ class Edits:
                 return abi.ENOENT
             if new.is_folder and not stat.S_ISDIR(moved.st_mode):
                 return abi.ENOTDIR
+            if is_hidden_folder(new.preopen.hidden, old.folder, old.name, len(new.parts) - 1):
+                return abi.EACCES  # there, it would be a session's folder
             inside = self._outline(old, new, moved)
             if not old.preopen.counted:
                 self._admit(new, inside.size, inside.count)
@@ -140,6 +149,8 @@ class Edits:
                 self._came(new, inside.count, inside.size)
             self._tell(old, new, moved, inside)
             self._table.moved(old, new)
+            for name in ("", *inside.names, *inside.folders):
+                self._vanished(None if old.path is None else f"{old.path}/{name}".rstrip("/"))
         return abi.SUCCESS
 
     def _place(self, call: Call, fd_at: int, path_at: int) -> Place:
@@ -155,11 +166,14 @@ class Edits:
         if not stat.S_ISDIR(moved.st_mode):
             return Outline(size=_length(moved))
         hidden, depth = old.preopen.hidden, len(old.parts)
+
+        def is_not_movable(folder: int, name: str, way: int) -> bool:
+            self._check_time()
+            return is_hidden_folder(hidden, folder, name, depth + way)
+
         try:
             with walk.opened(old.name, old.folder) as folder:
-                inside = outline(
-                    folder, lambda fd, name, way: is_hidden_folder(hidden, fd, name, depth + way)
-                )
+                inside = outline(folder, is_not_movable)
         except OSError:
             raise Refused(abi.EACCES) from None
         if inside.longest:
@@ -178,6 +192,15 @@ class Edits:
             if new.path is not None:
                 self._changes.touch(f"{new.path}/{name}", None)
 
+    def _check_time(self) -> None:
+        """Sees that the cell still has time.
+
+        Raises:
+            Refused: an interrupt is asked for, or the cell's time is over.
+        """
+        if self._must_end():
+            raise Refused(abi.EINTR)
+
     def _keep(self, place: Place, before: _Status) -> str:
         """What stands at a place is about to lose its name; what it is called then, if open."""
         self._versions.touch(place.path, place.folder, place.name, before, Change.END)
@@ -193,6 +216,7 @@ class Edits:
         if stat.S_ISDIR(moved.st_mode):
             with walk.opened(old.name, old.folder) as folder:
                 for entry in walk.entries(folder):
+                    self._check_time()
                     below = "/".join([*entry.way, entry.name])
                     here = None if old.path is None else f"{old.path}/{below}"
                     self._versions.move(here, entry.folder, entry.name)
@@ -217,6 +241,22 @@ class Edits:
             if place.preopen.counted:
                 self._quota.unnamed(before)
         self._table.unnamed(place, before, loose)
+
+    @contextlib.contextmanager
+    def _making(self, place: Place) -> Iterator[None]:
+        """Something is made at a place; if it can't be, there is nothing to undo."""
+        new = self._versions.make(place.path, place.folder, place.name)
+        try:
+            yield
+        except OSError:
+            if new:
+                self._versions.vanished(place.path)
+            raise
+
+    def _vanished(self, path: str | None) -> None:
+        """A path holds nothing any more; what came and went within a cell need not be known."""
+        self._changes.vanished(path)
+        self._versions.vanished(path)
 
     def _admit(self, place: Place, size: int = 0, files: int = 1) -> None:
         if place.preopen.counted:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.preopens import Hidden, is_hidden_folder
@@ -18,15 +19,21 @@ from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MOST_BYTES = 16 * 1024 * 1024
 _HEADER = struct.Struct("<QQIB3x")
 
 
 class Listing:
     """A folder's entries, one after another, and where each begins."""
 
-    def __init__(self, data: bytes, starts: list[int]) -> None:
+    def __init__(self, data: bytes, starts: array[int]) -> None:
         self.data = data
         self.starts = starts
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes."""
+        return len(self.data) + self.starts.itemsize * len(self.starts)
 
     def serve(self, reach: Reach, call: Call) -> int:
         """Answer the guest's `fd_readdir`; WASI's error number."""
@@ -36,6 +43,35 @@ class Listing:
         reach.write(buffer, part)
         reach.write_word(out, len(part))
         return abi.SUCCESS
+
+
+class Listings:
+    """The listings that are under way, by the descriptor that the guest reads them through.
+
+    They take at most `MOST_BYTES` of the host's memory, or one of them does. The oldest go first;
+    whoever reads on in one that went gets the folder as it is then, from the same entry on.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[object, Listing] = {}
+
+    def get(self, opened: object) -> Listing | None:
+        """The listing of a descriptor; None if there is none any more."""
+        return self._kept.get(opened)
+
+    def keep(self, opened: object, listing: Listing) -> None:
+        """The guest begins to read a folder."""
+        self._kept.pop(opened, None)
+        self._kept[opened] = listing
+        total = sum(each.size for each in self._kept.values())
+        for oldest in list(self._kept)[:-1]:
+            if total <= MOST_BYTES:
+                break
+            total -= self._kept.pop(oldest).size
+
+    def forget(self, opened: object) -> None:
+        """The descriptor is closed."""
+        self._kept.pop(opened, None)
 
 
 def listing_of(fd: int, hidden: Hidden, depth: int) -> Listing:
@@ -59,7 +95,7 @@ def listing_of(fd: int, hidden: Hidden, depth: int) -> Listing:
 def _read(folder: int, hidden: Hidden, depth: int) -> Listing:
     own = os.fstat(folder).st_ino
     data = bytearray()
-    starts: list[int] = []
+    starts = array("Q")
 
     def add(name: bytes, inode: int, kind: int) -> None:
         starts.append(len(data))

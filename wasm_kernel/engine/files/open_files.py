@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.listing import Listing
 from wasm_kernel.engine.files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 from wasm_kernel.engine.files.quota import Held, Key, key_of
 from wasm_kernel.engine.files.refused import Refused
@@ -21,7 +20,7 @@ Parts = tuple[str, ...]
 _ANOTHER = "another"  # an identity that no file has
 
 
-@dataclass
+@dataclass(eq=False)
 class Opened:
     """A descriptor of the guest: where it lies, and how it was opened (`flags`, `rights`,
     `inheriting` and `fdflags` of `path_open`).
@@ -35,7 +34,6 @@ class Opened:
         identity: What tells it even from later ones (`identity.py`).
         held: Its length, if that counts.
         gone: Whether it has lost its name.
-        listing: A folder's content as the guest reads it.
         loose: What it is called if it has lost its last name (`versions/loose.py`).
     """
 
@@ -50,7 +48,6 @@ class Opened:
     key: Key | None = None
     held: Held | None = None
     gone: bool = False
-    listing: Listing | None = None
     loose: str = ""
     is_folder: bool = False
 
@@ -111,7 +108,7 @@ class Table:
         return number
 
     def put(self, number: int, opened: Opened) -> None:
-        """Gives what was opened this very number, which is free."""
+        """Gives what was opened this very number, which must be free."""
         self._by_number[number] = opened
 
     def take(self, number: int) -> Opened | None:

@@ -140,7 +140,7 @@ class Paths:
             raise Refused(abi.EBADF)
         if not opened.is_folder:
             raise Refused(abi.ENOTDIR)
-        if opened.gone or opened.fd < 0:
+        if opened.gone or opened.fd < 0 or is_hidden_now(opened):
             raise Refused(abi.ENOENT)
         return resolve(opened.preopen, path, start=opened, follow=follow)
 
@@ -182,6 +182,14 @@ def resolve(
     except BaseException:
         walk.close()
         raise
+
+
+def is_hidden_now(opened: Opened) -> bool:
+    """Whether an open folder has become one that does not exist for the guest."""
+    hidden = opened.preopen.hidden
+    if not (hidden.hides_folders and opened.parts):
+        return False
+    return hidden.hides_folder(opened.fd, len(opened.parts) - 1)
 
 
 class _Walk:

@@ -133,29 +133,71 @@ class Descent:
         self.close()
 
 
-@contextlib.contextmanager
-def parent_of(root: int, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The folder that a path's last name is in, open, and that name; no link is followed.
+class Lookup:
+    """Leads to many paths below one folder; close it. One thread's own.
 
-    Args:
-        root: A descriptor of the folder that the path begins at.
-        path: The path, of plain names.
-        make: Whether folders that are missing are made.
+    It keeps the way to the last one open, so paths in sorted order cost what the tree has, however
+    deep it is. A folder that somebody moves meanwhile is not found.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._descent = Descent(root, to_list=False)
+
+    def parent(self, path: str, *, make: bool = False) -> tuple[int, str]:
+        """Returns the folder that a path's last name is in, open until the next call, and the name.
+
+        Args:
+            path: The path, of plain names. No link is followed.
+            make: Whether folders that are missing are made.
+
+        Raises:
+            OSError: a folder on the way is missing, or something else is in its place.
+        """
+        *way, name = path.split("/")
+        here, shared = self._descent.way, 0
+        while shared < min(len(way), len(here)) and way[shared] == here[shared]:
+            shared += 1
+        try:
+            for _ in here[shared:]:
+                self._descent.leave()
+        except OSError:
+            self._descent.close()
+            self._descent = Descent(self._root, to_list=False)
+            raise
+        for part in way[shared:]:
+            self._enter(part, make=make)
+        return self._descent.fd, name
+
+    def _enter(self, name: str, *, make: bool) -> None:
+        try:
+            self._descent.enter(name)
+        except FileNotFoundError:
+            if not make:
+                raise
+            os.mkdir(name, dir_fd=self._descent.fd)
+            self._descent.enter(name)
+
+    def close(self) -> None:
+        """Closes what is open. Safe to call twice."""
+        self._descent.close()
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """The folder that a path's last name is in, open, and that name; as `Lookup.parent`.
 
     Raises:
         OSError: a folder on the way is missing, or something else is in its place.
     """
-    *way, name = path.split("/")
-    with Descent(root, to_list=False) as descent:
-        for part in way:
-            try:
-                descent.enter(part)
-            except FileNotFoundError:
-                if not make:
-                    raise
-                os.mkdir(part, dir_fd=descent.fd)
-                descent.enter(part)
-        yield descent.fd, name
+    with Lookup(root) as lookup:
+        yield lookup.parent(path)
 
 
 def open_folder(

@@ -75,7 +75,13 @@ class Folder:
         return Folder(fd)
 
     def names(self) -> list[str]:
-        """Returns the names in the folder, in no order."""
+        """Returns the names in the folder, in no order.
+
+        Raises:
+            OSError: it can't be read, or is closed.
+        """
+        if self.fd < 0:  # which scandir takes for the current folder
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         with os.scandir(self.fd) as entries:
             return [entry.name for entry in entries]
 

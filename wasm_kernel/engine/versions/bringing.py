@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from wasm_kernel.engine.folders.descent import Lookup
 from wasm_kernel.engine.folders.identity import identity
 from wasm_kernel.engine.versions.store import Changed, checksum_of
 from wasm_kernel.engine.versions.versions import Change, Versions
@@ -47,8 +48,9 @@ def bring(versions: Versions, one: int, changing: Changing, opened: Collection[s
     """
     state = versions.state(one)
     work = _Work(versions, changing, frozenset(map(versions.record.first_twin, opened)))
-    with versions.hold(was.kept for was in state.values() if isinstance(was, File)):
-        work.bring(state)
+    kept = (was.kept for was in state.values() if isinstance(was, File))
+    with versions.hold(kept), versions.lookup() as lookup:
+        work.bring(state, lookup)
     return work.brought
 
 
@@ -88,25 +90,31 @@ class _Work:
         self._missed: set[str] = set()
         self.brought = Brought()
 
-    def bring(self, state: dict[str, Was]) -> None:
+    def bring(self, state: dict[str, Was], lookup: Lookup) -> None:
         """Bring every path to what it held."""
         deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
         for path in deepest_first:
-            self.attempt(path, state[path], self.clear)
+            self.attempt(path, state[path], self.clear, lookup)
         for path in reversed(deepest_first):
             if isinstance(state[path], WasFolder):
-                self.attempt(path, state[path], self.make_folder)
+                self.attempt(path, state[path], self.make_folder, lookup)
         for path in sorted(state):
             if isinstance(state[path], File | Link):
-                self.attempt(path, state[path], self.put)
+                self.attempt(path, state[path], self.put, lookup)
 
-    def attempt(self, path: str, was: Was, step: Callable[[str, Was, str, int], None]) -> None:
+    def attempt(
+        self,
+        path: str,
+        was: Was,
+        step: Callable[[str, Was, str, int], None],
+        lookup: Lookup,
+    ) -> None:
         """Do a step for a path; what goes wrong is noted."""
         if path in self._missed:
             return
         try:
-            with self._versions.place_of(path, make=step == self.put) as (folder, name):
-                step(path, was, name, folder)
+            folder, name = lookup.parent(path, make=step == self.put)
+            step(path, was, name, folder)
         except Changed:
             self._miss(path, Unkept("changed"))
         except OSError as problem:

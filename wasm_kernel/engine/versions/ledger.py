@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from wasm_kernel.engine.versions.was import Entry, File, Unkept, Was
+from wasm_kernel.engine.versions.was import Entry, File, Nothing, Unkept, Was
 
 
 class Ledger:
@@ -57,6 +57,16 @@ class Ledger:
         """The paths that hold something else now than at a commit, or may, and what they held."""
         found = ((path, self.at(path, one)) for path in self._by_path)
         return {path: was for path, was in found if was is not None}
+
+    def vanished(self, path: str, since: int) -> bool:
+        """Forget that a path held nothing at a commit, as it holds nothing now. False if it did."""
+        entries = self._by_path.get(path)
+        if not entries or entries[-1].since < since or not isinstance(entries[-1].was, Nothing):
+            return False
+        entries.pop()
+        if not entries:
+            del self._by_path[path]
+        return True
 
     def lose(self, kept: int, why: str) -> None:
         """A content of the store is no more."""

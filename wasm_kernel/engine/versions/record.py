@@ -11,6 +11,7 @@ from wasm_kernel.engine.versions.ledger import Ledger
 from wasm_kernel.engine.versions.was import Entry, File, Was
 from wasm_kernel.errors import HistoryError
 
+_USELESS_MOST = 1000
 _DAMAGED = (HistoryError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
@@ -29,6 +30,7 @@ class Record:
         self._twins: dict[str, str] = {}
         self.since = 0
         self.trouble: OSError | None = None
+        self._useless = 0  # lines of the journal that need not be there
 
     def __len__(self) -> int:
         return len(self._ledger)
@@ -75,6 +77,7 @@ class Record:
 
     def write(self) -> None:
         """Write the journal anew; where that fails, `trouble` says so."""
+        self._useless = 0
         twins: list[Line] = [{"twins": pair} for pair in self._twins.items()]
         entries = (entry.as_json() for entry in self._ledger)
         try:
@@ -112,6 +115,17 @@ class Record:
         """A content of the store is no more."""
         self._ledger.lose(number, why)
         self._append({"lost": number, "why": why})
+
+    def vanished(self, path: str) -> None:
+        """A path that held nothing at the last commit holds nothing again.
+
+        What is written of it is taken away with the rest of what is of no use, once there is more
+        of that than of the rest.
+        """
+        if self._ledger.vanished(path, self.since):
+            self._useless += 1
+            if self._useless > _USELESS_MOST and self._useless > len(self._ledger):
+                self.write()
 
     def forget(self, path: str) -> None:
         """A path does not matter any more."""

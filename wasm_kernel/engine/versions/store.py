@@ -49,9 +49,13 @@ class Store:
         private: The private folder; None if nothing is kept.
         name: The name of the contents' folder there.
         copy_bytes: The largest file that is copied if it can't be cloned.
+        workspace: The workspace, whose guest can't see what is written aside at its top.
     """
 
-    def __init__(self, private: Folder | None, name: str, copy_bytes: int) -> None:
+    def __init__(
+        self, private: Folder | None, name: str, copy_bytes: int, workspace: Folder | None
+    ) -> None:
+        self._workspace = workspace
         self._private = private
         self._name = name
         self._found: Folder | None = None
@@ -154,13 +158,17 @@ class Store:
             self._copy(source, os.fstat(source), aside)
         self._folder.rename(aside, str(number))
 
-    def _copy(self, source: int, found: os.stat_result, name: str) -> int | None:
-        """Copy a file to where none is; its checksum, if it does not take long to get."""
+    def _copy(
+        self, source: int, found: os.stat_result, name: str, *, always: bool = False
+    ) -> int | None:
+        """Copy a file to where none is, `always` or if it is not too large; its checksum, if that
+        does not take long to get.
+        """
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         target = self._folder.open_regular(name, _NEW)
         try:
-            checksum = self._fill(target, source, found.st_size)
+            checksum = self._fill(target, source, found.st_size, always=always)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
             return checksum
         except BaseException:
@@ -169,7 +177,7 @@ class Store:
         finally:
             os.close(target)
 
-    def _fill(self, target: int, source: int, size: int) -> int | None:
+    def _fill(self, target: int, source: int, size: int, *, always: bool) -> int | None:
         if size <= min(_SMALL, self.copy_bytes):
             data = os.pread(source, size, 0)
             if os.write(target, data) != len(data):
@@ -177,7 +185,7 @@ class Store:
             return zlib.crc32(data)
         if self._content.clone(source, target):
             return None
-        if size > self.copy_bytes:
+        if size > self.copy_bytes and not always:
             raise TooLarge
         self._content.copy(source, target, size)
         return checksum_of(target, size)
@@ -213,16 +221,17 @@ class Store:
         here.remove(_PUT)
         try:
             with self._reading(was.kept) as source:
+                found = os.fstat(source)
                 try:
-                    self._copy(source, os.fstat(source), _PUT)
+                    # another session may have it too, and nobody may write to what is kept there
+                    self._copy(source, found, _PUT, always=found.st_nlink > 1)
                 except TooLarge:
-                    link_the_very(here.fd, str(was.kept), os.fstat(source), here, _PUT)
-                    found = os.fstat(source)
+                    link_the_very(here.fd, str(was.kept), found, here, _PUT)
                     self.shared[found.st_dev, found.st_ino] = was.kept
                 else:
                     with contextlib.suppress(OSError):
                         os.chmod(_PUT, was.mode, dir_fd=here.fd)
-            move_over(here.fd, _PUT, folder, name)
+            self._move_over(folder, name)
         finally:
             here.remove(_PUT)
 
@@ -236,9 +245,30 @@ class Store:
         here.remove(_PUT)
         os.symlink(text, _PUT, dir_fd=here.fd)
         try:
-            move_over(here.fd, _PUT, folder, name)
+            self._move_over(folder, name)
         finally:
             here.remove(_PUT)
+
+    def _move_over(self, folder: int, name: str) -> None:
+        """Moves what was put aside to another folder, over whatever file has the name there.
+
+        It is there as a whole or not at all; between two file systems it is copied aside first.
+        """
+        try:
+            os.rename(_PUT, name, src_dir_fd=self._folder.fd, dst_dir_fd=folder)
+            return
+        except OSError as problem:
+            if problem.errno != errno.EXDEV or self._workspace is None:
+                raise
+        top, aside = self._workspace, f".metadata.json~{os.getpid()}"
+        try:
+            top.remove(aside)
+            _copy_to(self._folder.fd, _PUT, top.fd, aside)
+            os.rename(aside, name, src_dir_fd=top.fd, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                top.remove(aside)
+            raise
 
     def is_at(self, was: File, found: os.stat_result) -> bool:
         """Whether what was found is a content itself."""
@@ -270,30 +300,6 @@ class Store:
         if self._found is not None:
             self._found.close()
             self._found = None
-
-
-def move_over(folder: int, name: str, other: int, new: str) -> None:
-    """Moves a file or a link to another folder, over whatever file has the name there.
-
-    It is there as a whole or not at all; between two file systems it is copied aside first.
-
-    Raises:
-        OSError: it can't be moved; what has the name now has it still.
-    """
-    try:
-        os.rename(name, new, src_dir_fd=folder, dst_dir_fd=other)
-        return
-    except OSError as problem:
-        if problem.errno != errno.EXDEV:
-            raise
-    aside = f".metadata.json~{os.getpid()}"  # a name that no guest sees at the top
-    try:
-        _copy_to(folder, name, other, aside)
-        os.rename(aside, new, src_dir_fd=other, dst_dir_fd=other)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside, dir_fd=other)
-        raise
 
 
 def _copy_to(folder: int, name: str, other: int, new: str) -> None:

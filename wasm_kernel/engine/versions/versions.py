@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 
-from wasm_kernel.engine.folders.descent import parent_of
+from wasm_kernel.engine.folders.descent import Lookup
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.versions.loose import Loose
 from wasm_kernel.engine.versions.record import Record
@@ -70,7 +70,7 @@ class Versions:
         self._root = root
         self._most_bytes = most_bytes
         self.record = Record(private, KEPT)
-        self.store = Store(private, KEPT, copy_bytes)
+        self.store = Store(private, KEPT, copy_bytes, root)
         self.loose = Loose(private, LOOSE)
         self._files: dict[int, File] = {}
         self._own: dict[int, int] = {}  # the bytes of contents that lie nowhere else, oldest first
@@ -194,7 +194,7 @@ class Versions:
         name: str,
         found: os.stat_result | None,
         change: Change,
-    ) -> None:
+    ) -> bool:
         """What stands at a path is about to change; never raises.
 
         Args:
@@ -203,23 +203,36 @@ class Versions:
             name: Its name there.
             found: What stands there, links not followed; None for nothing.
             change: What is to happen to a file.
+
+        Returns:
+            Whether it was not known before. If nothing was there and the change fails, call
+            `vanished`.
         """
         if not self.keeps:
-            return
-        if path is not None and not self.record.knows(path):
+            return False
+        new = path is not None and name != "." and not self.record.knows(path)
+        if new and path is not None:
             self._add(path, self._was(folder, name, found, change))
         if change is Change.WRITE and found is not None:
             self.part((found.st_dev, found.st_ino))
+        return new
 
-    def absent(self, path: str | None) -> None:
-        """Something is about to come to a path where there is nothing; never raises."""
-        if self.keeps and path is not None and not self.record.knows(path):
+    def absent(self, path: str | None) -> bool:
+        """Something is about to come to a path where there is nothing; as `touch`."""
+        new = self.keeps and path is not None and not self.record.knows(path)
+        if new and path is not None:
             self._add(path, Nothing())
+        return new
 
-    def make(self, path: str | None, folder: int, name: str) -> None:
-        """Something is about to be made at a path, if there is nothing; never raises."""
-        if self.keeps and path is not None and _status(folder, name) is None:
-            self.absent(path)
+    def vanished(self, path: str | None) -> None:
+        """A path holds nothing any more; what came after the last commit is forgotten."""
+        if self.keeps and path is not None:
+            self.record.vanished(path)
+
+    def make(self, path: str | None, folder: int, name: str) -> bool:
+        """Something is about to be made at a path, if there is nothing; as `touch`."""
+        there = not self.keeps or path is None or _status(folder, name) is not None
+        return not there and self.absent(path)
 
     def move(self, path: str | None, folder: int, name: str) -> None:
         """Whatever stands at a path is about to get another; never raises."""
@@ -252,12 +265,11 @@ class Versions:
         return found is not None and (found.st_dev, found.st_ino) == key
 
     @contextlib.contextmanager
-    def place_of(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    def place_of(self, path: str) -> Iterator[tuple[int, str]]:
         """The folder that a path of the workspace lies in, or what has none, and its name there.
 
         Args:
             path: Relative to the workspace, or what `Loose` calls it. No link is followed.
-            make: Whether folders that are missing are made.
 
         Raises:
             OSError: there is no such folder.
@@ -265,10 +277,18 @@ class Versions:
         if path.startswith("/"):
             yield self.loose.at(path)
             return
+        with self.lookup() as lookup:
+            yield lookup.parent(path)
+
+    def lookup(self) -> Lookup:
+        """What leads to the workspace's paths; close it.
+
+        Raises:
+            OSError: no files are kept.
+        """
         if self._root is None:
             raise FileNotFoundError(errno.ENOENT, "no files are kept")
-        with parent_of(self._root.fd, path, make=make) as place:
-            yield place
+        return Lookup(self._root.fd)
 
     def close(self) -> None:
         """Closes the folders and the journal. Safe to call twice."""

@@ -1,0 +1,229 @@
+"""The guest's file calls, which the host answers itself: what a hostile guest gets from them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import APP, RIGHTS, Guest
+from wasm_kernel import ExecutionPolicy, create_sandbox
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.files.descriptors import OpenFile
+from wasm_kernel.engine.files.listing import MOST_BYTES
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.versions import journal
+from wasm_kernel.engine.versions.bringing import bring
+from wasm_kernel.engine.versions.inherit import inherit
+from wasm_kernel.engine.versions.versions import Versions
+from wasm_kernel.policy import Mount
+from wasm_kernel.sandbox.history.claim import Resume
+
+READ_WRITE = abi.RIGHT_READ | abi.RIGHT_WRITE
+KEPT = "files"
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Iterator[Guest]:
+    made = Guest(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[tuple[Guest, Versions]]:
+    """A guest whose files are kept."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "private").mkdir()
+    with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
+        versions = Versions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
+        versions.clear()
+        versions.begin(1, [1])
+        made = Guest(tmp_path, versions=versions)
+        yield made, versions
+        made.close()
+        versions.close()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def file(fd: int, **fields: object) -> OpenFile:
+    plain = OpenFile(fd, "/app", "f", 0, 0, READ_WRITE, READ_WRITE, 0)
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: Guest) -> None:
+    """A table of open files may come from an archive, or from days when the mount was writable."""
+    path = guest.app.parent / "ro" / "f"
+    path.write_text("own")
+    for number, flags in enumerate((0, abi.O_TRUNC, abi.O_CREAT | abi.O_TRUNC)):
+        table = [file(20 + number, guest="/ro", flags=flags)]
+        guest.instance.descriptors.restore(table)
+        assert guest.write(20 + number, b"EVIL") != abi.SUCCESS
+        assert guest.call("fd_filestat_set_size", 20 + number, 0) != abi.SUCCESS
+        assert guest.call("fd_filestat_set_times", 20 + number, 0, 0, 5) != abi.SUCCESS
+    assert path.read_text() == "own"
+
+
+def test_a_mount_that_becomes_read_only_is_that_for_open_files_too(
+    warm: None, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "f").write_text("own")
+    for access in ("rw", "ro"):
+        policy = ExecutionPolicy(mounts=(Mount.parse(f"{project}:/project:{access}"),))
+        with create_sandbox(
+            workspace=tmp_path / "w", policy=policy, resume=Resume.ALWAYS
+        ) as sandbox:
+            if access == "rw":
+                assert sandbox.execute("f = open('/project/f', 'r+')").success
+            else:
+                assert not sandbox.execute("f.write('EVIL'); f.flush()").success
+                assert sandbox.execute("print(open('/project/f').read())").stdout == "own\n"
+    assert (project / "f").read_text() == "own"
+
+
+@pytest.mark.parametrize("offset", [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_an_odd_table_of_open_files_costs_the_file_alone(guest: Guest, offset: int) -> None:
+    (guest.app / "f").write_text("own")
+    before = open_descriptors()
+    table = [file(20, offset=offset), *[file(21)] * 50, file(3), file(0), file(22, path="../x")]
+    guest.instance.descriptors.restore(table)
+    assert open_descriptors() <= before + 3
+    errno, _ = guest.open("f")
+    assert errno == abi.SUCCESS
+
+
+def test_a_table_of_too_many_open_files_is_cut(tmp_path: Path) -> None:
+    small = Guest(tmp_path, open_files=16)
+    (small.app / "f").write_text("own")
+    before = open_descriptors()
+    lost = small.instance.descriptors.restore([file(number) for number in range(100, 400)])
+    assert len(lost) == 300 - 16
+    assert open_descriptors() == before + 16
+    small.close()
+
+
+def test_listings_that_nobody_ends_take_bounded_memory(guest: Guest) -> None:
+    """200 of them took a gigabyte."""
+    for number in range(4000):
+        (guest.app / f"{number:0240}").touch()
+    for _ in range(60):
+        errno, fd = guest.open(".", abi.O_DIRECTORY)
+        assert errno == abi.SUCCESS
+        guest.read_folder(fd, 512)
+    kept = guest.instance._files._listings._kept.values()
+    assert sum(listing.size for listing in kept) <= MOST_BYTES
+    assert len(guest.names(fd, 4096)) == 4000
+
+
+def test_a_buffer_of_nothing_is_no_error(guest: Guest) -> None:
+    (guest.app / "f").write_text("own")
+    _, fd = guest.open("f")
+    guest.instance.reach.write(200, struct.pack("<II", 0, 0))
+    assert guest.call("fd_read", fd, 200, 1, 96) == abi.SUCCESS
+
+
+def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, Versions]) -> None:
+    """Two gigabytes of it in 12 seconds, for names that were never made."""
+    guest, versions = keeping
+    path = guest.app.parent / "private" / KEPT / journal.NAME
+    for number in range(3000):
+        name = f"{number}-{'n' * 200}"
+        assert guest.make(name) == abi.SUCCESS
+        assert guest.one_path("path_unlink_file", name) == abi.SUCCESS
+        assert guest.one_path("path_create_directory", f"missing/{name}") != abi.SUCCESS
+        assert guest.one_path("path_create_directory", f"{name}{'x' * 300}") != abi.SUCCESS
+        assert guest.one_path("path_create_directory", name) == abi.SUCCESS
+        assert guest.one_path("path_remove_directory", name) == abi.SUCCESS
+    assert path.stat().st_size < 2_000_000
+    assert len(versions.record) < 10
+    assert guest.told == (set(), set(), set())
+
+
+def test_what_came_and_went_before_a_commit_is_right_after_it(
+    keeping: tuple[Guest, Versions],
+) -> None:
+    guest, versions = keeping
+    (guest.app / "old").write_text("old")
+    guest.make("new", b"1")
+    guest.one_path("path_unlink_file", "new")
+    guest.one_path("path_unlink_file", "old")
+    guest.make("old", b"another")
+    guest.make("stays", b"1")
+    versions.begin(2, [1, 2])
+    guest.one_path("path_unlink_file", "stays")
+    guest.one_path("path_unlink_file", "old")
+    assert bring(versions, 2, lambda path, found: None, ()).missed == []
+    assert {p.name: p.read_text() for p in guest.app.iterdir()} == {"old": "another", "stays": "1"}
+    assert bring(versions, 1, lambda path, found: None, ()).missed == []
+    assert {p.name: p.read_text() for p in guest.app.iterdir()} == {"old": "old"}
+
+
+def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> None:
+    """It was depth times files: a minute for 2,000 files that lie 1,900 folders deep."""
+    fd = APP
+    for _ in range(1500):
+        guest.call("path_create_directory", fd, *guest.text("d"))
+        at = guest.text("d")
+        how = (abi.O_DIRECTORY, abi.RIGHT_READ, RIGHTS, 0, 64)
+        assert guest.call("path_open", fd, 0, *at, *how) == abi.SUCCESS
+        below = guest.instance.reach.read_word(64)
+        if fd != APP:
+            guest.call("fd_close", fd)
+        fd = below
+    for number in range(1000):
+        assert guest.open(f"f{number}", abi.O_CREAT, fd=fd)[0] in (abi.SUCCESS, abi.EMFILE)
+        guest.call("fd_close", fd + 1)
+    begun = time.process_time()
+    assert len(guest.changes.compare().created) > 500
+    assert time.process_time() - begun < 2.0
+
+
+def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, Versions]) -> None:
+    guest, _ = keeping
+    (guest.app / "d").mkdir()
+    for number in range(300):
+        (guest.app / "d" / str(number)).touch()
+    guest.clock.interrupt()
+    assert guest.rename("d", "e") in (abi.EINTR, abi.SUCCESS)
+    assert sorted(path.name for path in guest.app.iterdir()) in (["d"], ["e"])
+
+
+def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> None:
+    """The content itself lay in the fork's workspace, if it was too large to be copied."""
+    names = ("parent", "fork")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}-private").mkdir()
+    places = [Folder.open(tmp_path / name) for name in names]
+    private = [Folder.open(tmp_path / f"{name}-private") for name in names]
+    (tmp_path / "parent" / "f").write_text("AAAA")
+    parent = Versions(places[0], private[0], most_bytes=1 << 20, copy_bytes=2)
+    parent.clear()
+    parent.begin(1, [1])
+    found = (tmp_path / "parent" / "f").stat()
+    parent.move("f", places[0].fd, "f")
+    (tmp_path / "parent" / "f").unlink()
+    with private[0].enter(KEPT) as kept:
+        inherit(kept.fd, private[1], KEPT, 1, {})
+    fork = Versions(places[1], private[1], most_bytes=1 << 20, copy_bytes=2)
+    assert fork.load(1)
+    bring(fork, 1, lambda path, found: None, ())
+    assert (tmp_path / "fork" / "f").read_text() == "AAAA"
+    (tmp_path / "fork" / "f").write_text("EVIL")
+    os.utime(tmp_path / "fork" / "f", ns=(found.st_atime_ns, found.st_mtime_ns))
+    bring(parent, 1, lambda path, found: None, ())
+    assert (tmp_path / "parent" / "f").read_text() == "AAAA"
+    parent.close()
+    fork.close()
+    for folder in (*places, *private):
+        folder.close()
