@@ -20,7 +20,7 @@ from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.sandbox.hiding import ASIDE
-from wasm_kernel.sandbox.places import PrivateFolders, discard, removing
+from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard, removing
 from wasm_kernel.sandbox.presence import alone
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -54,7 +54,8 @@ def remove(
             it is left out, a folder that its owner closed to himself is opened.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: there is no such folder, or another one took its place meanwhile, which
+            is not touched.
         SessionInUse: somebody uses the session; nothing was deleted.
         PrivateFolderError: there is no place for the lock that keeps others out.
         OSError: it is no folder, or something in it can't be deleted. What is left has the
@@ -62,31 +63,52 @@ def remove(
     """
     with ExitStack() as held:
         workspace = held.enter_context(walk.opened(name, root, force=agree is None))
-        found = privates.open(name, Folder(workspace))
+        found = _private_of(root, name, workspace, privates)
         held.enter_context(found.folder)
-        try:
-            with alone(found.folder):
+        with alone(found.folder):
+            try:
+                if not _is_there(root, name, workspace):
+                    raise _gone(name)
                 if agree is not None:
                     agree(workspace, found.folder)
-                there = Folder(root).status(name)
-                if there is None or not os.path.samestat(there, os.fstat(workspace)):
-                    raise FileNotFoundError(errno.ENOENT, "somebody else has deleted it")
-                aside = _set_aside(root, name)
-                held.enter_context(removing(found.path))
-        except BaseException:
-            if found.made:  # nothing was there to keep others out
-                with suppress(OSError):
-                    discard(found.path)
-            raise
-        try:
-            _delete(root, aside, workspace)
-        except OSError:
-            if aside != name:
+                aside = _set_aside(root, name, workspace)
+            except BaseException:
+                if found.made:  # nothing was there to keep others out
+                    with suppress(OSError):
+                        discard(found.path)
+                raise
+            if aside == name:
+                _delete(root, name, workspace)
+            held.enter_context(removing(found.path))
+        if aside != name:
+            try:
+                _delete(root, aside, workspace)
+            except OSError:
                 take_name(root, aside, name)
-            raise
+                raise
 
 
-def _set_aside(root: int, name: str) -> str:
+def _private_of(root: int, name: str, workspace: int, privates: PrivateFolders) -> PrivateFolder:
+    """The session's private folder, which holds the lock; it is made only for one without."""
+    found = privates.find(name, Folder(workspace))
+    if found is not None:
+        return found
+    if not _is_there(root, name, workspace):
+        raise _gone(name)
+    return privates.open(name, Folder(workspace))
+
+
+def _is_there(root: int, name: str, folder: int) -> bool:
+    """Whether a name is that of this very folder, and not of one that took its place."""
+    there = Folder(root).status(name)
+    return there is not None and os.path.samestat(there, os.fstat(folder))
+
+
+def _gone(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "Somebody else has deleted this session", name)
+
+
+def _set_aside(root: int, name: str, workspace: int) -> str:
     """Give a session's folder a name that is no session's; the name that it has then."""
     aside = aside_of(name)
     try:
@@ -95,6 +117,9 @@ def _set_aside(root: int, name: str) -> str:
         if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         return name  # a folder of a container's own layers, or a mounted one, keeps its name
+    if not _is_there(root, aside, workspace):  # it was moved by somebody who asks no lock
+        take_name(root, aside, name)
+        raise _gone(name)
     return aside
 
 
@@ -137,5 +162,6 @@ def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -
         return  # somebody else deletes it just now
     walk.empty(folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME)
     walk.empty(folder)  # the metadata last: a session that can't be deleted whole keeps it
-    with suppress(FileNotFoundError):
-        os.rmdir(name, dir_fd=root)
+    if _is_there(root, name, folder):
+        with suppress(FileNotFoundError):
+            os.rmdir(name, dir_fd=root)

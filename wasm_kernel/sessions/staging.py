@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.sandbox.folders import SandboxFolders
@@ -114,9 +115,11 @@ def settle(root: int, aside: str, name: str) -> bool:
     Raises:
         OSError: it can't be renamed.
     """
+    if take_name(root, aside, name):
+        return True
     try:
         os.stat(name, dir_fd=root, follow_symlinks=False)
-    except FileNotFoundError:
+    except FileNotFoundError:  # the file system can't take a name at once
         os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)
         return True
     return False

@@ -1,0 +1,143 @@
+"""Deleting a session while somebody else deletes it and begins another one of the same id.
+
+The interleaving is forced. The new session may be open already and still be empty: it is neither
+deleted nor renamed, and nobody gets a private folder that belongs to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.private import private_of
+from wasm_kernel import delete_session_workspace
+from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.sandbox.places import PrivateFolders, discard
+from wasm_kernel.sandbox.presence import is_used
+from wasm_kernel.sessions import metadata, removal, staging
+from wasm_kernel.sessions.session import Session
+
+ID = "abc-123"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Any) -> None:
+    """Something happens just before a function is called for the first time."""
+    real = getattr(owner, name)
+
+    def called(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        act()
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, called)
+
+
+POINTS = [(PrivateFolders, "open"), (PrivateFolders, "find"), (removal, "alone")]
+
+
+@pytest.mark.parametrize(("owner", "name"), POINTS, ids=[name for _, name in POINTS])
+@pytest.mark.parametrize("files", [(), ("kept",)], ids=["empty", "with a file"])
+def test_a_session_begun_meanwhile_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, files: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    root = tmp_path / "sessions"
+    Session(root, ID).closed()
+    if name == "open":
+        discard(private_of(root / ID))  # one of a root that was copied has none
+    begun: list[Session] = []
+
+    def another() -> None:
+        delete_session_workspace(ID, root)
+        monkeypatch.setattr(metadata, "create", lambda *_: None)  # not yet
+        begun.append(Session(root, ID))
+        for file in files:
+            (root / ID / file).write_text(file)
+
+    with walk.opened(root) as top:
+        once_before(monkeypatch, owner, name, another)
+        with pytest.raises(FileNotFoundError):
+            removal.remove(top, ID, PrivateFolders(root))
+    (session,) = begun
+    assert not session.folders.removed
+    assert session.folders.private_path.exists()
+    assert names(root) == [ID]
+    assert names(root / ID) == list(files)
+    others = [path.name for path in session.folders.private_path.parent.iterdir()]
+    assert [one for one in others if one.startswith(ID)] == [session.folders.private_path.name]
+    session.closed()
+
+
+def test_a_folder_that_is_swapped_at_the_last_moment_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who asks no lock: a user's own `mv`."""
+    Session(tmp_path, ID).closed()
+
+    def swap() -> None:
+        (tmp_path / ID).rename(tmp_path / "moved")
+        (tmp_path / ID).mkdir()
+        (tmp_path / ID / "file").write_text("kept")
+
+    once_before(monkeypatch, removal, "aside_of", swap)
+    delete_session_workspace(ID, tmp_path)
+    assert (tmp_path / ID / "file").read_text() == "kept"
+    assert names(tmp_path) == [ID, "moved"]
+    assert (tmp_path / "moved" / metadata.NAME).exists()
+
+
+def test_nobody_begins_in_a_folder_that_is_deleted_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that can't be renamed has its session's name, and its lock, until it is gone."""
+    Session(tmp_path, ID).closed()
+    seen = []
+
+    def look() -> None:
+        with Folder.open(tmp_path / ID) as workspace:
+            found = PrivateFolders(tmp_path).find(ID, workspace)
+        assert found is not None
+        with found.folder:
+            seen.append(is_used(found.folder))
+
+    monkeypatch.setattr(removal, "_set_aside", lambda root, name, workspace: name)
+    once_before(monkeypatch, removal, "_delete", look)
+    delete_session_workspace(ID, tmp_path)
+    assert seen == [True]
+    assert names(tmp_path) == []
+
+
+def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import or a fork: renaming a folder over an empty one would delete that."""
+    real: Callable[..., os.stat_result] = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        try:
+            return real(path, **options)
+        finally:
+            if path == ID:
+                (tmp_path / ID).mkdir(exist_ok=True)
+
+    (tmp_path / "aside").mkdir()
+    with Folder.open(tmp_path) as root:
+        monkeypatch.setattr(os, "stat", stat)
+        settled = staging.settle(root.fd, "aside", ID)
+        monkeypatch.undo()
+        assert settled == ("aside" not in names(tmp_path))
+        if settled:  # the name was free, and taken in one step
+            assert names(tmp_path) == [ID]
+        (tmp_path / "aside").mkdir(exist_ok=True)
+        before = (tmp_path / ID).stat().st_ino
+        assert not staging.settle(root.fd, "aside", ID)
+        assert (tmp_path / ID).stat().st_ino == before
