@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.tiny import APP, RIGHTS, Guest
-from wasm_kernel import ExecutionPolicy, create_sandbox
+from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.files.descriptors import OpenFile
 from wasm_kernel.engine.files.listing import MOST_BYTES
@@ -227,3 +227,12 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
     fork.close()
     for folder in (*places, *private):
         folder.close()
+
+
+def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(warm: None, tmp_path: Path) -> None:
+    """A second sandbox on a session's folder has the same files; nothing of it was there."""
+    name, sandbox = create_session_sandbox(workspace_root=tmp_path)
+    with sandbox:
+        sandbox.execute("open('/app/mine', 'w').close()")
+    with create_sandbox(workspace=tmp_path / name) as plain:
+        assert plain.execute("import os; print(os.listdir('/app'))").stdout == "['mine']\n"

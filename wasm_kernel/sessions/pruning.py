@@ -165,7 +165,7 @@ def _opened(root: Path) -> Iterator[int]:
 
 def _hours(hours: float) -> timedelta:
     number = isinstance(hours, int | float) and not isinstance(hours, bool)
-    if not number or not math.isfinite(hours) or hours < 0:
+    if not number or hours < 0 or (isinstance(hours, float) and not math.isfinite(hours)):
         raise PruneError(
             f"older_than_hours must be a finite number of hours, at least 0, not {hours!r}. "
             "Nothing was deleted."

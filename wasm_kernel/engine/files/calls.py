@@ -343,7 +343,8 @@ def open_file(place: Place, how: int, rights: int, fdflags: int) -> int:
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             raise Refused(abi.ENOTSUP)
         hidden, depth = place.preopen.hidden, len(place.parts) - 1
-        if hidden.hides_folders and kind == stat.S_IFDIR and hidden.hides_folder(fd, depth):
+        below = place.parts and kind == stat.S_IFDIR  # the preopened folder itself is the guest's
+        if below and hidden.hides_folders and hidden.hides_folder(fd, depth):
             raise HiddenName
     except BaseException:
         os.close(fd)
