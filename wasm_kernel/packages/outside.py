@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.confinement.porter import Duty, Porter, PorterError, Stopped, Tell
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import PackageError
 from wasm_kernel.sandbox.folders import FETCHED
@@ -49,7 +50,7 @@ def fetching(root: Path, session_id: str, private_root: Path | None = None) -> D
         pre = fields.get("pre") is True
         # pip goes by paths: it works where whoever is inside can't put links in its way
         with (
-            _place(root.resolve(), session_id, private_root, name) as (place, beside),
+            _place(real_path(root), session_id, private_root, name) as (place, beside),
             TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
         ):
             folder = Path(own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox.driver import Driver
@@ -52,6 +53,7 @@ def create_sandbox(
         ValueError: there is no guest for `runtime`.
         TypeError: `policy` is not a policy, or `logger` not a logger.
         PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        PlantedLinkError: `workspace` is a relative path that leads through a link.
         OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
         PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
@@ -65,7 +67,7 @@ def create_sandbox(
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
     if folders is None:
-        check_opening(Path(workspace), None, limits.mounts, private_root)
+        check_opening(real_path(workspace), None, limits.mounts, private_root)
         sweep_now_and_then()
     place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
     try:

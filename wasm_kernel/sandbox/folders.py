@@ -16,6 +16,7 @@ from typing import Self
 
 from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen
 from wasm_kernel.engine.folders import tree
+from wasm_kernel.engine.folders.chosen import PlantedLinkError, open_named, real_path
 from wasm_kernel.engine.folders.folder import Folder, making
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import PolicyError
@@ -41,6 +42,11 @@ _LEFT_BEHIND = (
     "[wasm-kernel] This workspace holds a .wasm_kernel folder of an earlier version. Its variables "
     "are not used, as anybody could have put them there; files stay. Delete the folder if nobody "
     "needs it.\n"
+)
+_THROUGH_LINK = (
+    "names a folder for {guest} by a relative path that leads through a link, which whoever made "
+    "the current folder may have put there; if it is yours, name the folder that it leads to by "
+    "its absolute path"
 )
 _FORGETFUL = (
     "[wasm-kernel] This file system can't tell a folder from another that takes its place, so "
@@ -105,13 +111,14 @@ class SandboxFolders:
         """Opens a workspace outside of sessions, which is made if it is not there.
 
         Raises:
+            PlantedLinkError: the path is relative, and leads through a link.
             PrivateFolderError: there is no place for its private folder.
             OverlapError: a cell could reach what it must not.
             OSError: it can't be opened or made.
         """
-        with making(path), contextlib.ExitStack() as held:
-            real = path.resolve()
-            workspace = held.enter_context(Folder.open(real))
+        real = real_path(path)
+        with making(real), contextlib.ExitStack() as held:
+            workspace = held.enter_context(open_named(path))
             check("The workspace", Spot.of(workspace.fd), guarded(private_root))
             privates = PrivateFolders(real.parent, private_root, lone=real.name)
             while True:
@@ -168,7 +175,9 @@ class SandboxFolders:
                 if mount in known:
                     continue
                 try:
-                    known[mount] = opened.enter_context(Folder.open(mount.host))
+                    known[mount] = opened.enter_context(open_named(mount.host))
+                except PlantedLinkError:
+                    raise PolicyError("mounts", _THROUGH_LINK.format(guest=mount.guest)) from None
                 except OSError as problem:
                     why = os.strerror(problem.errno or 0)
                     raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.engine.folders.chosen import PlantedLinkError, open_named
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import Mount
 from wasm_kernel.record import record
-from wasm_kernel.sandbox.places import remembered, state_folder
+from wasm_kernel.sandbox.places import named, remembered, state_folder
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"
@@ -98,7 +99,7 @@ def guarded(private_root: Path | str | None = None) -> list[tuple[str, Spot]]:
     if state is not None:
         paths.append((_PRIVATE, state))
     if private_root is not None:
-        paths.append((_PRIVATE, Path(private_root)))
+        paths.append((_PRIVATE, named(private_root)))
     paths += [(_PRIVATE, path) for path in remembered()]
     found = []
     for words, path in paths:
@@ -175,6 +176,6 @@ def check_opening(
     with contextlib.ExitStack() as held:
         opened = []
         for mount in mounts:
-            with contextlib.suppress(OSError):
-                opened.append((mount, held.enter_context(Folder.open(mount.host))))
+            with contextlib.suppress(OSError, PlantedLinkError):  # as above
+                opened.append((mount, held.enter_context(open_named(mount.host))))
         check_mounts(opened, own, guards)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.record import record
@@ -43,6 +44,16 @@ def state_folder() -> Path | None:
         return Path.home() / ".local" / "state" / _NAME
     except RuntimeError:
         return None
+
+
+def named(private_root: Path | str) -> Path:
+    """Returns the absolute path of the folder for private folders that a user named.
+
+    Raises:
+        PlantedLinkError: it is relative, and leads through a link.
+    """
+    path = Path(private_root).expanduser()
+    return path if path.is_absolute() else real_path(path)
 
 
 def beside(root: Path) -> Path:
@@ -97,7 +108,7 @@ class PrivateFolders:
         roots = (root / lone, root) if lone else (root,)
         self._siblings = [beside(path) for path in roots if path.name]
         self._lone = bool(lone)
-        self._named = None if private_root is None else Path(private_root).expanduser().absolute()
+        self._named = None if private_root is None else named(private_root)
 
     def find(self, name: str, workspace: Folder) -> PrivateFolder | None:
         """Returns the private folder of a workspace; None if it has none. Nothing is made.

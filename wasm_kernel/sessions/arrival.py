@@ -19,6 +19,7 @@ from typing import IO
 
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
@@ -102,11 +103,11 @@ def import_session(
         OSError: the archive can't be read, or the session not be written. Nothing of it is left.
     """
     wanted, told = None if session_id is None else ids.checked(session_id), heard_by(logger)
-    folder = Path(workspace_root)
+    folder = real_path(workspace_root)
     with (
         making(folder, 0o700),
         Path(source).open("rb") as file,
-        staged(folder.resolve()) as (root, made),
+        staged(folder) as (root, made),
         members(file, max_bytes) as found,
         ExitStack() as held,
     ):

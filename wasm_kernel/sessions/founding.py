@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wasm_kernel import events
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.content import Stopped
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import ForkError
@@ -66,7 +67,7 @@ class Founder:
         private_root: Path | str | None = None,
     ) -> None:
         self._private_root = private_root
-        self._root = root.resolve()
+        self._root = real_path(root)
         self._parent = ids.checked(parent)
         self._logger = heard_by(logger)
 

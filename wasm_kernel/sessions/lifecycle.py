@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.chosen import open_named, real_path
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sandbox import orphans
@@ -105,7 +105,7 @@ def get_session_sandbox(
     """
     root, name = Path(workspace_root), ids.checked(session_id)
     told = check(runtime, policy, logger)
-    name = target_of(root.resolve(), name)
+    name = target_of(real_path(root), name)
     mounts = policy.mounts if policy is not None else ()
 
     def make() -> BaseSandbox:
@@ -119,7 +119,7 @@ def get_session_sandbox(
             events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real
         )
 
-    return LIVE.get(root.resolve() / name, make, found)
+    return LIVE.get(real_path(root) / name, make, found)
 
 
 def _sandbox_in(
@@ -172,12 +172,13 @@ def delete_session_workspace(
             folder can't be deleted.
     """
     asked, told = ids.checked(session_id), heard_by(logger)
-    folder = Path(workspace_root).resolve()
+    folder = real_path(workspace_root)
     name = target_of(folder, asked)
     check_opening(folder / name, folder, (), private_root)
     LIVE.close(folder / name, _DELETED)
     try:
-        with walk.opened(folder) as root:
+        with open_named(workspace_root) as top:
+            root = top.fd
             removal.finish(root)
             orphans.sweep()
             links = aliases_in(folder).get(name, [])

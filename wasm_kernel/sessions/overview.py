@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.chosen import open_named, real_path
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.memory.bookmark import Bookmark
 from wasm_kernel.engine.memory.found import names_in
@@ -60,11 +61,11 @@ def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Over
     one is not listed besides.
     """
     try:
-        with os.scandir(root) as listing:
+        with open_named(root) as top, os.scandir(top.fd) as listing:
             names = sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
-    privates = PrivateFolders(root.resolve(), private_root)
+    privates = PrivateFolders(real_path(root), private_root)
     found = [one for name in names if (one := _seen(privates, name)) is not None]
     return sorted(found, key=_last_used, reverse=True)
 
@@ -80,8 +81,8 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
         SessionIdError: `session_id` is none.
         FileNotFoundError: there is no such session.
     """
-    name = target_of(root.resolve(), ids.checked(session_id))
-    found = _seen(PrivateFolders(root.resolve(), private_root), name, named=True)
+    name = target_of(real_path(root), ids.checked(session_id))
+    found = _seen(PrivateFolders(real_path(root), private_root), name, named=True)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
     return found

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.descent import open_folder
+from wasm_kernel.engine.folders.chosen import open_named, real_path
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
@@ -122,8 +122,8 @@ def prune_sessions(
     """
     limit, begun = _hours(older_than_hours), time.monotonic()
     told = heard_by(logger)
-    place = Path(workspace_root).resolve()
-    with _opened(place) as root:
+    place = real_path(workspace_root)
+    with _opened(Path(workspace_root)) as root:
         check_opening(place, place, (), private_root)
         told.log_event(
             events.PRUNE_STARTED,
@@ -151,16 +151,14 @@ def prune_sessions(
 @contextmanager
 def _opened(root: Path) -> Iterator[int]:
     try:
-        descriptor = open_folder(root.resolve())
+        folder = open_named(root)
     except (FileNotFoundError, NotADirectoryError):
         raise NoWorkspaceRoot(
             "workspace_root is no folder that exists. Nothing was deleted. Name the folder that "
             "holds the sessions' folders."
         ) from None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with folder:
+        yield folder.fd
 
 
 def _hours(hours: float) -> timedelta:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
+from wasm_kernel.engine.folders.chosen import open_named, real_path
 from wasm_kernel.engine.folders.exchange import take_name
 from wasm_kernel.engine.folders.folder import Folder, making
 from wasm_kernel.engine.locks import try_lock
@@ -78,6 +79,7 @@ class Session:
             mounts: What its guest is to see besides.
 
         Raises:
+            PlantedLinkError: the root's path is relative, and leads through a link.
             OverlapError: a cell could reach what it must not.
             PolicyError: a mount overlaps another folder.
             SessionIdError: `session_id` is none.
@@ -95,14 +97,14 @@ class Session:
         self._told = ""
         self._lived_in = False
         self.private_root = private_root
-        check_opening(root / self.id, root, mounts, private_root)
+        self.root = real_path(root)
+        check_opening(self.root / self.id, self.root, mounts, private_root)
         try:
-            with making(root, _OWNER_ONLY):
-                self.root = root.resolve()
+            with making(self.root, _OWNER_ONLY):
                 _check_outside(self.root)
                 self.id = target_of(self.root, self.id)
                 self.workspace = root / self.id
-                self.folders, self._presence = self._opened()
+                self.folders, self._presence = self._opened(root)
         except OSError as problem:
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
@@ -116,10 +118,10 @@ class Session:
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.root / self.id)
 
-    def _opened(self) -> tuple[SandboxFolders, Presence]:
+    def _opened(self, named: Path) -> tuple[SandboxFolders, Presence]:
         """The session's folders, with its lock; others may delete the session meanwhile."""
         privates = PrivateFolders(self.root, self.private_root)
-        with Folder.open(self.root) as root:
+        with open_named(named) as root:
             for left in reversed(range(_ATTEMPTS)):
                 try:
                     return self._once(root, privates)

@@ -22,6 +22,7 @@ from typing import TypeVar
 from wasm_kernel import events
 from wasm_kernel.engine.files.names import is_hidden
 from wasm_kernel.engine.folders import walk
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
@@ -182,7 +183,7 @@ def _begun(
         SessionInUse: another process is deleting it.
         WorkspaceError: the folder can't be made, or something else is in its place.
     """
-    with making(root, 0o700):
+    with making(real_path(root), 0o700):
         session = Session(root, session_id, logger, private_root=private_root)
         try:
             yield
@@ -283,7 +284,7 @@ def folder_of(session_id: str, workspace_root: Path | str) -> Path:
 
 def _place_of(session_id: str, workspace_root: Path | str) -> Path:
     name = ids.checked(session_id)
-    root = Path(workspace_root).resolve()
+    root = real_path(workspace_root)
     return root / target_of(root, name)
 
 

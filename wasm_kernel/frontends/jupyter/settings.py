@@ -15,6 +15,7 @@ from jupyter_core.paths import jupyter_data_dir
 from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
 from traitlets.config import Configurable
 
+from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
 from wasm_kernel.outputs.bundle import Mode
@@ -134,12 +135,12 @@ class _Session(Configurable):
     @property
     def root(self) -> Path:
         """The sessions' folder, as an absolute path."""
-        return Path(self.workspace_root).expanduser().absolute()
+        return _named(self.workspace_root)
 
     @property
     def private_folder(self) -> Path | None:
         """The folder for private folders, if one is named."""
-        return Path(self.private_root).expanduser().absolute() if self.private_root else None
+        return _named(self.private_root) if self.private_root else None
 
     @property
     def event_file(self) -> Path | None:
@@ -169,6 +170,16 @@ class _Session(Configurable):
         limits = ExecutionPolicy.from_toml(file)
         said = self._find_my_config(self.config)
         return {name: getattr(limits, name) for name in read(file) if name not in said}
+
+
+def _named(text: str) -> Path:
+    """A folder as an absolute path.
+
+    Raises:
+        PlantedLinkError: it is relative, and leads through a link in the notebook's folder.
+    """
+    path = Path(text).expanduser()
+    return path if path.is_absolute() else real_path(path)
 
 
 def _absolute(trait: str, text: str) -> Path:
