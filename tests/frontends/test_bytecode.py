@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,31 +19,35 @@ from wasm_kernel.confinement import walls
 pytestmark = pytest.mark.skipif(not walls.possible().standing, reason="no confinement here")
 
 PATIENCE = 60.0
-HIRED = """
+KERNEL = """
+import sys
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure
 enclosure = Enclosure("auto")
 enclosure.hire({})
+sys.stdin.read()  # a kernel lives for a while, and what writes bytecode ends with it
 enclosure.end()
 """
 
 
-def hire(packages: Path) -> None:
-    """Do what a kernel does first, with the modules below `packages`."""
+@contextmanager
+def kernel(packages: Path) -> Iterator[None]:
+    """A process that does what a kernel does first, with the modules below `packages`."""
     environment = {**os.environ, "PYTHONPATH": str(packages)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run([sys.executable, "-P", "-c", HIRED], env=environment, check=True)
+    command = [sys.executable, "-P", "-c", KERNEL]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
+        yield
+        process.communicate()
+    assert process.returncode == 0
 
 
 def test_a_confined_kernel_leaves_bytecode_for_the_next(tmp_path: Path) -> None:
     ours = Path(wasm_kernel.__file__).parent
     fresh = tmp_path / "wasm_kernel"
     shutil.copytree(ours, fresh, ignore=shutil.ignore_patterns("__pycache__"))
-    hire(tmp_path)
-    jupyter, memory = fresh / "frontends" / "jupyter", fresh / "engine" / "memory"
     until = time.monotonic() + PATIENCE
-    while not list(jupyter.glob("__pycache__/kernel.*.pyc")) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert list(jupyter.glob("__pycache__/kernel.*.pyc"))
-    while not list(memory.glob("__pycache__/recorder.*.pyc")) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert list(memory.glob("__pycache__/recorder.*.pyc"))
+    with kernel(tmp_path):
+        for pattern in ("frontends/jupyter/__pycache__/kernel.*", "engine/memory/__pycache__/rec*"):
+            while not list(fresh.glob(f"{pattern}.pyc")) and time.monotonic() < until:
+                time.sleep(0.05)
+            assert list(fresh.glob(f"{pattern}.pyc"))
