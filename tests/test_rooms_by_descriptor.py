@@ -73,7 +73,6 @@ KNOWN = {
     "sessions/founding.py:Founder.__init__": ABOVE,
     "sessions/lifecycle.py:delete_session_workspace": ABOVE,
     "sessions/lifecycle.py:get_session_sandbox": ABOVE,
-    "sessions/orphans.py:_mark": WORDS,
     "sessions/overview.py:session_in": ABOVE,
     "sessions/overview.py:sessions_in": ABOVE,
     "sessions/pruning.py:_opened": ABOVE,

@@ -28,7 +28,7 @@ from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.frontends.setup.doctor import examine
 from wasm_kernel.sandbox import orphans, places
-from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.sandbox.folders import MISSED, SandboxFolders
 from wasm_kernel.sandbox.places import beside
 from wasm_kernel.sandbox.private import PrivateFolderError
 from wasm_kernel.sessions.session import Session
@@ -48,11 +48,17 @@ def root(tmp_path: Path) -> Path:
 
 
 def a_session(root: Path, name: str = "one", *, hours: float = 0) -> Path:
-    """A session's private folder; it was last used some hours ago."""
+    """A session's private folder; its workspace is missed since some hours ago."""
     Session(root, name).closed()
     private = private_of(root / name)
-    os.utime(private, (time.time() - hours * HOUR,) * 2)
+    if hours:
+        missed(private, hours)
     return private
+
+
+def missed(private: Path, hours: float) -> None:
+    (private / MISSED).touch()
+    os.utime(private / MISSED, (time.time() - hours * HOUR,) * 2)
 
 
 def _session(root: Path) -> None:
@@ -74,8 +80,8 @@ def _root_anew(root: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [_session, _session_anew, _root, _root_anew])
-def test_what_rm_leaves_is_removed_an_hour_later(root: Path, gone: Callable[[Path], None]) -> None:
-    young, old = a_session(root, "young"), a_session(root, hours=2)
+def test_what_rm_leaves_is_removed_a_week_later(root: Path, gone: Callable[[Path], None]) -> None:
+    young, old = a_session(root, "young", hours=24 * 6), a_session(root, hours=24 * 8)
     gone(root)
     orphans.sweep()
     assert not old.exists()
@@ -94,7 +100,7 @@ def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path
     (tmp_path / "unmounted").rename(tmp_path / "project")
     assert private_of(root / "one") == private
     (tmp_path / "project").rename(tmp_path / "unmounted")
-    os.utime(private, (time.time() - 24 * 91 * HOUR,) * 2)
+    missed(private, 24 * 91)
     orphans.sweep()
     assert not private.exists()
 
@@ -102,7 +108,7 @@ def test_what_may_merely_be_out_of_reach_is_kept_far_longer(root: Path, tmp_path
 def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    private = a_session(root, hours=100)
+    private = a_session(root, hours=24 * 8)
     with Folder.open(root) as folder:
         own = Mark.of(folder.fd)
     of = Mark.of
@@ -123,7 +129,6 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
             f'"device": {own.device}'.encode(), f'"device": {own.device + 1}'.encode(), 2
         )
     private_record.write_bytes(told)
-    os.utime(private, (time.time() - 100 * HOUR,) * 2)
     monkeypatch.setattr(Mark, "of", elsewhere)
     shutil.rmtree(root)
     root.mkdir()
@@ -135,7 +140,7 @@ def test_what_is_in_use_is_not_removed(root: Path) -> None:
     private = a_session(root)
     session = Session(root, "one")
     shutil.rmtree(root / "one")
-    os.utime(private, (time.time() - 100 * HOUR,) * 2)
+    missed(private, 24 * 8)
     orphans.sweep()
     assert private.exists()
     session.closed()
@@ -148,7 +153,8 @@ def test_pruning_and_deleting_sweep_and_looking_does_not(root: Path, state: Path
         lambda: prune_sessions(10**6, root),
         lambda: delete_session_workspace("another", root),
     ):
-        private = a_session(root, hours=100)
+        private = a_session(root, hours=24 * 8)
+        (state / "swept").unlink(missing_ok=True)
         shutil.rmtree(root / "one")
         prune_sessions(10**6, root, dry_run=True)
         assert private.exists()
@@ -358,7 +364,8 @@ def test_sandboxes_that_come_and_go_do_not_fill_the_disk(tmp_path: Path, state: 
         shutil.rmtree(tmp_path / f"task-{number}")
     left = list((state / "private").iterdir())
     assert len(left) == 3
-    for private in (*left, state / "swept"):
-        os.utime(private, (time.time() - 2 * HOUR,) * 2)
+    os.utime(state / "swept", (time.time() - 25 * HOUR,) * 2)
+    for private in left:
+        missed(private, 24 * 8)
     create_sandbox(workspace=tmp_path / "task").close()
     assert len(list((state / "private").iterdir())) == 1

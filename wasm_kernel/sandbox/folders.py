@@ -30,6 +30,8 @@ SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 HISTORY, FETCHED, KEPT, LOOSE = "history", "fetched", "files", "loose"
 PRESENT = "present"
 """The file in a private folder that whoever uses the workspace has locked, with others."""
+MISSED = "missed"
+"""The file in a private folder whose time says since when nobody has found its workspace."""
 FIRST_VERSION = ".wasm_kernel"
 """What the first version had in a workspace; nothing reads it any more."""
 
@@ -100,6 +102,8 @@ class SandboxFolders:
             held.callback(self.private.close)
             held.callback(self.workspace.close)
             self.scratch = held.enter_context(self.private.enter(SCRATCH, make=True))
+            with contextlib.suppress(OSError):
+                self.private.remove(MISSED)
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
         hidden = SessionsHidden() if lone else METADATA_HIDDEN

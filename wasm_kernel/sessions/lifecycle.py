@@ -180,7 +180,7 @@ def delete_session_workspace(
         with open_named(workspace_root) as top:
             root = top.fd
             removal.finish(root)
-            orphans.sweep()
+            orphans.sweep_now_and_then()
             links = aliases_in(folder).get(name, [])
             removal.remove(root, name, PrivateFolders(folder, private_root))
             forget(root, links)

@@ -133,7 +133,7 @@ def prune_sessions(
         )
         privates = PrivateFolders(place, private_root)
         if not dry_run:
-            orphans.sweep()
+            orphans.sweep_now_and_then()
         result = _Pruning(root, privates, limit, dry_run, told).run()
     told.log_event(
         events.PRUNE_COMPLETED,

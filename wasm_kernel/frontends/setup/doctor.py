@@ -164,6 +164,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
     if far:
         words += ", on another file system: earlier versions of files are copied (see private_root)"
     yield Finding("note" if far else "ok", words)
+    orphans.sweep()
     for sentence in orphans.described():
         yield Finding("note", sentence)
 

@@ -1,0 +1,141 @@
+"""No sweep takes the variables of a workspace that was merely moved away for a moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.private import private_of
+from wasm_kernel import (
+    create_sandbox,
+    create_session_sandbox,
+    delete_session_workspace,
+    get_session_sandbox,
+    prune_sessions,
+)
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.frontends.setup.doctor import examine
+from wasm_kernel.sandbox import orphans
+from wasm_kernel.sandbox.presence import alone
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "wasm-kernel"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "ws"
+
+
+def _delete(folder: Path) -> None:
+    delete_session_workspace("another", workspace_root=folder)
+
+
+def _prune(folder: Path) -> None:
+    prune_sessions(10**6, folder)
+
+
+def _create(folder: Path) -> None:
+    create_sandbox(workspace=folder / "app").close()
+    create_session_sandbox(workspace_root=folder / "root")[1].close()
+
+
+def _look(folder: Path) -> None:
+    list(examine(folder))
+
+
+def later(state: Path, days: float) -> None:
+    """As if so many days had passed since everything that happened."""
+    for path in (state / "swept", *(state / "private").rglob("*")):
+        if path.exists():
+            found = path.lstat()
+            os.utime(path, (found.st_atime - days * DAY, found.st_mtime - days * DAY))
+
+
+@pytest.mark.parametrize("act", [_delete, _prune, _create, _look])
+def test_a_root_may_be_away_while_others_delete_prune_or_begin(
+    warm: None, root: Path, tmp_path: Path, state: Path, act: Callable[[Path], None]
+) -> None:
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        sandbox.execute("x = 1")
+    (tmp_path / "elsewhere").mkdir()
+    later(state, 100)  # it was not used for long
+    for _ in range(2):
+        root.rename(tmp_path / "ws.tmp")
+        act(tmp_path / "elsewhere")
+        later(state, 6)
+        act(tmp_path / "elsewhere")
+        (tmp_path / "ws.tmp").rename(root)
+        later(state, 2)
+        act(tmp_path / "elsewhere")  # it is seen, and what was noted is forgotten
+        later(state, 6)
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        assert sandbox.execute("print(x)").stdout == "1\n"
+
+
+def test_being_opened_ends_being_missed(root: Path, tmp_path: Path, state: Path) -> None:
+    get_session_sandbox("one", workspace_root=root).close()
+    private = private_of(root / "one")
+    for _ in range(3):
+        root.rename(tmp_path / "ws.tmp")
+        orphans.sweep()
+        later(state, 5)
+        orphans.sweep()
+        (tmp_path / "ws.tmp").rename(root)
+        get_session_sandbox("one", workspace_root=root).close()
+        assert private_of(root / "one") == private
+
+
+def test_what_came_back_while_the_lock_was_waited_for_stays(
+    root: Path, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_session_sandbox("one", workspace_root=root).close()
+    private = private_of(root / "one")
+    root.rename(tmp_path / "ws.tmp")
+    orphans.sweep()
+    later(state, 8)
+
+    def slow(folder: Folder) -> AbstractContextManager[None]:
+        (tmp_path / "ws.tmp").rename(root)
+        return alone(folder)
+
+    monkeypatch.setattr(orphans, "alone", slow)
+    assert orphans.sweep() == []
+    assert private.exists()
+
+
+def test_other_roots_are_looked_at_once_a_day(
+    root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead network file system would hold up each of them, and many of them took N squared."""
+    looks: list[float] = []
+    judged = orphans._judged
+
+    def counted(*args: object) -> object:
+        looks.append(time.time())
+        return judged(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(orphans, "_judged", counted)
+    names = [f"one-{number}" for number in range(5)]
+    for name in names:
+        get_session_sandbox(name, workspace_root=root).close()
+    looks.clear()
+    later(state, 2)
+    for name in names:
+        delete_session_workspace(name, workspace_root=root)
+        create_sandbox(workspace=root.parent / "app").close()
+        prune_sessions(10**6, root)
+    assert 1 <= len(looks) <= len(names)
+    seen = len(looks)
+    list(examine(root))
+    assert len(looks) > seen
