@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,24 @@ def test_a_number_without_end_is_damage(path: Path) -> None:
     header = COMMIT.dump().replace(b"[[1,2],", b"[[1e999,2],")
     with pytest.raises(HistoryError):
         Commit.load(header)
+
+
+TABLES = {
+    "a position beyond all": [replace(FILE, offset=1 << 63)],
+    "a position below nothing": [replace(FILE, offset=-1)],
+    "the number of a stream": [replace(FILE, fd=1)],
+    "a number below nothing": [replace(FILE, fd=-1)],
+    "a number beyond all": [replace(FILE, fd=1 << 17)],
+    "a number 250 times": [FILE] * 250,
+    "more than any policy allows": [replace(FILE, fd=at) for at in range(3, 65_540)],
+}
+
+
+@pytest.mark.parametrize("files", TABLES.values(), ids=TABLES)
+def test_a_table_of_open_files_that_can_not_be_is_refused(files: list[OpenFile]) -> None:
+    """Each of them made a session fail at every opening, or leaked descriptors."""
+    with pytest.raises(HistoryError, match="what can't be"):
+        Commit.load(replace(COMMIT, files=tuple(files)).dump())
 
 
 def test_every_cut_is_found(path: Path) -> None:

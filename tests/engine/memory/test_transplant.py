@@ -24,6 +24,8 @@ PAGES = 12
 KINDS = st.integers(0, 3)  # what a page holds; 0 is a page of zeros
 FILE = OpenFile(5, "/usr/local/lib", "x.ttf", 7, 0, 1, 1, 0, "")
 
+READ = replace(FILE, rights=2, inheriting=0x3824E0B7, flags=2)
+
 
 def memory(kinds: list[int]) -> bytes:
     return b"".join(bytes([kind]) * PAGE for kind in kinds)
@@ -145,7 +147,10 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
     "a descriptor that is none": {"files": (file_with(fd="5"),)},
     "rights that are none": {"files": (file_with(rights=None),)},
     "a folder that is none": {"files": (file_with(guest=["/"]),)},
-    "thousands of files": {"files": (FILE,) * 5000},
+    "a stream's descriptor": {"files": (file_with(fd=2),)},
+    "a descriptor twice": {"files": (FILE, FILE)},
+    "a position below nothing": {"files": (file_with(offset=-1),)},
+    "a position beyond all": {"files": (file_with(offset=1 << 63),)},
 }
 
 
@@ -190,6 +195,11 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
             replace(FILE, guest="/app", path="notes", identity="1:2", flags=15),
             replace(FILE, guest="/app", path="notes", identity="1:2", flags=2),
         ),
+        (
+            replace(FILE, guest="/app", path="notes", identity="1:2", rights=-1 % (1 << 64)),
+            replace(FILE, guest="/app", path="notes", identity="1:2", rights=0x3FFFFFFF),
+        ),
+        (replace(FILE, flags=15, rights=66, inheriting=-1 % (1 << 64), fdflags=31), READ),
         (replace(FILE, path="x" * 5000), None),
         (replace(FILE, path=None), None),
     ],

@@ -25,7 +25,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cached_property
 from typing import Any
@@ -55,7 +55,9 @@ MEMORY_MOST = 4 << 30
 ID_MOST = 1 << 31
 _COUNT_MOST = ID_MOST + 1
 _CLOCK_MOST = 1 << 63
-_DESCRIPTOR_MOST = 1 << 17
+_FILES_MOST = 65_536  # a policy's most
+_DESCRIPTOR_LEAST, _DESCRIPTOR_MOST = 3, 1 << 17
+_OFFSET_MOST = 1 << 63
 
 
 @record
@@ -139,7 +141,7 @@ class Commit:
             and isinstance(self.label, str)
             and isinstance(self.image, str)
             and _are_runs((*self.runs, *self.zeros), self.size)
-            and all(map(_is_file, self.files))
+            and _are_files(self.files)
         )
 
 
@@ -158,10 +160,18 @@ def _are_runs(runs: Iterable[Run], size: int) -> bool:
     return True
 
 
+def _are_files(files: Collection[OpenFile]) -> bool:
+    """Whether so many files can be open, each under a number of its own."""
+    possible = len(files) <= _FILES_MOST and all(map(_is_file, files))
+    return possible and len({file.fd for file in files}) == len(files)
+
+
 def _is_file(file: OpenFile) -> bool:
-    flags = (file.flags, file.rights, file.inheriting, file.fdflags, file.offset)
+    flags = (file.flags, file.rights, file.inheriting, file.fdflags)
     return (
         is_number(file.fd, _DESCRIPTOR_MOST)
+        and file.fd >= _DESCRIPTOR_LEAST
+        and is_number(file.offset, _OFFSET_MOST)
         and all(is_number(flag, 1 << 64) for flag in flags)
         and isinstance(file.guest, str)
         and isinstance(file.path, str | None)

@@ -30,10 +30,11 @@ HEADER_MOST = 4 * 1024 * 1024
 """The most bytes of a header; it takes some twenty times as much of this process's memory."""
 
 _LABEL_MOST = 200
-_FILES_MOST = 256
-_DESCRIPTOR_MOST = 4096
 _STEP_PAGES = 256
 _PATH_MOST = 1024
+_CHANGING = sum(1 << bit for bit in (3, 6, *range(8, 13), 16, 17, 19, 20, *range(22, 27)))
+"""WASI's rights to write, make, link, rename and remove, and to set flags, lengths and times."""
+
 _ZERO = bytes(PAGE)
 _THEIRS = -1
 
@@ -85,7 +86,7 @@ def transplant(
     fitted = replace(
         commit,
         image=soil.image,
-        files=_files(commit.files, soil),
+        files=tuple(_file(each, soil) for each in commit.files),
         runs=_merged((first, count) for first, count, _ in pieces),
         zeros=_merged([*commit.zeros, *zeros, *empty]),
     )
@@ -98,34 +99,33 @@ def _checked(commit: Commit, was: str) -> Commit:
     """Returns a commit with a label that can be shown.
 
     Raises:
-        HistoryError: it has too many files open, or lies over another image.
+        HistoryError: it lies over another image.
     """
-    if commit.id >= ID_MOST or commit.image != was or len(commit.files) > _FILES_MOST:
+    if commit.id >= ID_MOST or commit.image != was:
         raise HistoryError("a commit says of itself what can't be")
     label = "".join(c if c.isprintable() else "\ufffd" for c in commit.label[:_LABEL_MOST])
     return replace(commit, label=label, time=float(commit.time))
 
 
-def _files(files: Iterable[OpenFile], soil: Soil) -> tuple[OpenFile, ...]:
-    """What was open: files of the guest's library are opened again, and the session's own that came
-    along; of others the number is kept.
-
-    Raises:
-        HistoryError: one of them can't be.
-    """
-    return tuple(_file(each, soil) for each in files)
-
-
 def _file(file: OpenFile, soil: Soil) -> OpenFile:
-    if file.fd >= _DESCRIPTOR_MOST:
-        raise HistoryError("a commit names an open file that can't be")
+    """What was open: a file of the guest's library is opened again, to be read, and one of the
+    session's own that came along; of others the number is kept.
+    """
     path = file.path
     known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST
+    fitted = replace(
+        file,
+        flags=file.flags & abi.O_DIRECTORY,
+        rights=file.rights & abi.FILE_RIGHTS,
+        inheriting=file.inheriting & abi.FILE_RIGHTS,
+        fdflags=file.fdflags & (abi.FD_APPEND | abi.FD_NONBLOCK),
+    )
     if soil.handles.get(file.identity) == (file.guest, path):
-        return replace(file, flags=file.flags & abi.O_DIRECTORY)
+        return fitted
     if file.guest not in soil.readable or not known:
-        return replace(file, guest="/", path=None, identity="")
-    return replace(file, identity="")
+        return OpenFile(file.fd, "/", None, 0, 0, 0, 0, 0)
+    rights, inheriting = fitted.rights & ~_CHANGING, fitted.inheriting & ~_CHANGING
+    return replace(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
 
 
 def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:

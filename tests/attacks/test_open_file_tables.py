@@ -1,0 +1,150 @@
+"""An archive's states say what was open, and how: a session opens, and writes to nothing else.
+
+A stranger's table of open files may name the guest's library with the right to write, positions
+that no file has, a number many times. The library is shared by every session of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wasm_kernel import get_session_sandbox
+from wasm_kernel.engine.folders import tree
+from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.tarball import Packing
+
+ID = "tables"
+OPENED = """
+import os, glob
+path = "/usr/local/lib/wasm-kernel.zip"
+fd = os.open(path, os.O_RDONLY)
+before = os.pread(fd, 30, 0)
+with open("/app/own", "w") as file: file.write("0123456789")
+own = os.open("/app/own", os.O_RDWR)
+x = 1
+"""
+USED = """
+told = []
+for one in (fd, own):
+    try:
+        os.pwrite(one, b"!", 0)
+        told.append("written")
+    except OSError:
+        told.append("refused")
+try:
+    same = os.pread(os.open(path, os.O_RDONLY), 30, 0) == before
+except OSError as problem:
+    same = problem.strerror == "No file descriptors available"
+print(told, same, x)
+"""
+
+
+@pytest.fixture(scope="module")
+def honest(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An honest archive of a session with open files, unpacked."""
+    folder = tmp_path_factory.mktemp("honest")
+    with get_session_sandbox(ID, workspace_root=folder / "here") as sandbox:
+        made = sandbox.execute(OPENED)
+        assert made.success, made.stderr
+    export_session(ID, folder / "a.tar.gz", folder / "here")
+    with tarfile.open(folder / "a.tar.gz") as tar:
+        tar.extractall(folder / "parts", filter="data")
+    return folder / "parts"
+
+
+@pytest.fixture
+def archive(honest: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same, to be changed."""
+    shutil.copytree(honest, tmp_path / "parts")
+    yield tmp_path / "parts"
+    tree.remove(tmp_path / "there")
+
+
+Files = list[dict[str, Any]]
+
+
+def changed(state: Path, change: Callable[[Files], None]) -> None:
+    """A state whose table of open files says something else."""
+    data = state.read_bytes()
+    magic, version, length, pages = struct.unpack_from("<8sIIQ", data)
+    raw = json.loads(data[24 : 24 + length])
+    change(raw["files"])
+    header = json.dumps(raw).encode()
+    header += b" " * (-(24 + len(header)) % 4096)
+    made = struct.pack("<8sIIQ", magic, version, len(header), pages) + header
+    made += data[24 + length : -4]
+    state.write_bytes(made + zlib.crc32(made).to_bytes(4, "little"))
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def packed(parts: Path, target: Path) -> Path:
+    members = ["manifest.json", "files/own"]
+    members += [f"memory/{path.name}" for path in sorted((parts / "memory").iterdir())]
+    with target.open("wb") as file:
+        packing = Packing(file)
+        for name in members:
+            with (parts / name).open("rb") as source:
+                packing.file(name, source.fileno())
+        packing.close()
+    return target
+
+
+def all_with(**fields: Any) -> Callable[[Files], None]:
+    def change(files: Files) -> None:
+        for file in files:
+            file.update(fields)
+
+    return change
+
+
+def many(files: Files) -> None:
+    files += [dict(files[0]) for _ in range(250)]
+
+
+def crowded(files: Files) -> None:
+    files += [files[0] | {"fd": number} for number in range(100, 5000)]
+
+
+CHANGES = {
+    "rights to write": all_with(rights=(1 << 64) - 1, inheriting=(1 << 64) - 1),
+    "flags that empty": all_with(flags=15, fdflags=31),
+    "beyond the file system": all_with(offset=1 << 62),
+    "beyond numbers": all_with(offset=1 << 63),
+    "one number": all_with(fd=9),
+    "the streams' numbers": all_with(fd=1),
+    "one 250 times": many,
+    "thousands": crowded,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
+    archive: Path, tmp_path: Path, change: Callable[[Files], None]
+) -> None:
+    for state in (archive / "memory").glob("*.commit"):
+        changed(state, change)
+    made = import_session(packed(archive, tmp_path / "b.tar.gz"), tmp_path / "there")
+    before = descriptors()
+    with get_session_sandbox(made.session_id, workspace_root=tmp_path / "there") as sandbox:
+        first = sandbox.execute("y = 1")
+        assert first.success, first.stderr
+        assert descriptors() < before + 300
+        told = sandbox.execute(USED)
+        if made.states:
+            assert "written" not in told.stdout.partition(",")[0], told.stderr
+            assert told.stdout.endswith("True 1\n"), told.stderr
+    assert descriptors() <= before + 4
+    assert (tmp_path / "there" / made.session_id / "own").stat().st_size == 10
