@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen
+from wasm_kernel.engine.files.preopens import Preopen
 from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.folders.chosen import PlantedLinkError, open_named, real_path
 from wasm_kernel.engine.folders.folder import Folder, making
 from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import Mount
-from wasm_kernel.sandbox.hiding import SessionsHidden
+from wasm_kernel.sandbox.hiding import SessionHidden, SessionsHidden
 from wasm_kernel.sandbox.overlap import Spot, check, check_mounts, guarded
 from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
 
@@ -106,7 +106,7 @@ class SandboxFolders:
                 self.private.remove(MISSED)
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
-        hidden = SessionsHidden() if lone else METADATA_HIDDEN
+        hidden = SessionsHidden() if lone else SessionHidden(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices = self._notices() if found.made else ()
 

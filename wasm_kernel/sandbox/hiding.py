@@ -1,4 +1,4 @@
-"""What the guest of a sandbox outside of sessions does not see: the sessions in its workspace.
+"""What guests do not see: private folders, and sessions in a workspace outside of sessions.
 
 The default workspace is also the default root of the sessions. So its guest sees no session's
 folder, and can make nothing that would be taken for one.
@@ -10,12 +10,15 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from wasm_kernel.engine.files.names import is_hidden, spelling
+from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NothingHidden
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
-from wasm_kernel.sandbox.places import places, watched
+from wasm_kernel.sandbox.overlap import Spot
+from wasm_kernel.sandbox.places import elsewhere, noted_in, places, watched
 from wasm_kernel.sandbox.private import Place, owner_of
 
 METADATA = ".metadata.json"
@@ -87,10 +90,67 @@ def _changed(path: Path) -> int:
         return 0
 
 
+class PlacesHidden(NothingHidden):
+    """The places of private folders that came to lie in a folder after a guest was given it.
+
+    Before, the folder was refused. So nothing is looked for until there is a new place. One
+    thread's own.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        found = os.fstat(folder.fd)
+        self._own = (found.st_dev, found.st_ino)
+        self._watched = elsewhere()
+        self._seen = 0
+        self._settled = False  # as above
+        self._inside: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def hides_folders(self) -> bool:
+        """Whether there is such a place."""
+        changed = 0 if self._watched is None else _changed(self._watched)
+        if not self._settled or changed != self._seen:
+            now = time.time_ns()
+            self._seen, self._inside = changed, frozenset(self._places())
+            self._settled = changed < now - _TICK_NS
+        return bool(self._inside)
+
+    def hides_folder(self, fd: int, depth: int) -> bool:
+        """Such places."""
+        if not self._inside:
+            return False
+        found = os.fstat(fd)
+        return (found.st_dev, found.st_ino) in self._inside
+
+    def _places(self) -> Iterator[tuple[int, int]]:
+        if self._watched is None:
+            return
+        with contextlib.suppress(OSError), Folder.open(self._watched) as folder:
+            for path in noted_in(folder):
+                with contextlib.suppress(OSError):
+                    spot = Spot.at(path)
+                    if self._own in spot.chain[:-1] and not spot.rest:
+                        yield spot.chain[-1]
+
+
+class SessionHidden(PlacesHidden):
+    """A session's workspace: besides, its metadata file belongs to the host."""
+
+    def hides_name(self, depth: int, name: str) -> bool:
+        """The metadata file is hidden, under every spelling."""
+        return METADATA_HIDDEN.hides_name(depth, name)
+
+
 class SessionsHidden:
     """A workspace outside of sessions hides all that is, or could be taken for, a session's."""
 
-    hides_folders = True
+    @property
+    def hides_folders(self) -> bool:
+        """There may be some at any time."""
+        return True
 
     def __init__(self) -> None:
         self._registered = Registered()

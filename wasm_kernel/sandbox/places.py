@@ -21,7 +21,7 @@ from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.record import record
-from wasm_kernel.sandbox.private import Owner, Place, PrivateFolderError
+from wasm_kernel.sandbox.private import Owner, Place, PrivateFolderError, owner_of
 
 _NAME = "wasm-kernel"
 _FOLDERS, _ELSEWHERE = "private", "elsewhere"
@@ -199,8 +199,7 @@ class PrivateFolders:
         state = _in_state(make=True)
         if state is not None and _linked(state.folder, workspace):
             return state
-        beside_it = (_beside(path, make=True, like=workspace) for path in self._siblings[:1])
-        sibling = next(beside_it, None)
+        sibling = self._sibling(workspace)
         if sibling is not None:
             if state is not None:
                 state.close()
@@ -209,6 +208,33 @@ class PrivateFolders:
             raise PrivateFolderError(_NOWHERE.format(why=_HOMELESS))
         state.far = True
         return state
+
+    def _sibling(self, workspace: Folder) -> Place | None:
+        """Returns the place beside the root, if that is safe, and lies in no other's folder."""
+        for path in self._siblings[:1]:
+            if path in remembered() or not _is_given(path.parent):
+                return _beside(path, make=True, like=workspace)
+        return None
+
+
+def _is_given(path: Path) -> bool:
+    """Whether a folder is, or lies in, a workspace or a root of sessions."""
+    given: dict[int, list[Mark]] = {}
+    for place in places():
+        with contextlib.closing(place):
+            for name in place.folder.names():
+                with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+                    owner = owner_of(folder)
+                    if owner is not None:
+                        marks = [owner.mark, owner.root_mark] if owner.session else [owner.mark]
+                        for mark in marks:
+                            given.setdefault(mark.number, []).append(mark)
+    for above in (path, *path.parents):
+        with contextlib.suppress(OSError), Folder.open(above) as folder:
+            own = Mark.of(folder.fd)
+            if any(own.same(mark) for mark in given.get(own.number, ())):
+                return True
+    return False
 
 
 def expected(root: Path) -> tuple[Path, bool]:
@@ -388,17 +414,32 @@ def watched() -> list[Path]:
     return [] if state is None else [state / _FOLDERS, state / _ELSEWHERE]
 
 
+def elsewhere() -> Path | None:
+    """Returns the folder that says which places lie outside of the state folder.
+
+    It changes if there is another one. A confined kernel may read it, and no other part of the
+    state folder but its own.
+    """
+    state = state_folder()
+    return None if state is None else state / _ELSEWHERE
+
+
 def remembered() -> list[Path]:
     """Returns the places outside of the state folder that were used before."""
     place = _in_state(_ELSEWHERE)
     if place is None:
         return []
-    found = []
     with contextlib.closing(place):
-        for name in sorted(place.folder.names()):
-            with contextlib.suppress(OSError, ValueError):
-                if not name.startswith("."):
-                    found.append(Path(place.folder.read(name, _PATH_BYTES).decode()))
+        return noted_in(place.folder)
+
+
+def noted_in(folder: Folder) -> list[Path]:
+    """Returns the places that are noted in the folder that `elsewhere` names."""
+    found = []
+    for name in sorted(folder.names()):
+        with contextlib.suppress(OSError, ValueError):
+            if not name.startswith("."):
+                found.append(Path(folder.read(name, _PATH_BYTES).decode()))
     return [path for path in found if path.is_absolute()]
 
 

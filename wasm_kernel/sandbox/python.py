@@ -27,6 +27,7 @@ from wasm_kernel.sandbox import bundles, frames
 from wasm_kernel.sandbox.bundles import Layout
 from wasm_kernel.sandbox.environment import Environment, environment, remembered
 from wasm_kernel.sandbox.folders import SITE, SandboxFolders
+from wasm_kernel.sandbox.hiding import PlacesHidden
 from wasm_kernel.sandbox.immortal import make_immortal
 
 # The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
@@ -257,7 +258,7 @@ class PythonDriver:
         folders.packages.enter(SITE, make=True).close()
         held = folders.mounted(policy.mounts)
         mounts = tuple(
-            Preopen(folder, mount.guest, writable=mount.writable)
+            Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
             for mount, folder in zip(policy.mounts, held, strict=True)
         )
         return self._preopens(folders.app, folders.scratch, folders.packages, mounts)

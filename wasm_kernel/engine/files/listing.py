@@ -104,12 +104,14 @@ def _read(folder: int, hidden: Hidden, depth: int) -> Listing:
 
     add(b".", own, abi.FOLDER_TYPE)
     add(b"..", own, abi.FOLDER_TYPE)  # what lies above is not the guest's to know
+    by_kind = hidden.hides_folders
     with os.scandir(folder) as found:
         for entry in found:
             kind = _kind(entry)
             if hidden.hides_name(depth, entry.name):
                 continue
-            if kind == abi.FOLDER_TYPE and is_hidden_folder(hidden, folder, entry.name, depth):
+            may_hide = by_kind and kind == abi.FOLDER_TYPE
+            if may_hide and is_hidden_folder(hidden, folder, entry.name, depth):
                 continue
             add(os.fsencode(entry.name), entry.inode(), kind)
     return Listing(bytes(data), starts)

@@ -187,7 +187,7 @@ def resolve(
 def is_hidden_now(opened: Opened) -> bool:
     """Whether an open folder has become one that does not exist for the guest."""
     hidden = opened.preopen.hidden
-    if not (hidden.hides_folders and opened.parts):
+    if not (opened.parts and hidden.hides_folders):
         return False
     return hidden.hides_folder(opened.fd, len(opened.parts) - 1)
 
@@ -197,6 +197,7 @@ class _Walk:
 
     def __init__(self, preopen: Preopen, start: Opened | None) -> None:
         self.preopen = preopen
+        self._hides_folders = preopen.hidden.hides_folders
         self._base: Parts = () if start is None else start.parts
         self._start = preopen.folder.fd if start is None else start.fd
         self._descent: Descent | None = None
@@ -234,7 +235,7 @@ class _Walk:
             if not todo:
                 target = self._link(name) if follows else None
                 if target is None:
-                    if is_hidden_folder(self.preopen.hidden, self.fd, name, depth):
+                    if self._hides_folders and self._is_hidden(name, depth):
                         raise HiddenName
                     return self._place(name, is_folder=is_folder)
             else:
@@ -262,9 +263,12 @@ class _Walk:
             if target is None:
                 raise
             return target
-        if self.preopen.hidden.hides_folder(self._descent.fd, depth):
+        if self._hides_folders and self.preopen.hidden.hides_folder(self._descent.fd, depth):
             raise HiddenName
         return None
+
+    def _is_hidden(self, name: str, depth: int) -> bool:
+        return is_hidden_folder(self.preopen.hidden, self.fd, name, depth)
 
     def _link(self, name: str) -> str | None:
         """The text of a link; None for what is not a link."""

@@ -18,11 +18,12 @@ _SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Hidden(Protocol):
     """What does not exist for the guest in one preopened folder, and can't be made there.
 
-    Attributes:
-        hides_folders: Whether any folder is hidden for what it is, and not for its name.
+    A folder is hidden by its name, or for what it is.
     """
 
-    hides_folders: bool
+    @property
+    def hides_folders(self) -> bool:
+        """Whether any folder is hidden for what it is now."""
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Returns whether a name is hidden, by its letters.
@@ -44,7 +45,10 @@ class Hidden(Protocol):
 class NothingHidden:
     """Everything in the folder is the guest's."""
 
-    hides_folders = False
+    @property
+    def hides_folders(self) -> bool:
+        """No folder is hidden."""
+        return False
 
     def hides_name(self, depth: int, name: str) -> bool:
         """No name is hidden."""
@@ -110,10 +114,12 @@ def visible(preopen: Preopen) -> Iterator[walk.Entry]:
     Raises:
         OSError: a folder can't be opened, or was moved meanwhile.
     """
-    hidden = preopen.hidden
+    hidden, by_kind = preopen.hidden, preopen.hidden.hides_folders
 
     def is_hidden_here(folder: int, name: str, depth: int) -> bool:
-        return hidden.hides_name(depth, name) or is_hidden_folder(hidden, folder, name, depth)
+        if hidden.hides_name(depth, name):
+            return True
+        return by_kind and is_hidden_folder(hidden, folder, name, depth)
 
     return walk.entries(preopen.folder.fd, hidden=is_hidden_here)
 

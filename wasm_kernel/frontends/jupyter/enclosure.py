@@ -26,6 +26,7 @@ from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
 from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.sandbox.places import elsewhere
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
@@ -185,11 +186,20 @@ def kept_by(folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # nothing is kept that is not there
     return Kept(
         writable=tuple(writable),
-        readable=(cached, runtimes_folder(), *_read_only(policy)),
+        readable=(cached, runtimes_folder(), *_noted_places(), *_read_only(policy)),
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=LATER,
     )
+
+
+def _noted_places() -> Iterator[Path]:
+    """What says which folders in its mounts are private by now."""
+    folder = elsewhere()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield folder
 
 
 def _read_only(policy: ExecutionPolicy) -> Iterator[Path]:

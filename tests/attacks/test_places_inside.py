@@ -1,0 +1,150 @@
+"""Private folders beside a root on another disk, in folders that guests are given (case 42)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.private import private_of
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
+from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.sandbox import places
+from wasm_kernel.sandbox.places import beside
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder, as if it lay on another disk than all else."""
+    state = tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+
+    def linked(one: Folder, other: Folder) -> bool:
+        ways = [Path(f"/proc/self/fd/{each.fd}").readlink() for each in (one, other)]
+        return len({way.is_relative_to(state) for way in ways}) == 1
+
+    monkeypatch.setattr(places, "_linked", linked)
+    return state
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    (tmp_path / "disk").mkdir()
+    return tmp_path / "disk"
+
+
+Opening = Callable[[Path], BaseSandbox]
+
+
+def _mounted(folder: Path) -> BaseSandbox:
+    policy = ExecutionPolicy(mounts=[f"{folder}:/m:rw"])  # type: ignore[arg-type]
+    return create_sandbox(workspace=folder.parent / "app", policy=policy)
+
+
+def _in_session(folder: Path) -> BaseSandbox:
+    return get_session_sandbox(folder.name, workspace_root=folder.parent)
+
+
+OUTER: dict[str, Opening] = {
+    "mount": _mounted,
+    "session": _in_session,
+    "lone": lambda folder: create_sandbox(workspace=folder),
+}
+
+
+@pytest.fixture(params=OUTER)
+def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[BaseSandbox]:
+    (disk / "outer" / "below").mkdir(parents=True)
+    with OUTER[request.param](disk / "outer") as sandbox:
+        sandbox.execute("import os; here = os.path.isdir('/m') and '/m' or '/app'")
+        sandbox.execute("early = os.open(here + '/below', os.O_RDONLY)")
+        yield sandbox
+
+
+SEARCH = """
+found = []
+for top in (here, here + '/below', here + '/below/..'):
+    for folder, names, files in os.walk(top):
+        found += [os.path.join(folder, name) for name in (*names, *files)]
+
+print([name for name in found if 'wasm-kernel' in name or 'commit' in name])
+"""
+TRY = """
+for act in (os.listdir, os.stat, os.lstat, os.chdir, os.rmdir, lambda p: os.listdir(p + '/.'),
+            lambda p: os.rename(p, here + '/taken'),
+            lambda p: os.rename(here + '/below', here + '/b'),
+            lambda p: os.open(p, os.O_RDONLY), lambda p: os.mkdir(p + '/new'),
+            lambda p: os.listdir(os.path.join(p, {key!r}))):
+    try:
+        print('worked', act({path!r}))
+    except OSError:
+        pass
+try:
+    print('worked', os.stat({name!r}, dir_fd=early))
+except OSError:
+    pass
+"""
+
+
+def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
+    private = private_of(root / "inner")
+    assert outer.execute(SEARCH).stdout == "[]\n"
+    place = private.parent
+    if place.is_relative_to(disk / "outer"):
+        inside = place.relative_to(disk / "outer")
+        for here in ("/m", "/app"):
+            code = TRY.format(path=f"{here}/{inside}", key=private.name, name=place.name)
+            assert outer.execute(code).stdout == ""
+    with get_session_sandbox("inner", workspace_root=root) as again:
+        assert again.execute("print(secret)").stdout == "hunter2\n"
+
+
+def test_no_guest_reaches_private_state_that_comes_into_its_folder(
+    outer: BaseSandbox, disk: Path
+) -> None:
+    root = disk / "outer" / "below" / "ws"
+    try:
+        inner = get_session_sandbox("inner", workspace_root=root)
+    except ValueError as problem:  # a session's workspace holds no root
+        assert "can't lie in the workspace of a session" in str(problem)
+        return
+    with inner:
+        inner.execute("secret = 'hunter2'")
+        reaches_nothing(outer, disk, root)
+    reaches_nothing(outer, disk, root)
+
+
+def test_nor_where_the_user_named_the_place(outer: BaseSandbox, disk: Path) -> None:
+    """It is refused, or hidden in a mount."""
+    root, place = disk / "root", disk / "outer" / "below" / "wasm-kernel"
+    with get_session_sandbox("inner", workspace_root=root, private_root=place) as inner:
+        inner.execute("secret = 'hunter2'")
+        reaches_nothing(outer, disk, root)
+
+
+@pytest.mark.parametrize("kind", ["session", "lone", "root"])
+def test_none_is_made_in_a_workspace_or_a_root(disk: Path, state: Path, kind: str) -> None:
+    outer = disk / "outer"
+    if kind == "root":
+        get_session_sandbox("other", workspace_root=outer).close()
+    else:
+        OUTER[kind](outer).close()
+    if kind == "session":
+        (outer / ".metadata.json").unlink()  # somebody wants a root there by all means
+    create_sandbox(workspace=outer / "below" / "deep" / "app").close()
+    private = private_of(outer / "below" / "deep" / "app")
+    assert private.parent == state / "wasm-kernel" / "private"
+    assert not list(outer.rglob("*.wasm-kernel"))
+
+
+def test_one_is_made_beside_a_root_elsewhere(disk: Path) -> None:
+    for _ in range(2):
+        create_session_sandbox(workspace_root=disk / "data" / "ws")[1].close()
+    assert len(list(beside(disk / "data" / "ws").iterdir())) == 2
