@@ -89,7 +89,7 @@ def export_session(
     folder nor link is left out, and so are earlier versions of files.
 
     Args:
-        session_id: The session.
+        session_id: The session. A link to one in the same root is that session.
         target: The archive, which must not be there yet; a `.tar.gz`.
         workspace_root: The folder that holds the sessions' folders.
         files_only: Leave the variables out; the session may then be in use.
@@ -121,7 +121,7 @@ def export_session(
             try:
                 packing = Packing(file)
                 packed = _Packed(packing)
-                packing.text(manifest.NAME, Manifest(session_id, memory, note).dump())
+                packing.text(manifest.NAME, Manifest(workspace.name, memory, note).dump())
                 packed.parts(folder, folders)
                 if memory is not None and image is not None and history is not None:
                     packed.memory(history, memory, image)
@@ -132,9 +132,9 @@ def export_session(
                 raise
     states = len(memory.states) if memory else 0
     told.log_event(
-        events.SESSION_EXPORTED, session_id=session_id, files=packed.files, states=states
+        events.SESSION_EXPORTED, session_id=workspace.name, files=packed.files, states=states
     )
-    return Exported(session_id, packed.files, states, packed.left_out, note)
+    return Exported(workspace.name, packed.files, states, packed.left_out, note)
 
 
 def _folders(

@@ -12,7 +12,7 @@ import math
 import os
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -26,8 +26,9 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
+from wasm_kernel.sessions.ground import Ground
 from wasm_kernel.sessions.manifest import Manifest
-from wasm_kernel.sessions.paths import SessionPathError, entered, resolve, shown
+from wasm_kernel.sessions.paths import SessionPathError, resolve, shown
 from wasm_kernel.sessions.revival import Progress, Revival, fitting
 from wasm_kernel.sessions.staging import inscribe, settle, staged
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Member, Room, members, unpack
@@ -140,6 +141,26 @@ def _settle(root: int, aside: str, name: str) -> None:
         )
 
 
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
+    """What the file system refuses of a member is the archive's fault.
+
+    Raises:
+        ArchiveError: it refused it.
+        OSError: it is something else.
+    """
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as problem:
+        raise ArchiveError(f"The archive holds a name twice: {shown(name)}.") from problem
+    except OSError as problem:
+        if problem.errno not in _IMPOSSIBLE:
+            raise
+        raise ArchiveError(
+            f"The archive holds what this file system can't have: {shown(name)}."
+        ) from problem
+
+
 class _Arrival:
     """A session on its way; one thread's own."""
 
@@ -147,6 +168,7 @@ class _Arrival:
         """An arrival; `begin` makes the folders, and is told what id the session had."""
         self._begin = begin
         self._room = room
+        self._ground = Ground(room)
         self._links: list[tuple[str, str, str]] = []  # part, path in it, and target
         self._links_length = 0
         self._revival: Revival | None = None
@@ -162,6 +184,7 @@ class _Arrival:
             OSError: one can't be written.
         """
         for number, (info, content) in enumerate(found):
+            self._ground.another()
             if number == 0:
                 self._take_manifest(info, content, progress)
             elif number > _MEMBERS_MOST:
@@ -213,10 +236,10 @@ class _Arrival:
     def _place_entry(
         self, part: str, names: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes] | None
     ) -> None:
-        try:
+        with _refused(info.name):
             if info.isdir():
-                with entered(self._folder(part), names, make=True) as way:
-                    os.fchmod(way.fd, info.mode & 0o777 | 0o700)
+                folder = self._ground.enter(self._folder(part), names)
+                os.fchmod(folder, info.mode & 0o777 | 0o700)
             elif info.issym():
                 self._note_link(part, names, info)
             elif content is not None:
@@ -226,57 +249,45 @@ class _Arrival:
                 raise ArchiveError(
                     f"The archive holds a device, a pipe or a hard link: {shown(info.name)}."
                 )
-        except (FileExistsError, NotADirectoryError) as problem:
-            raise ArchiveError(f"The archive holds a name twice: {shown(info.name)}.") from problem
-        except OSError as problem:
-            if problem.errno not in _IMPOSSIBLE:
-                raise
-            raise ArchiveError(
-                f"The archive holds what this file system can't have: {shown(info.name)}."
-            ) from problem
 
     def _note_link(self, part: str, names: tuple[str, ...], info: tarfile.TarInfo) -> None:
         self._links.append((part, "/".join(names), info.linkname))
         self._links_length += len(info.name) + len(info.linkname)
+        if not info.linkname:
+            raise ArchiveError(f"The archive holds a link to nothing: {shown(info.name)}.")
         if len(info.linkname) > _LINK_MOST or self._links_length > _LINKS_MOST_BYTES:
             raise ArchiveError("The archive holds links that are too long, or too many of them.")
 
     def _write(
         self, part: str, names: tuple[str, ...], info: tarfile.TarInfo, content: IO[bytes]
     ) -> None:
-        with entered(self._folder(part), names[:-1], make=True) as way:
-            descriptor = os.open(names[-1], _NEW, 0o600, dir_fd=way.fd)
-            try:
-                self._room.take(1)
-                unpack(info, content, descriptor, self._room)
-                os.fchmod(descriptor, info.mode & 0o777)
-                if math.isfinite(info.mtime) and abs(info.mtime) < _TIME_MOST:
-                    os.utime(descriptor, (info.mtime, info.mtime))
-            finally:
-                os.close(descriptor)
+        folder = self._ground.enter(self._folder(part), names[:-1])
+        descriptor = os.open(names[-1], _NEW, 0o600, dir_fd=folder)
+        try:
+            self._room.take(1)
+            unpack(info, content, descriptor, self._room)
+            os.fchmod(descriptor, info.mode & 0o777)
+            if math.isfinite(info.mtime) and abs(info.mtime) < _TIME_MOST:
+                os.utime(descriptor, (info.mtime, info.mtime))
+        finally:
+            os.close(descriptor)
 
     def _make_links(self) -> None:
         """The links, last of all; those that lead out of the session are taken away again."""
         for part, path, target in self._links:
-            names = tuple(path.split("/"))
-            with entered(self._folder(part), names[:-1], make=True) as way:
-                try:
-                    os.symlink(target, names[-1], dir_fd=way.fd)
-                except (FileExistsError, ValueError) as problem:
-                    strange = shown(f"{part}/{path}")
-                    raise ArchiveError(f"The archive holds a strange link: {strange}.") from problem
-        out = [
-            (p, path) for p, path, _ in self._links if self._leads_out(p, tuple(path.split("/")))
-        ]
-        for part, path in out:
-            names = tuple(path.split("/"))
-            with entered(self._folder(part), names[:-1]) as way:
-                os.unlink(names[-1], dir_fd=way.fd)
+            with _refused(f"{part}/{path}"):
+                self._room.take(1)
+                *names, name = path.split("/")
+                folder = self._ground.enter(self._folder(part), names)
+                os.symlink(target, name, dir_fd=folder)
+        for part, path in [(p, path) for p, path, _ in self._links if self._leads_out(p, path)]:
+            *names, name = path.split("/")
+            os.unlink(name, dir_fd=self._ground.enter(self._folder(part), names))
             self.result.left_out[f"{part}/{path}"] = "the link leads out of the session"
 
-    def _leads_out(self, part: str, names: tuple[str, ...]) -> bool:
+    def _leads_out(self, part: str, path: str) -> bool:
         try:
-            resolve(self._folder(part), names, "/".join(names))
+            resolve(self._folder(part), path.split("/"), path, each=self._ground.step)
         except (SessionPathError, OSError):
             return True
         return False
@@ -286,6 +297,7 @@ class _Arrival:
 
     def close(self) -> None:
         """Closes what is open."""
+        self._ground.close()
         if self._revival is not None:
             self._revival.close()
 

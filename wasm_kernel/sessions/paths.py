@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -102,7 +102,12 @@ def _begins_elsewhere(plain: str) -> bool:
 
 
 def resolve(
-    workspace: Path | int, parts: Sequence[str], path: str, *, follow: bool = True
+    workspace: Path | int,
+    parts: Sequence[str],
+    path: str,
+    *,
+    follow: bool = True,
+    each: Callable[[], None] = lambda: None,
 ) -> tuple[str, ...]:
     """Returns the names that lead to what a path means, below `workspace`, without links.
 
@@ -115,6 +120,7 @@ def resolve(
         parts: The names along the path, as `parts_of` has them.
         path: The path as it was given, for errors.
         follow: Whether a link at the end is followed, too.
+        each: Hears of each step; what it raises ends the walk.
 
     Raises:
         SessionPathError: the path leaves the workspace, names a drive, or leads to or through a
@@ -128,6 +134,7 @@ def resolve(
             raise SessionPathError(_ABSOLUTE, path)
         while todo:
             name = todo.pop()
+            each()
             todo += reversed(walk.step(name, last=not todo, follow=follow))
         return walk.parts
 
@@ -163,7 +170,7 @@ class _Walk:
             return []
         if "\\" in part and not self.holds(part):
             return _names(part.replace("\\", "/"))
-        if not self.parts and is_hidden(part):
+        if not self._beyond and not self._way.depth and is_hidden(part):
             raise SessionPathError(_RESERVED, self._path)
         if self._beyond:
             self._beyond.append(part)
@@ -185,7 +192,7 @@ class _Walk:
     def _back(self) -> None:
         if self._beyond:
             self._beyond.pop()
-        elif self._way.way:
+        elif self._way.depth:
             self._way.leave()
         else:
             raise SessionPathError(_ESCAPES, self._path)
@@ -206,7 +213,7 @@ class _Walk:
             inside = self._root and f"{target.rstrip('/')}/".startswith(f"{self._root}/")
             if not inside:
                 raise SessionPathError(f"{_ESCAPES} through a link", self._path)
-            while self._way.way:
+            while self._way.depth:
                 self._way.leave()
             target = target[len(self._root) :]
         return [part for part in target.split("/") if part not in ("", ".")]

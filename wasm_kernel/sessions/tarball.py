@@ -27,7 +27,9 @@ LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
 _CHUNK = 4 * 1024 * 1024
 _BLOCK = 512
 _DISK_BLOCK = 4096
-NAME_MOST = 64 * 1024
+NAME_MOST = 4096
+"""The most bytes of a path; no guest can name a longer one."""
+
 _HEADER_MOST = 128 * 1024  # one part of a header
 _HEADERS_MOST = 2 * 1024 * 1024  # all that is said of a member
 _LENGTH_MOST = 8  # digits of a record's length, and a blank

@@ -1,0 +1,148 @@
+"""F16: archives of folders and links alone: few bytes, and a million folders or steps.
+
+A folder, made directly or on the way, and a link take room like a file. What all ways together cost
+grows with what comes out of the archive.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.test_archives import Members, manifest, member, packed, refused
+from tests.peak import MB
+from wasm_kernel import list_session_files
+from wasm_kernel.engine.folders import tree, walk
+from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.workspace import write_session_file
+
+MOST = 4 * MB
+DEEP = "d/" * 2000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    yield tmp_path / "sessions"
+    tree.remove(tmp_path / "sessions")
+
+
+def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:
+    made: tuple[tarfile.TarInfo, bytes] = member(f"files/{name}", b"", tarfile.DIRTYPE, mode=0o755)
+    return made
+
+
+def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    found: tuple[tarfile.TarInfo, bytes] = member(
+        f"files/{name}", b"", tarfile.SYMTYPE, linkname=target
+    )
+    return found
+
+
+SWOLLEN: dict[str, Members] = {
+    "folders 30,000 deep": [folder(f"{k}/" + "a/" * 30_000 + "b") for k in range(5)],
+    "folders 2,000 deep": [folder(f"{k}/{DEEP}") for k in range(30)],
+    "folders on the way to files": [member(f"files/{k}/{DEEP}f") for k in range(30)],
+    "folders on the way to links": [link(f"{k}/{DEEP}f", "x") for k in range(30)],
+    "folders side by side": [folder(str(k)) for k in range(1200)],
+    "links": [link(str(k), "x" * 4000) for k in range(1200)],
+}
+
+
+@pytest.mark.parametrize("members", SWOLLEN.values(), ids=SWOLLEN)
+def test_folders_and_links_take_room(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: Members
+) -> None:
+    most, empty = 0, walk.empty
+
+    def measured(place: int) -> None:
+        nonlocal most
+        statuses = (
+            os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+            for entry in walk.entries(place)
+        )
+        most = sum(status.st_blocks * 512 for status in statuses)
+        empty(place)
+
+    monkeypatch.setattr(walk, "empty", measured)
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), *members])
+    refused(root, archive, max_bytes=MOST)
+    assert most < 2 * MOST
+
+
+def to_and_fro(count: int) -> Members:
+    return [member(f"files/{'ab'[k % 2]}/{DEEP}{k}", b"") for k in range(count)]
+
+
+def circles(count: int) -> Members:
+    """Links that lead through each other, forty of them, up and down."""
+    chain = [link(f"l{k}", "d/../" * 700 + f"l{k + 1}") for k in range(39)]
+    return [folder("d"), *chain, link("l39", "d"), *(link(f"m{k}", "l0") for k in range(count))]
+
+
+@pytest.mark.parametrize("made", [to_and_fro, circles])
+def test_ways_without_end_are_refused_soon(root: Path, tmp_path: Path, made: object) -> None:
+    """Each member may cost 4,000 steps, and each link 60,000: a million of them, hours."""
+    assert callable(made)
+    archive = packed(tmp_path / "a.tar.gz", [manifest(), *made(300)])
+    begun = time.process_time()
+    told = refused(root, archive)
+    assert "too long to follow" in told
+    assert time.process_time() - begun < 10
+
+
+def test_a_tree_in_its_own_order_is_no_way_to_and_fro(root: Path, tmp_path: Path) -> None:
+    """What an export writes, however deep, and however many lie at the bottom."""
+    for k in range(2):
+        write_session_file("here", f"{k}/" + "d/" * 1500 + "f", b"", tmp_path / "own")
+        for n in range(300):
+            write_session_file("here", f"{k}/" + "d/" * 30 + f"f{n}", b"", tmp_path / "own")
+    export_session("here", tmp_path / "a.tar.gz", tmp_path / "own", files_only=True)
+    made = import_session(tmp_path / "a.tar.gz", root)
+    assert made.left_out == {}
+    assert list_session_files(made.session_id, root) == list_session_files("here", tmp_path / "own")
+    tree.remove(tmp_path / "own")
+
+
+def test_a_path_that_no_guest_can_name_is_left_out_and_told(root: Path, tmp_path: Path) -> None:
+    write_session_file(
+        "here", "x" * 250 + "/" + ("y" * 200 + "/") * 20 + "f", b"", tmp_path / "own"
+    )
+    write_session_file("here", "kept", b"", tmp_path / "own")
+    made = export_session("here", tmp_path / "a.tar.gz", tmp_path / "own", files_only=True)
+    assert list(made.left_out.values()) == ["its path is too long"]
+    back = import_session(tmp_path / "a.tar.gz", root)
+    assert list_session_files(back.session_id, root) == ["kept"]
+
+
+ODD_LINKS = {
+    "a long name": ("l" * 300, "x"),
+    "no target": ("l", ""),
+    "through a file": ("f/l", "x"),
+}
+
+
+@pytest.mark.parametrize(("name", "target"), ODD_LINKS.values(), ids=ODD_LINKS)
+def test_a_link_that_can_not_be_is_the_archives_fault(
+    root: Path, tmp_path: Path, name: str, target: str
+) -> None:
+    members = [manifest(), member("files/f"), link(name, target)]
+    told = refused(root, packed(tmp_path / "a.tar.gz", members))
+    assert "The archive holds" in told
+
+
+def test_the_export_of_an_alias_names_the_session(root: Path, tmp_path: Path) -> None:
+    """A root's link to a session inside: id, lock and private folder are the target's."""
+    alias = "4b0b5eec-92c2-443a-a471-803ea6050ac9"
+    write_session_file("here", "f", b"", tmp_path / "own")
+    (tmp_path / "own" / alias).symlink_to("here")
+    made = export_session(alias, tmp_path / "a.tar.gz", tmp_path / "own", files_only=True)
+    assert made.session_id == "here"
+    assert import_session(tmp_path / "a.tar.gz", root, same_id=True).session_id == "here"
