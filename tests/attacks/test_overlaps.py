@@ -198,7 +198,10 @@ def _only_beside(folder: Path) -> Callable[..., bool]:
     return linked
 
 
-def test_case_42_a_root_of_sessions_lies_in_no_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [True, False])
+def test_case_42_a_root_of_sessions_lies_in_no_session(tmp_path: Path, made: bool) -> None:
+    if not made:  # a folder that was there before has no metadata
+        (tmp_path / "outer").mkdir()
     get_session_sandbox("outer", workspace_root=tmp_path).close()
     before = everything(tmp_path)
     for root in (tmp_path / "outer", tmp_path / "outer" / "below" / "root"):

@@ -136,8 +136,6 @@ def test_none_is_made_in_a_workspace_or_a_root(disk: Path, state: Path, kind: st
         get_session_sandbox("other", workspace_root=outer).close()
     else:
         OUTER[kind](outer).close()
-    if kind == "session":
-        (outer / ".metadata.json").unlink()  # somebody wants a root there by all means
     create_sandbox(workspace=outer / "below" / "deep" / "app").close()
     private = private_of(outer / "below" / "deep" / "app")
     assert private.parent == state / "wasm-kernel" / "private"

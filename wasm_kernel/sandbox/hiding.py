@@ -7,6 +7,7 @@ folder, and can make nothing that would be taken for one.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -18,7 +19,7 @@ from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NothingHidden
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.sandbox.overlap import Spot
-from wasm_kernel.sandbox.places import elsewhere, noted_in, places, watched
+from wasm_kernel.sandbox.places import LOOK_SECONDS, elsewhere, noted_in, places, watched
 from wasm_kernel.sandbox.private import Place, owner_of
 
 METADATA = ".metadata.json"
@@ -106,17 +107,24 @@ class PlacesHidden(NothingHidden):
         self._watched = elsewhere()
         self._seen = 0
         self._settled = False  # as above
+        self._looked = -math.inf
         self._inside: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def hides_folders(self) -> bool:
-        """Whether there is such a place."""
+        """Whether there is such a place; nothing is put into one before everybody has looked."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._look()
+        return bool(self._inside)
+
+    def _look(self) -> None:
         changed = 0 if self._watched is None else _changed(self._watched)
         if not self._settled or changed != self._seen:
             now = time.time_ns()
             self._seen, self._inside = changed, frozenset(self._places())
             self._settled = changed < now - _TICK_NS
-        return bool(self._inside)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Such places."""

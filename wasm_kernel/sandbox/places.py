@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,9 @@ _FOLDERS, _ELSEWHERE = "private", "elsewhere"
 _OWN, _OTHERS_WRITE = 0o700, 0o022
 _PATH_BYTES = 16 * 1024
 _ATTEMPTS = 16
+LOOK_SECONDS = 0.005
+"""How old it may be what a guest's file calls know of places that are new."""
+_SETTLE_SECONDS = 4 * LOOK_SECONDS
 _HOMELESS = "this user has no folder for state"
 _NOWHERE = (
     "There is no place for the private state of this workspace ({why}). Nothing was opened. Name a "
@@ -408,6 +412,20 @@ def places() -> Iterator[Place]:
             yield place
 
 
+def workspaces_above(path: Path) -> Iterator[Path]:
+    """The folders on the way to a real path, itself too, that have a private folder."""
+    keys = {}
+    for above in (path, *path.parents):
+        with contextlib.suppress(OSError), Folder.open(above) as folder:
+            mark = Mark.of(folder.fd)
+            keys[Owner(str(above.parent), above.name, mark, mark, mark).key] = above
+    for place in places():
+        with contextlib.closing(place):
+            for key, above in keys.items():
+                if place.folder.status(key) is not None:
+                    yield above
+
+
 def watched() -> list[Path]:
     """Returns the folders that change if another place is used; they may not be there."""
     state = state_folder()
@@ -453,4 +471,5 @@ def _remember(place: Place) -> Place:
             if known.folder.status(name) is None:
                 with known.folder.replacing(name) as file:
                     file.write(text)
+                time.sleep(_SETTLE_SECONDS)
     return place

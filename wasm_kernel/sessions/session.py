@@ -23,7 +23,7 @@ from wasm_kernel.policy import Mount
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
 from wasm_kernel.sandbox.overlap import OverlapError, Spot, check, check_opening, guarded
-from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard, workspaces_above
 from wasm_kernel.sandbox.presence import Presence, is_used
 from wasm_kernel.sessions import drafts, ids, metadata, removal
 from wasm_kernel.sessions.aliases import target_of
@@ -333,9 +333,7 @@ def _check_outside(root: Path) -> None:
     Raises:
         OverlapError: it does.
     """
-    for above in (root, *root.parents):
-        if not above.name or not os.path.lexists(above / metadata.NAME):
-            continue
+    for above in workspaces_above(root):
         with suppress(OSError), Folder.open(above) as folder:
             if _is_known(PrivateFolders(above.parent).find(above.name, folder)):
                 raise OverlapError(
