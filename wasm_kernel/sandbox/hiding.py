@@ -1,7 +1,8 @@
-"""What guests do not see: private folders, and sessions in a workspace outside of sessions.
+"""What guests do not see: private folders, and the sessions of others.
 
 The default workspace is also the default root of the sessions. So its guest sees no session's
-folder, and can make nothing that would be taken for one.
+folder, and can make nothing that would be taken for one. A root of sessions that lies in another
+session's workspace, or in a mount, does not exist for the guest there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NothingHidden
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.sandbox.overlap import Spot
-from wasm_kernel.sandbox.places import LOOK_SECONDS, elsewhere, noted_in, places, watched
+from wasm_kernel.sandbox.places import LOOK_SECONDS, noted_in, notes, places, watched
 from wasm_kernel.sandbox.private import Place, owner_of
 
 METADATA = ".metadata.json"
@@ -92,10 +93,10 @@ def _changed(path: Path) -> int:
 
 
 class PlacesHidden(NothingHidden):
-    """The places of private folders that came to lie in a folder after a guest was given it.
+    """The places of private folders and the roots of sessions that lie in a guest's folder.
 
-    Before, the folder was refused. So nothing is looked for until there is a new place. One
-    thread's own.
+    Most folders hold none, or were refused because of them. So nothing is looked for until there
+    is a new one. One thread's own.
 
     Args:
         folder: The folder.
@@ -104,8 +105,8 @@ class PlacesHidden(NothingHidden):
     def __init__(self, folder: Folder) -> None:
         found = os.fstat(folder.fd)
         self._own = (found.st_dev, found.st_ino)
-        self._watched = elsewhere()
-        self._seen = 0
+        self._watched = notes()
+        self._seen: list[int] = []
         self._settled = False  # as above
         self._looked = -math.inf
         self._inside: frozenset[tuple[int, int]] = frozenset()
@@ -120,11 +121,11 @@ class PlacesHidden(NothingHidden):
         return bool(self._inside)
 
     def _look(self) -> None:
-        changed = 0 if self._watched is None else _changed(self._watched)
+        changed = [_changed(path) for path in self._watched]
         if not self._settled or changed != self._seen:
             now = time.time_ns()
             self._seen, self._inside = changed, frozenset(self._places())
-            self._settled = changed < now - _TICK_NS
+            self._settled = max(changed, default=0) < now - _TICK_NS
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Such places."""
@@ -134,14 +135,13 @@ class PlacesHidden(NothingHidden):
         return (found.st_dev, found.st_ino) in self._inside
 
     def _places(self) -> Iterator[tuple[int, int]]:
-        if self._watched is None:
-            return
-        with contextlib.suppress(OSError), Folder.open(self._watched) as folder:
-            for path in noted_in(folder):
-                with contextlib.suppress(OSError):
-                    spot = Spot.at(path)
-                    if self._own in spot.chain[:-1] and not spot.rest:
-                        yield spot.chain[-1]
+        for watched_folder in self._watched:
+            with contextlib.suppress(OSError), Folder.open(watched_folder) as folder:
+                for path in noted_in(folder):
+                    with contextlib.suppress(OSError):
+                        spot = Spot.at(path)
+                        if self._own in spot.chain[:-1] and not spot.rest:
+                            yield spot.chain[-1]
 
 
 class SessionHidden(PlacesHidden):

@@ -22,7 +22,7 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.record import record
 from wasm_kernel.result import readable
 from wasm_kernel.sandbox.folders import MISSED
-from wasm_kernel.sandbox.places import places, state_folder
+from wasm_kernel.sandbox.places import forget_roots, places, state_folder
 from wasm_kernel.sandbox.presence import alone
 from wasm_kernel.sandbox.private import Owner, Place, owner_of
 
@@ -171,6 +171,7 @@ def sweep_now_and_then() -> None:
         os.utime(mark)
         begun = time.monotonic()
         sweep(_MOMENT_SECONDS)
+        forget_roots()
         if time.monotonic() - begun > _MOMENT_SECONDS:  # there is more to do
             os.utime(mark, (time.time() - _DAY + _SOON_SECONDS,) * 2)
 

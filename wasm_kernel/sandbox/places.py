@@ -25,7 +25,7 @@ from wasm_kernel.record import record
 from wasm_kernel.sandbox.private import Owner, Place, PrivateFolderError, owner_of
 
 _NAME = "wasm-kernel"
-_FOLDERS, _ELSEWHERE = "private", "elsewhere"
+_FOLDERS, _ELSEWHERE, _ROOTS = "private", "elsewhere", "roots"
 _OWN, _OTHERS_WRITE = 0o700, 0o022
 _PATH_BYTES = 16 * 1024
 _ATTEMPTS = 16
@@ -149,6 +149,8 @@ class PrivateFolders:
             PrivateFolderError: there is no safe place for it.
             OSError: it can't be opened or made.
         """
+        if not self._lone:
+            _note(_ROOTS, self.root)
         for left in reversed(range(_ATTEMPTS)):
             found = self._find(self._owner(name, workspace), workspace, opened=True)
             if found is not None:
@@ -432,14 +434,15 @@ def watched() -> list[Path]:
     return [] if state is None else [state / _FOLDERS, state / _ELSEWHERE]
 
 
-def elsewhere() -> Path | None:
-    """Returns the folder that says which places lie outside of the state folder.
+def notes() -> list[Path]:
+    """Returns the folders that say where places outside of the state folder and roots of sessions
+    lie.
 
-    It changes if there is another one. A confined kernel may read it, and no other part of the
+    They change if there is another one. A confined kernel may read them, and no other part of the
     state folder but its own.
     """
     state = state_folder()
-    return None if state is None else state / _ELSEWHERE
+    return [] if state is None else [state / _ELSEWHERE, state / _ROOTS]
 
 
 def remembered() -> list[Path]:
@@ -452,7 +455,7 @@ def remembered() -> list[Path]:
 
 
 def noted_in(folder: Folder) -> list[Path]:
-    """Returns the places that are noted in the folder that `elsewhere` names."""
+    """Returns what is noted in one of the folders that `notes` names."""
     found = []
     for name in sorted(folder.names()):
         with contextlib.suppress(OSError, ValueError):
@@ -463,13 +466,34 @@ def noted_in(folder: Folder) -> list[Path]:
 
 def _remember(place: Place) -> Place:
     """Write down a place, so that it is found whatever a later caller names."""
-    known = _in_state(_ELSEWHERE, make=True)
-    if known is not None:
-        text = os.fsencode(place.path)
-        with contextlib.closing(known), contextlib.suppress(OSError):
-            name = hashlib.blake2b(text, digest_size=12).hexdigest()
-            if known.folder.status(name) is None:
-                with known.folder.replacing(name) as file:
-                    file.write(text)
-                time.sleep(_SETTLE_SECONDS)
+    _note(_ELSEWHERE, place.path)
     return place
+
+
+def _note(what: str, path: Path) -> None:
+    """Write down where something lies; nothing happens if that can't be done."""
+    known = _in_state(what, make=True)
+    if known is None:
+        return
+    text = os.fsencode(path)
+    with contextlib.closing(known), contextlib.suppress(OSError):
+        name = hashlib.blake2b(text, digest_size=12).hexdigest()
+        if known.folder.status(name) is None:
+            with known.folder.replacing(name) as file:
+                file.write(text)
+            time.sleep(_SETTLE_SECONDS)
+
+
+def forget_roots() -> None:
+    """Forgets the roots of sessions that are not there. One that comes back is noted again when a
+    session in it is opened.
+    """
+    known = _in_state(_ROOTS)
+    if known is None:
+        return
+    with contextlib.closing(known):
+        for name in known.folder.names():
+            with contextlib.suppress(OSError, ValueError):
+                root = Path(known.folder.read(name, _PATH_BYTES).decode())
+                if not root.is_dir():
+                    known.folder.remove(name)

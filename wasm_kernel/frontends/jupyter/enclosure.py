@@ -26,7 +26,7 @@ from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
 from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.places import elsewhere
+from wasm_kernel.sandbox.places import notes
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
@@ -194,9 +194,8 @@ def kept_by(folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config
 
 
 def _noted_places() -> Iterator[Path]:
-    """What says which folders in its mounts are private by now."""
-    folder = elsewhere()
-    if folder is not None:
+    """What says which folders in its mounts are private, or sessions', by now."""
+    for folder in notes():
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             yield folder

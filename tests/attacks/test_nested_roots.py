@@ -1,0 +1,96 @@
+"""Sessions whose root lies in another guest's folder, whichever came first (case 42)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import (
+    BaseSandbox,
+    ExecutionPolicy,
+    create_sandbox,
+    create_session_sandbox,
+    get_session_sandbox,
+)
+from wasm_kernel.policy import Mount
+from wasm_kernel.sandbox.overlap import OverlapError
+
+SEE = """
+import os
+found = [os.path.join(folder, name) for top in ('/app', '/m') if os.path.isdir(top)
+         for folder, names, files in os.walk(top) for name in (*names, *files)]
+print([name for name in found if 'secret' in name or 'metadata' in name])
+"""
+REACH = """
+for top in ('/app', '/m'):
+    for act in (os.listdir, os.stat, os.rmdir, lambda p: os.rename(p, top + '/stolen'),
+                lambda p: open(p + '/planted', 'w'), lambda p: os.listdir(p + '/../nested')):
+        try:
+            act(top + '/nested')
+            print('reached', top, act)
+        except OSError:
+            pass
+"""
+EARLY = """
+import os
+places = [top + '/nested' for top in ('/app', '/m') if os.path.isdir(top + '/nested')]
+early = [os.open(place, os.O_RDONLY) for place in places]
+"""
+LATE = "print([os.listdir(fd) for fd in early])"
+
+
+def _session(folder: Path) -> BaseSandbox:
+    return get_session_sandbox(folder.name, workspace_root=folder.parent)
+
+
+def _mount(folder: Path) -> BaseSandbox:
+    policy = ExecutionPolicy(mounts=(Mount(folder, "/m", writable=True),))
+    return create_sandbox(workspace=folder.parent.parent / "own", policy=policy)
+
+
+OUTER: list[Callable[[Path], BaseSandbox]] = [_session, _mount]
+
+
+@pytest.fixture
+def outer(tmp_path: Path) -> Path:
+    folder = tmp_path / "root" / "aaa"
+    (folder / "nested").mkdir(parents=True)
+    return folder
+
+
+def inhabit(outer: Path) -> str:
+    """A session in a root that lies in the outer folder."""
+    name, sandbox = create_session_sandbox(workspace_root=outer / "nested")
+    with sandbox:
+        assert sandbox.execute("open('/app/secret', 'w').close()").success
+    return name
+
+
+@pytest.mark.parametrize("opening", OUTER)
+def test_a_guest_reaches_no_session_that_was_there_before(
+    warm: None, outer: Path, opening: Callable[[Path], BaseSandbox]
+) -> None:
+    """Its guest saw the session in its workspace, and renamed it away."""
+    name = inhabit(outer)
+    with opening(outer) as sandbox:
+        assert sandbox.execute(SEE).stdout == "[]\n"
+        assert sandbox.execute(REACH).stdout == ""
+    assert (outer / "nested" / name / "secret").exists()
+
+
+@pytest.mark.parametrize("opening", OUTER)
+def test_a_guest_reaches_no_session_that_comes_later(
+    warm: None, outer: Path, opening: Callable[[Path], BaseSandbox]
+) -> None:
+    with opening(outer) as sandbox:
+        assert sandbox.execute(EARLY).success
+        try:
+            name = inhabit(outer)
+        except OverlapError:
+            return  # a root inside a session's workspace is refused
+        assert sandbox.execute(SEE).stdout == "[]\n"
+        assert sandbox.execute(REACH).stdout == ""
+        assert name not in sandbox.execute(LATE).stdout
+    assert (outer / "nested" / name / "secret").exists()
