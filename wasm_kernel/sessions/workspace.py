@@ -26,6 +26,7 @@ from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.places import PrivateFolders
 from wasm_kernel.sessions import entry, ids, removal
 from wasm_kernel.sessions.aliases import target_of
@@ -50,6 +51,7 @@ def list_session_files(
     pattern: str | None = None,
     *,
     logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
 ) -> list[str]:
     """The files of a session, as sorted paths relative to its workspace, with `/` between names.
 
@@ -63,6 +65,7 @@ def list_session_files(
         pattern: A glob: `*`, `?` and `[...]` within a name, `**` across folders. By default
             everything.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is none (a `ValueError`).
@@ -70,7 +73,7 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
-    workspace, told = folder_of(session_id, workspace_root), heard_by(logger)
+    workspace, told = folder_of(session_id, workspace_root, private_root), heard_by(logger)
     wanted = None if pattern is None else Pattern(pattern)
     found = _again(pattern or "**", lambda: sorted(files(workspace, wanted)))
     told.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
@@ -84,6 +87,7 @@ def read_session_file(
     *,
     max_bytes: int = READ_BYTES,
     logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
 ) -> bytes:
     """The content of a file of a session.
 
@@ -93,6 +97,7 @@ def read_session_file(
         workspace_root: The folder that holds the sessions' folders.
         max_bytes: A larger file is refused: a guest can make a file of terabytes in no time.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is none (a `ValueError`).
@@ -107,6 +112,7 @@ def read_session_file(
         relative_path,
         workspace_root,
         lambda folder, name: entry.read(folder, name, max_bytes),
+        private_root,
     )
     _log(told, events.FILE_READ, session_id, relative_path, len(data))
     return data
@@ -146,7 +152,7 @@ def write_session_file(
         OSError: it can't be written; what was there before is still there.
     """
     content, told = _content(data), heard_by(logger)
-    workspace = _place_of(session_id, workspace_root)
+    workspace = _place_of(session_id, workspace_root, private_root)
     parts_of(relative_path)
 
     def write() -> None:
@@ -204,6 +210,7 @@ def delete_session_path(
     recursive: bool = False,
     *,
     logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
 ) -> None:
     """Delete a file or a folder of a session.
 
@@ -216,6 +223,7 @@ def delete_session_path(
         workspace_root: The folder that holds the sessions' folders.
         recursive: Whether a folder is deleted with everything in it.
         logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionIdError: `session_id` is none (a `ValueError`).
@@ -234,7 +242,7 @@ def delete_session_path(
             )
         entry.delete(folder, name, recursive=recursive)
 
-    _at(session_id, relative_path, workspace_root, delete, follow=False)
+    _at(session_id, relative_path, workspace_root, delete, private_root, follow=False)
     _log(told, events.FILE_DELETE, session_id, relative_path)
 
 
@@ -267,28 +275,38 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
         raise _told(problem, relative_path) from None
 
 
-def folder_of(session_id: str, workspace_root: Path | str) -> Path:
+def folder_of(
+    session_id: str, workspace_root: Path | str, private_root: Path | str | None = None
+) -> Path:
     """The session's folder; links above it are the host's own, and are followed.
 
     A link to a session in the same root is that session.
 
     Raises:
         SessionIdError: `session_id` is none.
+        OverlapError: the root and `private_root` overlap.
         FileNotFoundError: there is no such folder.
     """
-    workspace = _place_of(session_id, workspace_root)
+    workspace = _place_of(session_id, workspace_root, private_root)
     if workspace.is_symlink() or not workspace.is_dir():
         raise FileNotFoundError(errno.ENOENT, "There is no such session", session_id)
     return workspace
 
 
-def _place_of(session_id: str, workspace_root: Path | str) -> Path:
+def _place_of(session_id: str, workspace_root: Path | str, private_root: Path | str | None) -> Path:
     name = ids.checked(session_id)
     root = real_path(workspace_root)
+    if private_root is not None:  # what lies in the user's own folder is no session's
+        check_opening(root / name, root, (), private_root)
     return root / target_of(root, name)
 
 
-def _folder_for(session_id: str, path: str, workspace_root: Path | str) -> Path:
+def _folder_for(
+    session_id: str,
+    path: str,
+    workspace_root: Path | str,
+    private_root: Path | str | None = None,
+) -> Path:
     """The session's folder, for an operation on a path in it.
 
     Raises:
@@ -297,7 +315,7 @@ def _folder_for(session_id: str, path: str, workspace_root: Path | str) -> Path:
         FileNotFoundError: there is no such folder; the error names the path.
     """
     try:
-        return folder_of(session_id, workspace_root)
+        return folder_of(session_id, workspace_root, private_root)
     except FileNotFoundError:
         lexical(path)
         words = f"There is no session {session_id}, and so no such file"
@@ -309,6 +327,7 @@ def _at(
     path: str,
     workspace_root: Path | str,
     act: Callable[[int, str], T],
+    private_root: Path | str | None,
     *,
     follow: bool = True,
 ) -> T:
@@ -319,10 +338,11 @@ def _at(
         path: The path in its workspace.
         workspace_root: The folder that holds the sessions' folders.
         act: Acts on a name in a folder. It is called again where something was swapped meanwhile.
+        private_root: The folder that holds private folders, if one is named.
         follow: Whether a link at the end of the path is followed. It is validated in any case.
     """
     parts = parts_of(path)
-    workspace = _folder_for(session_id, path, workspace_root)
+    workspace = _folder_for(session_id, path, workspace_root, private_root)
 
     def try_once() -> T:
         resolved = _validate_session_path(session_id, path, workspace_root)

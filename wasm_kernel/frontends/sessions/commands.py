@@ -61,7 +61,9 @@ def files(options: argparse.Namespace) -> int:
     """The files of a session."""
     from wasm_kernel.sessions.workspace import list_session_files
 
-    found = list_session_files(options.session, options.root, options.pattern)
+    found = list_session_files(
+        options.session, options.root, options.pattern, private_root=options.private_root
+    )
     if options.json:
         print(tables.as_json(found))
     elif options.long:
@@ -80,7 +82,9 @@ def read(options: argparse.Namespace) -> int:
     """The content of a file, to standard output or into another file."""
     from wasm_kernel.sessions.workspace import read_session_file
 
-    data = read_session_file(options.session, options.path, options.root)
+    data = read_session_file(
+        options.session, options.path, options.root, private_root=options.private_root
+    )
     if options.output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -121,7 +125,11 @@ def delete(options: argparse.Namespace) -> int:
         if asked:
             return _REFUSED
         delete_session_path(
-            options.session, options.path, options.root, recursive=options.recursive
+            options.session,
+            options.path,
+            options.root,
+            recursive=options.recursive,
+            private_root=options.private_root,
         )
         return 0
     found = overview.session_in(options.root, options.session, options.private_root)
