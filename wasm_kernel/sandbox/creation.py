@@ -11,7 +11,6 @@ from wasm_kernel.sandbox.driver import Driver
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sandbox.keeper import Keeper
-from wasm_kernel.sandbox.orphans import sweep_now_and_then
 from wasm_kernel.sandbox.overlap import check_opening
 from wasm_kernel.sandbox.sandbox import BaseSandbox
 
@@ -68,6 +67,8 @@ def create_sandbox(
     limits = policy or ExecutionPolicy()
     if folders is None:
         check_opening(real_path(workspace), None, limits.mounts, private_root)
+        from wasm_kernel.sandbox.orphans import sweep_now_and_then
+
         sweep_now_and_then()
     place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
     try:
