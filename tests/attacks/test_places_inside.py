@@ -17,6 +17,8 @@ from wasm_kernel import (
 )
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.sandbox import places
+from wasm_kernel.sandbox.hiding import PlacesHidden
+from wasm_kernel.sandbox.overlap import Spot
 from wasm_kernel.sandbox.places import beside
 
 
@@ -146,3 +148,24 @@ def test_one_is_made_beside_a_root_elsewhere(disk: Path) -> None:
     for _ in range(2):
         create_session_sandbox(workspace_root=disk / "data" / "ws")[1].close()
     assert len(list(beside(disk / "data" / "ws").iterdir())) == 2
+
+
+def test_roots_elsewhere_cost_a_guest_nothing(
+    disk: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service may have had thousands; each guest looks for those in its folders."""
+    looked = []
+    at = Spot.at
+
+    def counted(path: Path) -> Spot:
+        looked.append(path)
+        return at(path)
+
+    for number in range(5):
+        get_session_sandbox("one", workspace_root=disk / f"root-{number}").close()
+    (disk / "outer" / "root").mkdir(parents=True)
+    get_session_sandbox("one", workspace_root=disk / "outer" / "root").close()
+    hidden = PlacesHidden(Folder.open(disk / "outer"))
+    monkeypatch.setattr(Spot, "at", counted)
+    assert hidden.hides_folders
+    assert [path for path in looked if "wasm-kernel" not in path.name] == [disk / "outer" / "root"]

@@ -20,7 +20,7 @@ from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NothingHidden
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.sandbox.overlap import Spot
-from wasm_kernel.sandbox.places import LOOK_SECONDS, noted_in, notes, places, watched
+from wasm_kernel.sandbox.places import LOOK_SECONDS, lists_places, noted_in, notes, places, watched
 from wasm_kernel.sandbox.private import Place, owner_of
 
 METADATA = ".metadata.json"
@@ -104,6 +104,7 @@ class PlacesHidden(NothingHidden):
 
     def __init__(self, folder: Folder) -> None:
         found = os.fstat(folder.fd)
+        self._folder = folder
         self._own = (found.st_dev, found.st_ino)
         self._watched = notes()
         self._seen: list[int] = []
@@ -135,13 +136,21 @@ class PlacesHidden(NothingHidden):
         return (found.st_dev, found.st_ino) in self._inside
 
     def _places(self) -> Iterator[tuple[int, int]]:
-        for watched_folder in self._watched:
-            with contextlib.suppress(OSError), Folder.open(watched_folder) as folder:
-                for path in noted_in(folder):
-                    with contextlib.suppress(OSError):
-                        spot = Spot.at(path)
-                        if self._own in spot.chain[:-1] and not spot.rest:
-                            yield spot.chain[-1]
+        for path in self._likely():
+            with contextlib.suppress(OSError):
+                spot = Spot.at(path)
+                if self._own in spot.chain[:-1] and not spot.rest:
+                    yield spot.chain[-1]
+
+    def _likely(self) -> Iterator[Path]:
+        """All places, which are few, and the roots whose paths lie here: there may be thousands."""
+        with contextlib.suppress(OSError):
+            here = Path(f"/proc/self/fd/{self._folder.fd}").readlink()
+            for watched_folder in self._watched:
+                with contextlib.suppress(OSError), Folder.open(watched_folder) as folder:
+                    for path in noted_in(folder):
+                        if lists_places(watched_folder) or str(path).startswith(f"{here}/"):
+                            yield path
 
 
 class SessionHidden(PlacesHidden):

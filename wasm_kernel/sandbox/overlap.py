@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.engine.folders.chosen import PlantedLinkError, open_named
 from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import Mount
 from wasm_kernel.record import record
-from wasm_kernel.sandbox.places import named, remembered, state_folder
+from wasm_kernel.sandbox.places import named, places, remembered, state_folder
+from wasm_kernel.sandbox.private import Owner
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"
@@ -179,3 +181,17 @@ def check_opening(
             with contextlib.suppress(OSError, PlantedLinkError):  # as above
                 opened.append((mount, held.enter_context(open_named(mount.host))))
         check_mounts(opened, own, guards)
+
+
+def workspaces_above(path: Path) -> Iterator[Path]:
+    """The folders on the way to a real path, itself too, that have a private folder."""
+    keys = {}
+    for above in (path, *path.parents):
+        with contextlib.suppress(OSError), Folder.open(above) as folder:
+            mark = Mark.of(folder.fd)
+            keys[Owner(str(above.parent), above.name, mark, mark, mark).key] = above
+    for place in places():
+        with contextlib.closing(place):
+            for key, above in keys.items():
+                if place.folder.status(key) is not None:
+                    yield above

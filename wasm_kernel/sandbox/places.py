@@ -39,6 +39,10 @@ _NOWHERE = (
 )
 
 
+_NOTED: dict[str, Path] = {}
+"""What was read of notes, by their names, which say what is in them."""
+
+
 def state_folder() -> Path | None:
     """Returns the user's folder for state, `wasm-kernel` in XDG_STATE_HOME; None for no home."""
     named = os.environ.get("XDG_STATE_HOME", "")
@@ -414,20 +418,6 @@ def places() -> Iterator[Place]:
             yield place
 
 
-def workspaces_above(path: Path) -> Iterator[Path]:
-    """The folders on the way to a real path, itself too, that have a private folder."""
-    keys = {}
-    for above in (path, *path.parents):
-        with contextlib.suppress(OSError), Folder.open(above) as folder:
-            mark = Mark.of(folder.fd)
-            keys[Owner(str(above.parent), above.name, mark, mark, mark).key] = above
-    for place in places():
-        with contextlib.closing(place):
-            for key, above in keys.items():
-                if place.folder.status(key) is not None:
-                    yield above
-
-
 def watched() -> list[Path]:
     """Returns the folders that change if another place is used; they may not be there."""
     state = state_folder()
@@ -456,12 +446,17 @@ def remembered() -> list[Path]:
 
 def noted_in(folder: Folder) -> list[Path]:
     """Returns what is noted in one of the folders that `notes` names."""
-    found = []
-    for name in sorted(folder.names()):
-        with contextlib.suppress(OSError, ValueError):
-            if not name.startswith("."):
-                found.append(Path(folder.read(name, _PATH_BYTES).decode()))
+    for name in (names := folder.names()):
+        if name not in _NOTED and not name.startswith("."):
+            with contextlib.suppress(OSError, ValueError):
+                _NOTED[name] = Path(folder.read(name, _PATH_BYTES).decode())
+    found = [_NOTED[name] for name in sorted(names) if name in _NOTED]
     return [path for path in found if path.is_absolute()]
+
+
+def lists_places(noting: Path) -> bool:
+    """Returns whether one of the folders that `notes` names is that of places."""
+    return noting.name == _ELSEWHERE
 
 
 def _remember(place: Place) -> Place:

@@ -22,8 +22,15 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.policy import Mount
 from wasm_kernel.sandbox.folders import SandboxFolders
 from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.overlap import OverlapError, Spot, check, check_opening, guarded
-from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard, workspaces_above
+from wasm_kernel.sandbox.overlap import (
+    OverlapError,
+    Spot,
+    check,
+    check_opening,
+    guarded,
+    workspaces_above,
+)
+from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.sandbox.presence import Presence, is_used
 from wasm_kernel.sessions import drafts, ids, metadata, removal
 from wasm_kernel.sessions.aliases import target_of
