@@ -22,6 +22,7 @@ from traitlets.config import Config
 
 from tests.confinement.inside import needs_walls
 from tests.private import folders_of
+from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter.enclosure import kept_by
 from wasm_kernel.policy import ExecutionPolicy
@@ -123,6 +124,19 @@ def test_cells_do_their_ordinary_work_within_the_walls(start: Start) -> None:
     kernel.run("os.rename('/app/a', '/app/b/c'); x = 1")
     assert kernel.run("%undo\nprint(open('/app/b/c').read())").endswith("x\n")
     assert kernel.run("print(__import__('tempfile').mkdtemp()[:5])") == "/tmp/\n"
+
+
+def test_private_state_that_comes_into_a_mount_is_hidden_inside_the_walls_too(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    kernel = start(f"--WasmKernel.mounts=['{tmp_path}/out:/out:rw']")
+    assert kernel.run("import os; print(os.listdir('/out'))") == "[]\n"
+    place = tmp_path / "out" / "mine"
+    session = get_session_sandbox("one", workspace_root=tmp_path / "other", private_root=place)
+    with closing(session):
+        assert len(list(place.iterdir())) == 1
+        assert kernel.run("print(os.listdir('/out'), os.path.exists('/out/mine'))") == "[] False\n"
 
 
 def test_a_mounted_folder_stays_in_reach(start: Start, tmp_path: Path) -> None:
