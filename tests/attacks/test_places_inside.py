@@ -150,6 +150,16 @@ def test_one_is_made_beside_a_root_elsewhere(disk: Path) -> None:
     assert len(list(beside(disk / "data" / "ws").iterdir())) == 2
 
 
+def test_a_guest_that_begins_anew_goes_on_with_its_mounts(warm: None, disk: Path) -> None:
+    (disk / "outer").mkdir()
+    with _mounted(disk / "outer") as sandbox:
+        sandbox.execute("import os; x = 1")
+        place = disk / "outer" / "mine"
+        get_session_sandbox("one", workspace_root=disk / "root", private_root=place).close()
+        assert sandbox.execute("os._exit(1)").error is not None
+        assert sandbox.execute("print(x, os.listdir('/m'))").stdout == "1 []\n"
+
+
 def test_roots_elsewhere_cost_a_guest_nothing(
     disk: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ class SandboxFolders:
         self.lone = lone
         self.far, self.lasting = found.far, found.lasting
         self._mounts: dict[Mount, Folder] = {}
+        self._accepted: set[tuple[Mount, ...]] = set()
         self._guard = threading.Lock()  # mounts are asked for by the guest's thread and by callers
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
@@ -189,8 +190,22 @@ class SandboxFolders:
             # all of them each time: any two may be here together for the first time
             check_mounts(list(zip(mounts, found, strict=True)), own, guarded(self.private_root))
             self._mounts = known
+            self._accepted.add(tuple(mounts))
             self._held.callback(opened.pop_all().close)
         return found
+
+    def held(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
+        """Returns the folders of mounts as `mounted`; what passed once is not judged again.
+
+        A guest that begins anew goes on with them. What became private in them since is hidden.
+
+        Raises:
+            PolicyError: as `mounted`.
+        """
+        with self._guard:
+            if tuple(mounts) in self._accepted:
+                return tuple(self._mounts[mount] for mount in mounts)
+        return self.mounted(mounts)
 
     def discard(self) -> None:
         """Closes the folders, and removes the workspace and its private folder."""

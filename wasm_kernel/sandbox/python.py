@@ -256,7 +256,7 @@ class PythonDriver:
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """The guest's folders: its library, `/app`, `/tmp`, an empty `/`, packages, mounts."""
         folders.packages.enter(SITE, make=True).close()
-        held = folders.mounted(policy.mounts)
+        held = folders.held(policy.mounts)
         mounts = tuple(
             Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
             for mount, folder in zip(policy.mounts, held, strict=True)
