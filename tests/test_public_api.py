@@ -38,7 +38,7 @@ NAMES = {
         "CellTimeout",
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
-    *("NeverBegan", "HostFailed"),
+    *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
 }
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
 HEAVY |= {"structlog", "asyncio", "tornado"}

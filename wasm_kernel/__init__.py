@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wasm_kernel.engine.folders.chosen import PlantedLinkError
     from wasm_kernel.errors import (
         BundleError,
         CacheWarning,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from wasm_kernel.sandbox.creation import create_sandbox
     from wasm_kernel.sandbox.history.checkpoints import Checkpoint, Travelled
     from wasm_kernel.sandbox.history.claim import Resume
+    from wasm_kernel.sandbox.overlap import OverlapError
+    from wasm_kernel.sandbox.private import PrivateFolderError
     from wasm_kernel.sandbox.sandbox import BaseSandbox
     from wasm_kernel.sessions.archive import Exported, export_session
     from wasm_kernel.sessions.arrival import Imported, SessionExists, import_session
@@ -90,8 +93,11 @@ __all__ = [
     "NeverBegan",
     "NoWorkspaceRoot",
     "OutOfFuel",
+    "OverlapError",
     "PackageError",
+    "PlantedLinkError",
     "PolicyError",
+    "PrivateFolderError",
     "PruneError",
     "PruneResult",
     "Resume",
@@ -131,6 +137,9 @@ _HOMES = {
     "Exported": "wasm_kernel.sessions.archive",
     "Imported": "wasm_kernel.sessions.arrival",
     "Mount": "wasm_kernel.policy",
+    "OverlapError": "wasm_kernel.sandbox.overlap",
+    "PlantedLinkError": "wasm_kernel.engine.folders.chosen",
+    "PrivateFolderError": "wasm_kernel.sandbox.private",
     "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
     "PruneError": "wasm_kernel.sessions.pruning",
     "PruneResult": "wasm_kernel.result",

@@ -10,6 +10,7 @@ import pytest
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
+    PolicyError,
     create_sandbox,
     create_session_sandbox,
     get_session_sandbox,
@@ -94,3 +95,21 @@ def test_a_guest_reaches_no_session_that_comes_later(
         assert sandbox.execute(REACH).stdout == ""
         assert name not in sandbox.execute(LATE).stdout
     assert (outer / "nested" / name / "secret").exists()
+
+
+@pytest.mark.parametrize("place", [".", "NAME", "NAME/sub", "plain"])
+def test_no_mount_is_a_root_of_sessions_or_lies_in_one(
+    warm: None, tmp_path: Path, place: str
+) -> None:
+    """A cell listed the folders of other sessions, and could write to them."""
+    root = tmp_path / "theirs"
+    name, sandbox = create_session_sandbox(workspace_root=root)
+    with sandbox:
+        assert sandbox.execute("import os; os.mkdir('/app/sub')").success
+    (root / "plain").mkdir()
+    folder = root / place.replace("NAME", name)
+    with pytest.raises(PolicyError, match="root of sessions"):
+        create_sandbox(
+            workspace=tmp_path / "w", policy=ExecutionPolicy(mounts=(Mount(folder, "/m"),))
+        )
+    assert not (tmp_path / "w").exists()

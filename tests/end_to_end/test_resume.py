@@ -193,3 +193,15 @@ def test_a_named_session_comes_before_the_notebook_s(
 ) -> None:
     start(notebook, resume="always", session_id="mine").run("x = 1")
     assert [path.name for path in sessions.iterdir()] == ["mine"]
+
+
+def test_a_cell_that_kills_its_kernel_costs_no_variable(start: Starting) -> None:
+    """`os.kill(os.getpid(), 9)` in a cell ends the kernel, as people expect, and nothing else."""
+    first = start(session_id="killed")
+    first.run("x = 1")
+    first.client.execute("import os; os.kill(os.getpid(), 9)")
+    until = time.monotonic() + 10
+    while first.manager.is_alive() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not first.manager.is_alive()
+    assert start(session_id="killed").run("print(x)")["stdout"] == "1\n"

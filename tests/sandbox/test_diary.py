@@ -157,3 +157,14 @@ def test_trouble_is_told_without_the_cells_text(
     (trouble,) = Heard(captured).of("memory.trouble")
     assert trouble["error"] == "another process has the session open"
     assert trouble["level"] == "warning"
+
+
+def test_resume_is_also_text(warm: None, tmp_path: Path) -> None:
+    """Text that was no member meant "never", and what was saved was gone."""
+    with create_sandbox(workspace=tmp_path, resume="always") as sandbox:
+        assert sandbox.execute("x = 1").success
+    with create_sandbox(workspace=tmp_path, resume="always") as sandbox:
+        assert sandbox.execute("print(x)").stdout == "1\n"
+    with pytest.raises(ValueError, match="'always', not 'yes'"):
+        create_sandbox(workspace=tmp_path / "none", resume="yes")
+    assert not (tmp_path / "none").exists()

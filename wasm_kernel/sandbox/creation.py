@@ -23,7 +23,7 @@ def create_sandbox(
     *,
     private_root: Path | str | None = None,
     session_id: str | None = None,
-    resume: Resume = Resume.NEVER,
+    resume: Resume | str = Resume.NEVER,
     keeper: Keeper | None = None,
     driver: Driver | None = None,
     quiet: bool = False,
@@ -39,7 +39,8 @@ def create_sandbox(
         private_root: The folder that holds private state, such as variables; one of the user's by
             default. It lies outside of every workspace.
         session_id: The session that the workspace belongs to.
-        resume: Whether to go on with the variables that an earlier process left there.
+        resume: Whether to go on with the variables that an earlier process left there, also as
+            text: `never`, `crash` or `always`.
         keeper: What the session does for the sandbox, where there is one.
         driver: The guest to run, where it is not the one that this process shares.
         quiet: Whether the first cell says nothing where the session goes on just as it was left.
@@ -57,7 +58,7 @@ def create_sandbox(
         PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
     """
-    bound = check(runtime, policy, logger)
+    bound, resume = check(runtime, policy, logger), _resume(resume)
     if driver is None:
         from wasm_kernel.sandbox.python import shared_driver
 
@@ -79,6 +80,14 @@ def create_sandbox(
     return BaseSandbox(
         driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
     )
+
+
+def _resume(resume: Resume | str) -> Resume:
+    try:
+        return Resume(resume)
+    except ValueError:
+        names = ", ".join(repr(one.value) for one in Resume)
+        raise ValueError(f"resume is one of {names}, not {resume!r}. Nothing was made.") from None
 
 
 def check(

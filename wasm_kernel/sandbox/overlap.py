@@ -20,7 +20,7 @@ from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import Mount
 from wasm_kernel.record import record
-from wasm_kernel.sandbox.places import named, places, remembered, state_folder
+from wasm_kernel.sandbox.places import known_roots, named, places, remembered, state_folder
 from wasm_kernel.sandbox.private import Owner
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -28,6 +28,10 @@ _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cach
 _WORDS = (
     "{what} can't be a folder that is, contains or lies in the one for {kept}: a cell could then "
     "reach it. Nothing was opened. Choose another folder."
+)
+_ROOT_WORDS = (
+    "{guest} can't be a root of sessions, or a folder in one: a cell would see the sessions of "
+    "others. Mount another folder"
 )
 _MOUNT_WORDS = "{guest} can't be a folder that is, contains or lies in {other}"
 
@@ -142,12 +146,24 @@ def check_mounts(
         PolicyError: one overlaps another, or a folder that is not its own.
     """
     others = [*own, *((f"the folder for {words}", spot) for words, spot in guards)]
+    roots = list(_roots()) if mounts else []
     for mount, folder in mounts:
         spot = Spot.of(folder.fd)
+        if any(root.holds(spot) for root in roots):
+            raise PolicyError("mounts", _ROOT_WORDS.format(guest=mount.guest))
         for words, other in others:
             if spot.overlaps(other):
                 raise PolicyError("mounts", _MOUNT_WORDS.format(guest=mount.guest, other=words))
         others.append((f"the mount {mount.guest}", spot))
+
+
+def _roots() -> Iterator[Spot]:
+    """The roots of sessions on this machine that are there."""
+    for path in known_roots():
+        with contextlib.suppress(OSError, RuntimeError):
+            spot = Spot.at(path)
+            if not spot.rest:
+                yield spot
 
 
 def check_opening(

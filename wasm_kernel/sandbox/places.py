@@ -479,6 +479,15 @@ def _note(what: str, path: Path) -> None:
             time.sleep(_SETTLE_SECONDS)
 
 
+def known_roots() -> list[Path]:
+    """Returns the roots that sessions of this user were opened in."""
+    known = _in_state(_ROOTS)
+    if known is None:
+        return []
+    with contextlib.closing(known):
+        return noted_in(known.folder)
+
+
 def forget_roots() -> None:
     """Forgets the roots of sessions that are not there. One that comes back is noted again when a
     session in it is opened.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Mapping
 from contextvars import copy_context
@@ -278,9 +279,12 @@ class WasmKernel(CommKernel):
         self._ending = True
 
     async def _end(self) -> None:
-        """End as a killed process does: without a reply, which is how front ends notice."""
-        self.stop()
-        await asyncio.Event().wait()
+        """Ends as a killed process does: without a reply, which is how front ends notice.
+
+        Whoever opens the session next finds what a crash leaves, which is every variable.
+        """
+        await asyncio.sleep(EXIT_SECONDS)  # what was said and saved gets out
+        os._exit(1)
 
     def _obey(self, payloads: list[Content]) -> None:
         leave = {"source": "ask_exit", "keepkernel": False}

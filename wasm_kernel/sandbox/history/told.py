@@ -41,7 +41,7 @@ _FORKED = (
 _LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
 _UNSAVED = (
     "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
-    "a crash of the kernel would lose them.\n"
+    "what is not saved is lost when this kernel or sandbox ends.\n"
 )
 _UNTAKEN = (
     "[wasm-kernel] The state after {after} could not be kept ({why}); the variables themselves are "
