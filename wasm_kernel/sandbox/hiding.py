@@ -20,8 +20,9 @@ from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NothingHidden
 from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.sandbox.overlap import Spot
-from wasm_kernel.sandbox.places import LOOK_SECONDS, lists_places, noted_in, notes, places, watched
+from wasm_kernel.sandbox.places import places
 from wasm_kernel.sandbox.private import Place, owner_of
+from wasm_kernel.sandbox.state_folder import LOOK_SECONDS, lists_places, noted_in, notes, watched
 
 METADATA = ".metadata.json"
 ASIDE = ".wasm_kernel-removed-"

@@ -22,9 +22,10 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.record import record
 from wasm_kernel.result import readable
 from wasm_kernel.sandbox.folders import MISSED
-from wasm_kernel.sandbox.places import forget_roots, places, state_folder
+from wasm_kernel.sandbox.places import places
 from wasm_kernel.sandbox.presence import alone
 from wasm_kernel.sandbox.private import Owner, Place, owner_of
+from wasm_kernel.sandbox.state_folder import forget_roots, state_folder
 
 _DAY = 24 * 3600.0
 GONE_SECONDS, UNSURE_SECONDS = 7 * _DAY, 90 * _DAY

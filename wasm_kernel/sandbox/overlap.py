@@ -20,8 +20,9 @@ from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.policy import Mount
 from wasm_kernel.record import record
-from wasm_kernel.sandbox.places import known_roots, named, places, remembered, state_folder
+from wasm_kernel.sandbox.places import named, places
 from wasm_kernel.sandbox.private import Owner
+from wasm_kernel.sandbox.state_folder import known_roots, remembered, state_folder
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"

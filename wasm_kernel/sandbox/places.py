@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,35 +21,25 @@ from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.folders.identity import Mark
 from wasm_kernel.record import record
 from wasm_kernel.sandbox.private import Owner, Place, PrivateFolderError, owner_of
+from wasm_kernel.sandbox.state_folder import (
+    ELSEWHERE,
+    OTHERS_WRITE,
+    ROOTS,
+    if_own,
+    in_state,
+    note,
+    remembered,
+    state_folder,
+)
 
 _NAME = "wasm-kernel"
-_FOLDERS, _ELSEWHERE, _ROOTS = "private", "elsewhere", "roots"
-_OWN, _OTHERS_WRITE = 0o700, 0o022
-_PATH_BYTES = 16 * 1024
+_OWN = 0o700
 _ATTEMPTS = 16
-LOOK_SECONDS = 0.005
-"""How old it may be what a guest's file calls know of places that are new."""
-_SETTLE_SECONDS = 4 * LOOK_SECONDS
 _HOMELESS = "this user has no folder for state"
 _NOWHERE = (
     "There is no place for the private state of this workspace ({why}). Nothing was opened. Name a "
     "folder of your own with private_root, outside of every workspace."
 )
-
-
-_NOTED: dict[str, Path] = {}
-"""What was read of notes, by their names, which say what is in them."""
-
-
-def state_folder() -> Path | None:
-    """Returns the user's folder for state, `wasm-kernel` in XDG_STATE_HOME; None for no home."""
-    named = os.environ.get("XDG_STATE_HOME", "")
-    if named.startswith("/"):
-        return Path(named, _NAME)
-    try:
-        return Path.home() / ".local" / "state" / _NAME
-    except RuntimeError:
-        return None
 
 
 def named(private_root: Path | str) -> Path:
@@ -154,7 +142,7 @@ class PrivateFolders:
             OSError: it can't be opened or made.
         """
         if not self._lone:
-            _note(_ROOTS, self.root)
+            note(ROOTS, self.root)
         for left in reversed(range(_ATTEMPTS)):
             found = self._find(self._owner(name, workspace), workspace, opened=True)
             if found is not None:
@@ -184,7 +172,7 @@ class PrivateFolders:
     def _known(self, workspace: Folder) -> Iterator[Place]:
         """The places that are there, the likeliest first; whoever gets one closes it."""
         seen = set()
-        ways: list[Callable[[], Place | None]] = [_in_state]
+        ways: list[Callable[[], Place | None]] = [in_state]
         ways += [partial(_beside, path) for path in self._siblings]
         if self._named is not None:
             ways.insert(0, partial(_own_place, self._named))
@@ -205,15 +193,15 @@ class PrivateFolders:
             PrivateFolderError: there is none.
         """
         if self._named is not None:
-            return _remember(_named(self._named, workspace))
-        state = _in_state(make=True)
+            return _noted(_named(self._named, workspace))
+        state = in_state(make=True)
         if state is not None and _linked(state.folder, workspace):
             return state
         sibling = self._sibling(workspace)
         if sibling is not None:
             if state is not None:
                 state.close()
-            return _remember(sibling)
+            return _noted(sibling)
         if state is None:
             raise PrivateFolderError(_NOWHERE.format(why=_HOMELESS))
         state.far = True
@@ -341,36 +329,7 @@ def _own_place(path: Path) -> Place | None:
         folder = Folder.open(real)
     except (OSError, RuntimeError):
         return None
-    return _if_own(real, folder, _OTHERS_WRITE)
-
-
-def _if_own(path: Path, folder: Folder, forbidden: int) -> Place | None:
-    found = os.fstat(folder.fd)
-    if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden:
-        return Place(path, folder)
-    folder.close()
-    return None
-
-
-def _in_state(*names: str, make: bool = False) -> Place | None:
-    """The state folder's part for private folders, or another; None if there is none."""
-    path = state_folder()
-    if path is None:
-        return None
-    try:
-        if make:
-            path.parent.mkdir(mode=_OWN, parents=True, exist_ok=True)
-        above = path.parent.resolve()
-        with Folder.open(above) as home, home.enter(path.name, make=make) as own:
-            place = _if_own(path, own.enter(), _OTHERS_WRITE)
-            if place is None:
-                return None
-            with contextlib.closing(place):
-                below = names or (_FOLDERS,)
-                folder = place.folder.enter(*below, make=make)
-                return _if_own(above.joinpath(path.name, *below), folder, 0o077)
-    except (OSError, RuntimeError):
-        return None
+    return if_own(real, folder, OTHERS_WRITE)
 
 
 def _beside(path: Path, *, make: bool = False, like: Folder | None = None) -> Place | None:
@@ -387,7 +346,7 @@ def _beside(path: Path, *, make: bool = False, like: Folder | None = None) -> Pl
                 return None
             if like is not None and not _linked(above, like):
                 return None
-            return _if_own(path, above.enter(path.name, make=make), 0o077)
+            return if_own(path, above.enter(path.name, make=make), 0o077)
     except OSError:
         return None
 
@@ -409,7 +368,7 @@ def _mount(fd: int) -> str:
 
 def places() -> Iterator[Place]:
     """The places that hold private folders of this user; whoever gets one closes it."""
-    state = _in_state()
+    state = in_state()
     if state is not None:
         yield state
     for path in remembered():
@@ -418,86 +377,7 @@ def places() -> Iterator[Place]:
             yield place
 
 
-def watched() -> list[Path]:
-    """Returns the folders that change if another place is used; they may not be there."""
-    state = state_folder()
-    return [] if state is None else [state / _FOLDERS, state / _ELSEWHERE]
-
-
-def notes() -> list[Path]:
-    """Returns the folders that say where places outside of the state folder and roots of sessions
-    lie.
-
-    They change if there is another one. A confined kernel may read them, and no other part of the
-    state folder but its own.
-    """
-    state = state_folder()
-    return [] if state is None else [state / _ELSEWHERE, state / _ROOTS]
-
-
-def remembered() -> list[Path]:
-    """Returns the places outside of the state folder that were used before."""
-    place = _in_state(_ELSEWHERE)
-    if place is None:
-        return []
-    with contextlib.closing(place):
-        return noted_in(place.folder)
-
-
-def noted_in(folder: Folder) -> list[Path]:
-    """Returns what is noted in one of the folders that `notes` names."""
-    for name in (names := folder.names()):
-        if name not in _NOTED and not name.startswith("."):
-            with contextlib.suppress(OSError, ValueError):
-                _NOTED[name] = Path(folder.read(name, _PATH_BYTES).decode())
-    found = [_NOTED[name] for name in sorted(names) if name in _NOTED]
-    return [path for path in found if path.is_absolute()]
-
-
-def lists_places(noting: Path) -> bool:
-    """Returns whether one of the folders that `notes` names is that of places."""
-    return noting.name == _ELSEWHERE
-
-
-def _remember(place: Place) -> Place:
-    """Write down a place, so that it is found whatever a later caller names."""
-    _note(_ELSEWHERE, place.path)
+def _noted(place: Place) -> Place:
+    """Writes down a place, so that it is found whatever a later caller names."""
+    note(ELSEWHERE, place.path)
     return place
-
-
-def _note(what: str, path: Path) -> None:
-    """Write down where something lies; nothing happens if that can't be done."""
-    known = _in_state(what, make=True)
-    if known is None:
-        return
-    text = os.fsencode(path)
-    with contextlib.closing(known), contextlib.suppress(OSError):
-        name = hashlib.blake2b(text, digest_size=12).hexdigest()
-        if known.folder.status(name) is None:
-            with known.folder.replacing(name) as file:
-                file.write(text)
-            time.sleep(_SETTLE_SECONDS)
-
-
-def known_roots() -> list[Path]:
-    """Returns the roots that sessions of this user were opened in."""
-    known = _in_state(_ROOTS)
-    if known is None:
-        return []
-    with contextlib.closing(known):
-        return noted_in(known.folder)
-
-
-def forget_roots() -> None:
-    """Forgets the roots of sessions that are not there. One that comes back is noted again when a
-    session in it is opened.
-    """
-    known = _in_state(_ROOTS)
-    if known is None:
-        return
-    with contextlib.closing(known):
-        for name in known.folder.names():
-            with contextlib.suppress(OSError, ValueError):
-                root = Path(known.folder.read(name, _PATH_BYTES).decode())
-                if not root.is_dir():
-                    known.folder.remove(name)

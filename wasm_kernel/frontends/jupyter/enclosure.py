@@ -26,7 +26,7 @@ from wasm_kernel.packages.outside import through
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sandbox.environment import runtimes_folder
 from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.places import notes
+from wasm_kernel.sandbox.state_folder import notes
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
