@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,7 @@ def test_a_policy_that_is_none_changes_nothing_of_an_open_sandbox(
     policy = ExecutionPolicy(stdout_bytes=1000)
     with get_session_sandbox(OLD, policy=policy, workspace_root=tmp_path / "root") as sandbox:
         sandbox.execute("x = 1")
+        time.sleep(1)  # the state is written behind the cell
         before = everything(tmp_path), held()
         for name in ("policy", "logger", "runtime"):
             with pytest.raises((TypeError, ValueError)):

@@ -68,15 +68,16 @@ def create_sandbox(
     limits = policy or ExecutionPolicy()
     if folders is None:
         check_opening(real_path(workspace), None, limits.mounts, private_root)
-        from wasm_kernel.sandbox.orphans import sweep_now_and_then
-
-        sweep_now_and_then()
     place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
     try:
         place.mounted(limits.mounts)
     except BaseException:
         place.close()
         raise
+    if folders is None:
+        from wasm_kernel.sandbox.orphans import sweep_now_and_then
+
+        sweep_now_and_then()
     return BaseSandbox(
         driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
     )

@@ -141,8 +141,12 @@ class PrivateFolders:
             PrivateFolderError: there is no safe place for it.
             OSError: it can't be opened or made.
         """
+        opened = self._open(name, workspace)
         if not self._lone:
             note(ROOTS, self.root)
+        return opened
+
+    def _open(self, name: str, workspace: Folder) -> PrivateFolder:
         for left in reversed(range(_ATTEMPTS)):
             found = self._find(self._owner(name, workspace), workspace, opened=True)
             if found is not None:

@@ -109,7 +109,7 @@ class Edits:
             return abi.EPERM
         with self._place(call, 2, 3) as place:
             hidden = place.preopen.hidden
-            if any(hidden.hides_name(0, part) for part in target.split("/")):
+            if any(hidden.hides_name(0, part) for part in target.split("/") if part):
                 return abi.ENOENT
             if place.status() is None and place.is_folder:
                 return abi.ENOENT
