@@ -23,6 +23,7 @@ import pytest
 
 from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
+from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.folders import tree
 from wasm_kernel.engine.folders.folder import Folder
@@ -150,7 +151,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize("header", sampled(HEADERS, 3))
 def test_a_states_header_takes_little_memory(
     parts: Path, root: Path, tmp_path: Path, header: bytes
 ) -> None:
@@ -162,7 +163,15 @@ def test_a_states_header_takes_little_memory(
     assert "damaged" in made.note
 
 
-@pytest.mark.parametrize("facts", ["[" * 100_000, "9" * 10_000, '{"size":1e999}', '{"words":[]}'])
+FACTS = {
+    "nested": "[" * 100_000,
+    "a long number": "9" * 10_000,
+    "infinite": '{"size":1e999}',
+    "wrong words": '{"words":[]}',
+}
+
+
+@pytest.mark.parametrize("facts", sampled(FACTS, 2))
 def test_facts_that_are_none_cost_the_variables_alone(
     parts: Path, root: Path, tmp_path: Path, facts: str
 ) -> None:

@@ -1,0 +1,16 @@
+"""Cases of one kind, of which `make test` runs some and `make soak` the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+
+def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:
+    """The parameters of a test: each `every`-th case runs always, the others are for the soak."""
+    return [
+        pytest.param(value, id=name, marks=[pytest.mark.soak] if index % every else [])
+        for index, (name, value) in enumerate(cases.items())
+    ]
