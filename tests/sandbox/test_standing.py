@@ -222,18 +222,22 @@ LONG += [
 
 
 def cpu_seconds(code: str) -> float:
-    begun = time.process_time()
-    orders(code, NAMES)
-    return time.process_time() - begun
+    """The least of three: the collector looks at all that a test run holds, now and then."""
+    tries = []
+    for _ in range(3):
+        begun = time.process_time()
+        orders(code, NAMES)
+        tries.append(time.process_time() - begun)
+    return min(tries)
 
 
 @pytest.mark.parametrize("piece", LONG)
-def test_f6_case_45_a_text_twice_as_long_takes_twice_as_long(piece: str) -> None:
+def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: str) -> None:
     """Quadratic before inside nested f-strings: 16 kB took 14 seconds that nothing could end."""
     for begin in ('f"', ""):
         small, large = (begin + piece * (size // len(piece)) for size in (75_000, 300_000))
         once, more = cpu_seconds(small), cpu_seconds(large)
-        assert more < 0.3 or more < 4 * 2 * once, (begin, once, more)
+        assert more < 0.3 or more < 10 * once, (begin, once, more)  # the square would be 16
 
 
 @pytest.mark.parametrize("words", ["[0]" * 300_000, "[0" * 300_000 + "]", "9" * 900_000])
