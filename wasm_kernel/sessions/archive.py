@@ -265,7 +265,7 @@ class _Packed:
         except PermissionError as problem:
             self.left_out[path] = problem.strerror or "it can't be read"
         except OSError as problem:
-            if problem.errno not in {errno.ELOOP, errno.ENOTDIR}:
+            if problem.errno not in {errno.ELOOP, errno.ENOTDIR, errno.EINVAL}:
                 raise
             self.left_out[path] = "something else took its place meanwhile"
 
