@@ -129,7 +129,7 @@ def one(victim_of: Making) -> Victim:
 
 
 def timed(victim: Victim, code: str, most: float) -> str:
-    """What a cell prints, or how it ended; it must not take longer than `most` seconds."""
+    """Runs a cell and returns what it printed, or how it ended, within `most` seconds."""
     begun = time.monotonic()
     result = victim.run(code)
     assert time.monotonic() - begun < most, (code, result.error)
@@ -272,7 +272,7 @@ def test_f7_a_cell_asks_for_journeys_only_so_often(one: Victim) -> None:
 
 
 def test_f7_a_tiny_limit_costs_no_state(victim_of: Making) -> None:
-    """What is too little for the cell is no sign that the interpreter is stuck."""
+    """A limit too small for the cell does not mean that the interpreter is stuck."""
     tiny = victim_of(cell_timeout=0.001)
     tiny.run("x = 1")
     for _ in range(3):

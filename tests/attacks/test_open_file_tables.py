@@ -64,7 +64,7 @@ def honest(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def archive(honest: Path, tmp_path: Path) -> Iterator[Path]:
-    """The same, to be changed."""
+    """A copy of the table, for a test to change."""
     shutil.copytree(honest, tmp_path / "parts")
     yield tmp_path / "parts"
     tree.remove(tmp_path / "there")

@@ -103,7 +103,7 @@ def test_f1_nor_does_a_mount(repository: Path, path: str) -> None:
 def test_f1_a_link_that_comes_later_is_not_followed(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was looked at is what is opened: nobody swaps a link in between."""
+    """The folder that was checked is the one that is opened, if a link is swapped in between."""
     (repository / "mine").mkdir()
 
     def swapped(path: Path | str) -> Path:

@@ -150,7 +150,7 @@ def test_what_is_kept_is_never_anothers(guest: tuple[Guest, Versions], outside: 
 def test_a_folder_that_the_guest_has_open_stays_the_same(
     guest: tuple[Guest, Versions], outside: Path
 ) -> None:
-    """What is open is what was opened, whatever lies at its path by now."""
+    """An open folder stays the one that was opened, whatever lies at its path by now."""
     tiny, _ = guest
     errno, fd = tiny.open("d", abi.O_DIRECTORY)
     assert errno == abi.SUCCESS

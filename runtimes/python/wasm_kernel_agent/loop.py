@@ -173,14 +173,14 @@ _put_off: list[bool] = []
 
 
 def take_put_off() -> bool:
-    """Whether an interrupt was put off since the last time; it is the caller's to raise now."""
+    """Returns whether an interrupt was put off since the last call; the caller raises it now."""
     found = bool(_put_off)
     _put_off.clear()
     return found
 
 
 def puts_off(frame: FrameType | None) -> bool:
-    """Whether an interrupt that comes upon `frame` has to wait until the loop does.
+    """Returns whether an interrupt in `frame` has to wait until the loop waits.
 
     It has, if what runs there is asyncio's or this module's, on behalf of a loop that runs. What
     others run is not, whichever of them called it.

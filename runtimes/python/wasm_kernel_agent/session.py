@@ -94,7 +94,7 @@ class FuelUse(dict[str, Any]):
 
 
 class Pruned(Shown, dict[str, Any]):
-    """What pruning came to; `deleted` are ids, the others say why, by id."""
+    """The result of pruning: `deleted` are ids, the others give a reason for each id."""
 
     _headings = ("session", "what", "why")
 

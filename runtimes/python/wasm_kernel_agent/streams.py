@@ -61,7 +61,7 @@ class Streams:
 
 
 def _is_whole(stream: io.TextIOWrapper) -> bool:
-    """Whether one of ours is as it was made: open, with its buffer, and with no method replaced."""
+    """Returns whether a stream of ours is as it was made: open, with its buffer and methods."""
     try:
         return not stream.closed and not vars(stream)
     except ValueError:  # it was detached
