@@ -182,8 +182,8 @@ def take_put_off() -> bool:
 def puts_off(frame: FrameType | None) -> bool:
     """Returns whether an interrupt in `frame` has to wait until the loop waits.
 
-    It has to if the code that runs there is asyncio's or this module's, for a loop that runs. Code of
-    others does not have to, whoever called it.
+    It has to if the code that runs there is asyncio's or this module's, for a loop that runs.
+    The code of others does not have to, whoever called it.
     """
     at = frame
     while at is not None and _is_library(at.f_code) and not _is_loops(at.f_code):
