@@ -88,7 +88,7 @@ def victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
 @pytest.fixture(scope="module")
 def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     """One sandbox for a file."""
-    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("app"), policy=SMALL)
+    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("victim") / "app", policy=SMALL)
     sandbox.start().result(START_SECONDS)
     yield Victim(sandbox)
     sandbox.close()

@@ -129,15 +129,11 @@ def _path() -> None:
 
 def warm(shell: Any) -> None:
     """Do once, without a trace, what a first cell would otherwise wait for."""
-    import IPython.core.magics.basic
-    import IPython.core.magics.code
-    import IPython.core.magics.display
-    import IPython.core.magics.execution
-    import IPython.core.magics.namespace
-    import IPython.core.magics.osm
     import IPython.core.oinspect
     import IPython.core.pylabtools  # noqa: F401
 
+    # An interrupt while IPython loads a magic would leave that magic unusable in the session.
+    shell.magics_manager.load_all_lazy_magics()
     name = shell.compile.cache(_WARM_SOURCE, 0)
     try:
         exec(compile(_WARM_SOURCE, name, "exec"), {"__name__": "__main__"})
