@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.linux.folder import Folder
 
 
 def private_of(workspace: Path) -> Path:

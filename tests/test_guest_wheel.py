@@ -14,8 +14,8 @@ import pytest
 import hatch_build
 from hatch_build import GuestFilesError
 from wasm_kernel.engine import seams
-from wasm_kernel.sandbox.environment import guest_folder
-from wasm_kernel.sandbox.python import shared_driver
+from wasm_kernel.guests.python.environment import guest_folder
+from wasm_kernel.guests.python.python import shared_driver
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())

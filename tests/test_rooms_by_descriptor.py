@@ -14,7 +14,7 @@ import pytest
 
 from tests.test_floors import PACKAGE, ROOT, python_files, tree_of
 
-ROOMS = ["engine/files", "engine/memory", "engine/versions", "sandbox/history", "sessions"]
+ROOMS = ["wasi_files", "state", "sessions"]
 """The rooms that work in folders which others may change."""
 
 BY_OS = {"open", "stat", "lstat", "unlink", "remove", "rename", "replace", "mkdir", "rmdir", "link"}
@@ -45,25 +45,25 @@ ABOVE = "the sessions' root, or a folder above it: named by whoever calls"
 WORDS = "only for what is said; whatever is opened then is opened without a link"
 NO_PATH = "no path: an entry of a listing, a descriptor, or another kind of object"
 KNOWN = {
-    "engine/files/calls.py:WasiFiles._open_at": NO_PATH,
-    "engine/files/changes.py:Changes.made": NO_PATH,
-    "engine/files/changes.py:Changes.wrote": NO_PATH,
-    "engine/files/content.py:Content._set_times": NO_PATH,
-    "engine/files/descriptors.py:Descriptors._found": NO_PATH,
-    "engine/files/edits.py": NO_PATH,
-    "engine/files/listing.py": NO_PATH,
-    "engine/memory/image.py": CACHE,
-    "engine/memory/pages.py": SYSTEM,
-    "engine/memory/spare.py": SYSTEM,
-    "engine/versions/bringing.py": NO_PATH,
-    "engine/versions/inherit.py:_cloned": NO_PATH,
-    "engine/versions/store.py:Store._copy": NO_PATH,
-    "engine/versions/store.py:_copy_to": NO_PATH,
-    "engine/versions/versions.py:Versions._begin": NO_PATH,
-    "engine/versions/versions.py:Versions.move": NO_PATH,
-    "engine/versions/versions.py:Versions._was_open": NO_PATH,
-    "sandbox/history/earlier.py:EarlierFiles.bring": NO_PATH,
-    "sandbox/history/fork.py:_beside": CHOSEN,
+    "wasi_files/calls.py:WasiFiles._open_at": NO_PATH,
+    "wasi_files/changes.py:Changes.made": NO_PATH,
+    "wasi_files/changes.py:Changes.wrote": NO_PATH,
+    "wasi_files/content.py:Content._set_times": NO_PATH,
+    "wasi_files/descriptors.py:Descriptors._found": NO_PATH,
+    "wasi_files/edits.py": NO_PATH,
+    "wasi_files/listing.py": NO_PATH,
+    "state/image.py": CACHE,
+    "state/pages.py": SYSTEM,
+    "linux/spare.py": SYSTEM,
+    "state/bringing.py": NO_PATH,
+    "state/inherit.py:_cloned": NO_PATH,
+    "state/store.py:Store._copy": NO_PATH,
+    "state/store.py:_copy_to": NO_PATH,
+    "state/versions.py:Versions._begin": NO_PATH,
+    "state/versions.py:Versions.move": NO_PATH,
+    "state/versions.py:Versions._was_open": NO_PATH,
+    "state/earlier.py:EarlierFiles.bring": NO_PATH,
+    "execution/fork.py:_beside": CHOSEN,
     "sessions/aliases.py:aliases_in": NO_PATH,
     "sessions/archive.py:_Packed.memory": CACHE,
     "sessions/archive.py:export_session": CHOSEN,

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wasm_kernel.engine.folders.chosen import PlantedLinkError
     from wasm_kernel.errors import (
         BundleError,
         CacheWarning,
@@ -37,15 +36,16 @@ if TYPE_CHECKING:
         WasmKernelError,
     )
     from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.packages.offer import offer_pip
+    from wasm_kernel.execution.checkpoints import Checkpoint, Travelled
+    from wasm_kernel.execution.creation import create_sandbox
+    from wasm_kernel.execution.offer import offer_pip
+    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.folders.claim import Resume
+    from wasm_kernel.folders.overlap import OverlapError
+    from wasm_kernel.folders.private import PrivateFolderError
+    from wasm_kernel.linux.chosen import PlantedLinkError
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
     from wasm_kernel.result import CellError, PruneResult, SandboxResult
-    from wasm_kernel.sandbox.creation import create_sandbox
-    from wasm_kernel.sandbox.history.checkpoints import Checkpoint, Travelled
-    from wasm_kernel.sandbox.history.claim import Resume
-    from wasm_kernel.sandbox.overlap import OverlapError
-    from wasm_kernel.sandbox.private import PrivateFolderError
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
     from wasm_kernel.sessions.archive import Exported, export_session
     from wasm_kernel.sessions.arrival import Imported, SessionExists, import_session
     from wasm_kernel.sessions.ids import SessionIdError
@@ -130,20 +130,20 @@ __all__ = [
 
 _HOMES = {
     "ArchiveError": "wasm_kernel.sessions.tarball",
-    "BaseSandbox": "wasm_kernel.sandbox.sandbox",
+    "BaseSandbox": "wasm_kernel.execution.sandbox",
     "CellError": "wasm_kernel.result",
-    "Checkpoint": "wasm_kernel.sandbox.history.checkpoints",
+    "Checkpoint": "wasm_kernel.execution.checkpoints",
     "ExecutionPolicy": "wasm_kernel.policy",
     "Exported": "wasm_kernel.sessions.archive",
     "Imported": "wasm_kernel.sessions.arrival",
     "Mount": "wasm_kernel.policy",
-    "OverlapError": "wasm_kernel.sandbox.overlap",
-    "PlantedLinkError": "wasm_kernel.engine.folders.chosen",
-    "PrivateFolderError": "wasm_kernel.sandbox.private",
+    "OverlapError": "wasm_kernel.folders.overlap",
+    "PlantedLinkError": "wasm_kernel.linux.chosen",
+    "PrivateFolderError": "wasm_kernel.folders.private",
     "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
     "PruneError": "wasm_kernel.sessions.pruning",
     "PruneResult": "wasm_kernel.result",
-    "Resume": "wasm_kernel.sandbox.history.claim",
+    "Resume": "wasm_kernel.folders.claim",
     "RuntimeType": "wasm_kernel.policy",
     "SandboxLogger": "wasm_kernel.events",
     "SandboxResult": "wasm_kernel.result",
@@ -151,8 +151,8 @@ _HOMES = {
     "SessionIdError": "wasm_kernel.sessions.ids",
     "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
-    "Travelled": "wasm_kernel.sandbox.history.checkpoints",
-    "create_sandbox": "wasm_kernel.sandbox.creation",
+    "Travelled": "wasm_kernel.execution.checkpoints",
+    "create_sandbox": "wasm_kernel.execution.creation",
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_path": "wasm_kernel.sessions.workspace",
     "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
@@ -160,7 +160,7 @@ _HOMES = {
     "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "import_session": "wasm_kernel.sessions.arrival",
     "list_session_files": "wasm_kernel.sessions.workspace",
-    "offer_pip": "wasm_kernel.packages.offer",
+    "offer_pip": "wasm_kernel.execution.offer",
     "prune_sessions": "wasm_kernel.sessions.pruning",
     "read_session_file": "wasm_kernel.sessions.workspace",
     "write_session_file": "wasm_kernel.sessions.workspace",

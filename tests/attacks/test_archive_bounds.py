@@ -25,14 +25,14 @@ from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.engine.folders import tree
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit, CommitFile
-from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.linux import tree
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import ArchiveError, Packing
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.commit import Commit, CommitFile
+from wasm_kernel.state.pages import PAGE
 
 ID = "bounds"
 FIRST = "memory/0000000001.commit"

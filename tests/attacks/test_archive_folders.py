@@ -17,7 +17,7 @@ import pytest
 from tests.attacks.test_archives import Members, manifest, member, packed, refused
 from tests.peak import MB
 from wasm_kernel import list_session_files
-from wasm_kernel.engine.folders import tree, walk
+from wasm_kernel.linux import tree, walk
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.workspace import write_session_file

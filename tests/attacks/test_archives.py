@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.peak import MB, Peak
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import ArchiveError
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.peak import MB, Peak
-from wasm_kernel.sandbox.listener import Silence
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
-from wasm_kernel.sandbox.widgets.comms import COMMS
+from wasm_kernel.execution.listener import Silence
+from wasm_kernel.execution.widgets.comm_frames import CommMessage
+from wasm_kernel.execution.widgets.comms import COMMS
 
 RSS = 768 * MB  # as much as the guest alone may have, for guest and host together
 SECONDS = 30

@@ -12,14 +12,14 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit, CommitFile
-from wasm_kernel.engine.memory.found import names_in
-from wasm_kernel.engine.memory.pages import PAGE
-from wasm_kernel.sandbox import life
+from wasm_kernel.execution import life
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.commit import Commit, CommitFile
+from wasm_kernel.state.found import names_in
+from wasm_kernel.state.pages import PAGE
 
 ID = "dead"
 SPINS = """

@@ -19,11 +19,11 @@ from tests.attacks.conftest import Making, Victim
 from tests.private import private_of
 from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.engine.folders import tree
-from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.folders import claim
+from wasm_kernel.folders.claim import Resume
+from wasm_kernel.linux import tree
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history import claim
-from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.state import commit as commits
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60

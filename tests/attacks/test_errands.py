@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted
-from wasm_kernel.sandbox.standing import Order
+from wasm_kernel.execution.errands import Caller, ErrandInterrupted
+from wasm_kernel.guests.python.standing import Order
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic

@@ -14,15 +14,15 @@ import pytest
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.descriptors import OpenFile
-from wasm_kernel.engine.files.listing import MOST_BYTES
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.versions import journal
-from wasm_kernel.engine.versions.bringing import bring
-from wasm_kernel.engine.versions.inherit import inherit
-from wasm_kernel.engine.versions.versions import Versions
+from wasm_kernel.folders.claim import Resume
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.policy import Mount
-from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.state import journal
+from wasm_kernel.state.bringing import bring
+from wasm_kernel.state.inherit import inherit
+from wasm_kernel.state.versions import Versions
+from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.listing import MOST_BYTES
 
 READ_WRITE = abi.RIGHT_READ | abi.RIGHT_WRITE
 KEPT = "files"

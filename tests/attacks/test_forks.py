@@ -98,7 +98,7 @@ def test_a_guest_that_broke_its_own_seeds_can_be_forked_still(
 def test_a_reseeding_that_never_ends_costs_the_fork_alone(
     victim_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.sandbox.life._START_SECONDS", 1.0)
+    monkeypatch.setattr("wasm_kernel.execution.life._START_SECONDS", 1.0)
     parent = victim_of()
     parent.says(
         "import numpy as np, sys\n"
@@ -169,7 +169,7 @@ def test_many_forks_that_fail_leave_the_parent_as_it_was(
     def full(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("wasm_kernel.engine.memory.origin.Origin.write", full)
+    monkeypatch.setattr("wasm_kernel.state.origin.Origin.write", full)
     for _ in range(5):
         with pytest.raises(ForkError):
             victim.sandbox.fork(3)

@@ -10,8 +10,8 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.sampled import sampled
 from wasm_kernel import NeverBegan, create_sandbox
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 
 LIMIT, GRACE = 2.0, 1.0
 OVERSHOOT = GRACE + 1.0 + 1.0  # the last second is for a machine that is busy

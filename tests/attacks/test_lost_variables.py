@@ -18,10 +18,10 @@ from wasm_kernel import (
     get_session_sandbox,
     prune_sessions,
 )
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.folders import orphans
+from wasm_kernel.folders.presence import alone
 from wasm_kernel.frontends.setup.doctor import examine
-from wasm_kernel.sandbox import orphans
-from wasm_kernel.sandbox.presence import alone
+from wasm_kernel.linux.folder import Folder
 
 DAY = 24 * 3600.0
 

@@ -15,8 +15,8 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
+from wasm_kernel.folders.overlap import OverlapError
 from wasm_kernel.policy import Mount
-from wasm_kernel.sandbox.overlap import OverlapError
 
 SEE = """
 import os

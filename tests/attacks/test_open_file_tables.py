@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import Packing

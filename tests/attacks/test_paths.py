@@ -25,7 +25,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 
 SECRET = b"the host's own"
 ROUNDS = 100

@@ -15,11 +15,11 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.sandbox import places
-from wasm_kernel.sandbox.hiding import PlacesHidden
-from wasm_kernel.sandbox.overlap import Spot
-from wasm_kernel.sandbox.places import beside
+from wasm_kernel.folders import places
+from wasm_kernel.folders.hiding import PlacesHidden
+from wasm_kernel.folders.overlap import Spot
+from wasm_kernel.folders.places import beside
+from wasm_kernel.linux.folder import Folder
 
 
 @pytest.fixture(autouse=True)

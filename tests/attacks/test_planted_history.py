@@ -18,10 +18,10 @@ from tests.peak import MB, Peak
 from tests.private import private_of
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.engine.folders import tree
-from wasm_kernel.engine.folders.folder import NotRegular
-from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.linux import tree
+from wasm_kernel.linux.folder import NotRegular
 from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.state import commit as commits
 
 ID = "planted"
 SECONDS = 60

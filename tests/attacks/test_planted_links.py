@@ -22,9 +22,9 @@ from wasm_kernel import (
     import_session,
     prune_sessions,
 )
-from wasm_kernel.engine.folders.chosen import PlantedLinkError, real_path
+from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
-from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.linux.chosen import PlantedLinkError, real_path
 from wasm_kernel.sessions import (
     delete_session_path,
     list_session_files,
@@ -112,7 +112,7 @@ def test_f1_a_link_that_comes_later_is_not_followed(
         (repository / "mine").symlink_to("../dotssh")
         return found
 
-    monkeypatch.setattr("wasm_kernel.sandbox.folders.real_path", swapped)
+    monkeypatch.setattr("wasm_kernel.folders.folders.real_path", swapped)
     with pytest.raises(PlantedLinkError):
         SandboxFolders.of_workspace(Path("mine"))
 

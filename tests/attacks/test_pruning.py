@@ -26,7 +26,7 @@ from wasm_kernel import (
     get_session_sandbox,
     prune_sessions,
 )
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 from wasm_kernel.sessions import ids
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ import pytest
 
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.versions.bringing import bring
-from wasm_kernel.engine.versions.versions import Versions
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state.bringing import bring
+from wasm_kernel.state.versions import Versions
 
 SECONDS = 2.0
 SECRET = "TOP SECRET"

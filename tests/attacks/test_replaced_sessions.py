@@ -15,10 +15,10 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import delete_session_workspace
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.sandbox.places import PrivateFolders, discard
-from wasm_kernel.sandbox.presence import is_used
+from wasm_kernel.folders.places import PrivateFolders, discard
+from wasm_kernel.folders.presence import is_used
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions import metadata, removal, staging
 from wasm_kernel.sessions.session import Session
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import get_session_sandbox, list_session_files, write_session_file
-from wasm_kernel.engine.folders import tree
-from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.linux import tree
+from wasm_kernel.linux.descent import Descent
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 

@@ -12,8 +12,8 @@ from tests.benchmarks.sides import Side
 from tests.benchmarks.states import STATES, keep_with
 from tests.benchmarks.table import Row
 from wasm_kernel import ExecutionPolicy, create_sandbox
-from wasm_kernel.engine.memory.recorder import Recorder
-from wasm_kernel.sandbox.life import Life
+from wasm_kernel.execution.life import Life
+from wasm_kernel.state.recorder import Recorder
 
 MILLISECONDS = 1000
 ARRAYS = "import numpy as np\na = np.random.default_rng(1).random(12_500_000)"

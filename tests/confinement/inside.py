@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from wasm_kernel.confinement import walls
+from wasm_kernel.linux import walls
 
 needs_walls = pytest.mark.skipif(
     not walls.possible().standing, reason=f"this machine can't: {walls.possible()}"

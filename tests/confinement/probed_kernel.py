@@ -18,14 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.frontends.jupyter import app
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.sandbox.python import Builder
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.guests.python.python import Builder
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")

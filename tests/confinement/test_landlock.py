@@ -11,7 +11,7 @@ pytestmark = needs_walls
 _SHUT = """
 import os, socket, sys, threading
 from pathlib import Path
-from wasm_kernel.confinement.walls import Kept, close_files
+from wasm_kernel.linux.walls import Kept, close_files
 
 def tried(what):
     try:

@@ -11,7 +11,7 @@ from tests.confinement.inside import needs_walls, said_by
 _DUTIES = """
 import os, sys, time, threading
 from pathlib import Path
-from wasm_kernel.confinement import porter, walls
+from wasm_kernel.linux import porter, walls
 from wasm_kernel.errors import WasmKernelError
 
 def read(fields, tell, stopped):
@@ -115,7 +115,7 @@ print(time.monotonic() - begun < 1.5)
 def test_a_program_that_it_starts_ends_with_it(tmp_path: Path) -> None:
     code = """
 import os, subprocess, time
-from wasm_kernel.confinement.child import tied
+from wasm_kernel.linux.child import tied
 watch, alive = os.pipe()
 starter = os.fork()
 if not starter:

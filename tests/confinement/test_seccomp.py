@@ -7,11 +7,11 @@ import struct
 import pytest
 
 from tests.confinement.inside import needs_walls, said_by
-from wasm_kernel.confinement import seccomp
+from wasm_kernel.linux import seccomp
 
 _SHUT = """
 import os, socket, subprocess, sys, threading
-from wasm_kernel.confinement.walls import close_calls
+from wasm_kernel.linux.walls import close_calls
 
 def tried(what):
     try:

@@ -9,9 +9,10 @@ import pytest
 
 from tests.engine.tiny import APP, MIB, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.descriptors import OpenFile
-from wasm_kernel.engine.memory import image, mapping
 from wasm_kernel.errors import ImageError
+from wasm_kernel.linux import mapping
+from wasm_kernel.state import image
+from wasm_kernel.wasi_files.descriptors import OpenFile
 
 WORDS = {128: 1}
 SCRATCH = 41_024

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.engine.tiny import MIB, Guest
 from tests.peak import Peak
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.output import HOLD_CHARS, NAMES, Streams, cap_of
 from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.errors import GuestCrashed
+from wasm_kernel.linux.folder import Folder
 
 CAP = 1000
 

@@ -18,12 +18,12 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
-from wasm_kernel.engine.files.changes import Changes
-from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, Preopen, Preopens
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
-from wasm_kernel.engine.versions.versions import Versions, nothing_kept
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state.versions import Versions, nothing_kept
+from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen, Preopens
 
 MIB = 1024 * 1024
 APP, READ_ONLY, OTHER, ROOT = 3, 4, 5, 6

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.wasi_files.names import is_hidden
 
 OLD = 1_000_000_000 * 10**9  # when every file was touched last, before a sequence
 READ, WRITE = 2 | 1 << 14, abi.RIGHT_WRITE

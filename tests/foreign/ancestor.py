@@ -21,7 +21,7 @@ from unittest.mock import Mock
 
 import wasm_kernel
 from wasm_kernel import Mount, RuntimeType
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions import metadata, workspace
 from wasm_kernel.sessions.ids import SessionIdError
 from wasm_kernel.sessions.session import Session

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from wasm_kernel.errors import CompileError
+from wasm_kernel.execution.fake import FakeSandbox
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.fake import FakeSandbox
-from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import BaseSandbox
 
 START = os.environ.get("FAKE_START", "0")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import wasm_kernel
-from wasm_kernel.confinement import walls
+from wasm_kernel.linux import walls
 
 pytestmark = pytest.mark.skipif(not walls.possible().standing, reason="no confinement here")
 
@@ -47,7 +47,7 @@ def test_a_confined_kernel_leaves_bytecode_for_the_next(tmp_path: Path) -> None:
     shutil.copytree(ours, fresh, ignore=shutil.ignore_patterns("__pycache__"))
     until = time.monotonic() + PATIENCE
     with kernel(tmp_path):
-        for pattern in ("frontends/jupyter/__pycache__/kernel.*", "engine/memory/__pycache__/rec*"):
+        for pattern in ("frontends/jupyter/__pycache__/kernel.*", "state/__pycache__/rec*"):
             while not list(fresh.glob(f"{pattern}.pyc")) and time.monotonic() < until:
                 time.sleep(0.05)
             assert list(fresh.glob(f"{pattern}.pyc"))

@@ -37,11 +37,14 @@ BEFORE_THE_REPLY = {
         "pip",
     ),
     *("wasm_kernel.event_file", "wasm_kernel.outputs.html", "wasm_kernel.outputs.svg"),
-    *("wasm_kernel.outputs.widgets", "wasm_kernel.packages.errand"),
-    *("wasm_kernel.packages.fetching", "wasm_kernel.packages.resolution"),
+    *("wasm_kernel.outputs.widgets", "wasm_kernel.guests.python.packages.errand"),
     *(
-        "wasm_kernel.packages.wheel",
-        "wasm_kernel.sandbox.preparing",
+        "wasm_kernel.guests.python.packages.fetching",
+        "wasm_kernel.guests.python.packages.resolution",
+    ),
+    *(
+        "wasm_kernel.guests.python.packages.wheel",
+        "wasm_kernel.guests.python.preparing",
         "wasm_kernel.sessions.pruning",
     ),
     *("wasm_kernel.sessions.workspace", "wasm_kernel.frontends.setup"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from wasm_kernel.execution.frames import ClearOutput, Display, Error, Output, Result, Stream
 from wasm_kernel.frontends.jupyter import messages, outputs
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.result import CellError, SandboxResult
-from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
 
 
 def result(error: CellError | None = None, **reply: Any) -> SandboxResult:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import get_session_sandbox, write_session_file
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 
 ID = "abc-123"
 Done = subprocess.CompletedProcess[str]

@@ -12,14 +12,14 @@ import pytest
 
 from tests.outputs.nasty import PIECES, PLACES, STRUCTURES, Build, repeated, values
 from wasm_kernel.errors import FrameError
+from wasm_kernel.execution import frames
+from wasm_kernel.execution.widgets.comm_frames import CommMessage
 from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.guests.python.standing import orders
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, shown
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.widgets import WidgetGate
-from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.standing import orders
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
 
 LARGEST, STEPS = 300_000, 3
 FLOOR = 0.2  # seconds of processor time below which a ratio says nothing

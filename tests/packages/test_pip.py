@@ -11,7 +11,7 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
-from wasm_kernel.packages.offer import offer_pip, refuse_pip
+from wasm_kernel.execution.offer import offer_pip, refuse_pip
 
 Make = Callable[..., Path]
 

@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.packages.resolution import (
+from wasm_kernel.guests.python.packages.resolution import (
     PACKAGES_MOST,
     Known,
     guest_environment,

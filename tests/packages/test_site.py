@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.packages import site as module
-from wasm_kernel.packages.site import Site
-from wasm_kernel.packages.wheel import opened
+from wasm_kernel.guests.python.packages import site as module
+from wasm_kernel.guests.python.packages.site import Site
+from wasm_kernel.guests.python.packages.wheel import opened
 
 Make = Callable[..., Path]
 

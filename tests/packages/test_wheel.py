@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.packages import wheel
-from wasm_kernel.packages.wheel import opened
+from wasm_kernel.guests.python.packages import wheel
+from wasm_kernel.guests.python.packages.wheel import opened
 
 Make = Callable[..., Path]
 

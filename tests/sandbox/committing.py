@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from wasm_kernel import create_sandbox
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 
 SETUP = """
 import numpy as np, os

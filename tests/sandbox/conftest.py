@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 
 Opening = Callable[..., BaseSandbox]
 

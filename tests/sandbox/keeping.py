@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.sandbox import BaseSandbox
+from wasm_kernel.execution.keeper import Home
+from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.folders.folders import SandboxFolders
 
 
 class Keeping:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.errors import TravelError
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 
 KEEP = 4
 LIVES = 3

@@ -10,8 +10,8 @@ import pytest
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import BundleError, CacheWarning
-from wasm_kernel.sandbox import bundles, environment
-from wasm_kernel.sandbox.environment import Environment
+from wasm_kernel.guests.python import bundles, environment
+from wasm_kernel.guests.python.environment import Environment
 
 
 @pytest.fixture

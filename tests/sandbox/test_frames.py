@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.frames import FRAME_BYTES, FRAME_DEPTH, read, write
+from wasm_kernel.execution import frames
+from wasm_kernel.execution.frames import FRAME_BYTES, FRAME_DEPTH, read, write
 
 GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
 

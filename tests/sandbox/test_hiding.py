@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.hiding import SessionsHidden
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.hiding import SessionsHidden
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session

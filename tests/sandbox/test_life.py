@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
+from wasm_kernel.execution import frames
+from wasm_kernel.execution.widgets.comm_frames import CommMessage
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
 
 
 class Ear:

@@ -12,7 +12,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from wasm_kernel.sandbox.standing import Order, orders
+from wasm_kernel.guests.python.standing import Order, orders
 
 NAMES = {"fork", "pip"}
 FORK = [Order("fork", "")]

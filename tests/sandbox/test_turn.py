@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import TravelError, WasmKernelError
+from wasm_kernel.execution import frames
+from wasm_kernel.execution.allowance import Allowance
+from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
+from wasm_kernel.execution.listener import InputInterrupted, InputRefused
+from wasm_kernel.execution.turn import Host, Turn
+from wasm_kernel.execution.widgets.comm_frames import CommMessage
+from wasm_kernel.execution.widgets.comms import Comms
+from wasm_kernel.execution.widgets.inbox import Inbox, Offer
+from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.allowance import Allowance
-from wasm_kernel.sandbox.errands import Caller, ErrandInterrupted, Errands, switched_off
-from wasm_kernel.sandbox.listener import InputInterrupted, InputRefused
-from wasm_kernel.sandbox.standing import Order
-from wasm_kernel.sandbox.turn import Host, Turn
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
-from wasm_kernel.sandbox.widgets.comms import Comms
-from wasm_kernel.sandbox.widgets.inbox import Inbox, Offer
 
 REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
 DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
@@ -238,7 +238,7 @@ def test_an_error_is_told_although_the_caps_are_reached() -> None:
 
 
 def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wasm_kernel.sandbox.turn._FRAMES_MOST", 3)
+    monkeypatch.setattr("wasm_kernel.execution.turn._FRAMES_MOST", 3)
     driven = Driven(begun=False)
     assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
 

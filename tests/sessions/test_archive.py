@@ -24,7 +24,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import SessionExists, import_session
 from wasm_kernel.sessions.tarball import ArchiveError

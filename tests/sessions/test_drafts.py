@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions import drafts
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.sessions.workspace import list_session_files
 
 _KILLED = """
 import os, signal, sys
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions import drafts
 with walk.opened(sys.argv[1]) as root, drafts.written(root, b"x" * 1000, None):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from tests.private import private_of
-from wasm_kernel.engine.folders import content, tree
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.folders.identity import identity
-from wasm_kernel.engine.memory.bookmark import Bookmark
-from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import ForkError, WasmKernelError
-from wasm_kernel.sandbox.history.claim import Claim, Resume
-from wasm_kernel.sandbox.history.copying import OpenThere
-from wasm_kernel.sandbox.history.plan import Plan
+from wasm_kernel.folders.claim import Claim, Resume
+from wasm_kernel.linux import content, tree
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.identity import identity
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.founding import Founder
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
+from wasm_kernel.state.bookmark import Bookmark
+from wasm_kernel.state.copying import OpenThere
+from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.plan import Plan
 
 PLAN = Plan(Bookmark(3, 4, {"early": 2}, (4,)), True, ())
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.private import folders_of
-from wasm_kernel.engine.folders.identity import identity
-from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.linux.identity import identity
 from wasm_kernel.sessions.handles import arrived
 
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
 
@@ -31,7 +31,7 @@ TOUCHING = """
 import sys, time
 from pathlib import Path
 from wasm_kernel.sessions import metadata
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.linux.folder import Folder
 name, folder, private = Path(sys.argv[1]).name, Folder.open(sys.argv[1]), Folder.open(sys.argv[2])
 for _ in range(200):
     metadata.touch(folder, name, private)

@@ -24,13 +24,13 @@ from wasm_kernel import (
     prune_sessions,
     write_session_file,
 )
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.folders.identity import Mark
+from wasm_kernel.folders import orphans, places
+from wasm_kernel.folders.folders import MISSED, SandboxFolders
+from wasm_kernel.folders.places import beside
+from wasm_kernel.folders.private import PrivateFolderError
 from wasm_kernel.frontends.setup.doctor import examine
-from wasm_kernel.sandbox import orphans, places
-from wasm_kernel.sandbox.folders import MISSED, SandboxFolders
-from wasm_kernel.sandbox.places import beside
-from wasm_kernel.sandbox.private import PrivateFolderError
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.identity import Mark
 from wasm_kernel.sessions.session import Session
 
 HOUR = 3600.0
@@ -121,7 +121,7 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
 
     private_record = private / "record.json"
     with Folder.open(root / "one") as folder, Folder.open(private) as place:
-        from wasm_kernel.sandbox.private import owner_of
+        from wasm_kernel.folders.private import owner_of
 
         owner = owner_of(place)
         assert owner is not None

@@ -13,10 +13,10 @@ from structlog.testing import CapturingLogger
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.errands import ErrandInterrupted, ErrandRefused
 from wasm_kernel.frontends.jupyter.magics import prune_duty
+from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.result import PruneResult
-from wasm_kernel.sandbox.errands import ErrandInterrupted, ErrandRefused
-from wasm_kernel.sandbox.standing import Order
 from wasm_kernel.sessions.prune_errand import Wish, as_json, pruner, pruning, wish_of
 
 

@@ -15,12 +15,12 @@ import pytest
 from tests.nobody import as_nobody
 from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
-from wasm_kernel.engine.folders import tree, walk
-from wasm_kernel.engine.folders.descent import Descent
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.sandbox.history.claim import Claim
-from wasm_kernel.sandbox.places import PrivateFolders
-from wasm_kernel.sandbox.presence import alone, is_used
+from wasm_kernel.folders.claim import Claim
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.presence import alone, is_used
+from wasm_kernel.linux import tree, walk
+from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session
 

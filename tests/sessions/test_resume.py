@@ -15,7 +15,7 @@ import pytest
 from tests.private import folders_of
 from tests.sessions.other_process import Other
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
-from wasm_kernel.engine.memory import commit as commits
+from wasm_kernel.state import commit as commits
 
 ID = "shared"
 Opening = Callable[[], Other]
@@ -170,7 +170,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     first = other()
     first.run("x = 1; open('file', 'w').write('kept')")
     first.end()
-    from wasm_kernel.sandbox.python import shared_driver
+    from wasm_kernel.guests.python.python import shared_driver
 
     driver = shared_driver()
     driver.prepare(False, lambda text: None)
@@ -190,7 +190,7 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     first = other()
     first.run("x = 1")
     first.end()
-    from wasm_kernel.sandbox.python import shared_driver
+    from wasm_kernel.guests.python.python import shared_driver
 
     driver = shared_driver()
     driver.prepare(False, lambda text: None)

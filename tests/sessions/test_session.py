@@ -18,8 +18,8 @@ from wasm_kernel import (
     delete_session_workspace,
     get_session_sandbox,
 )
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
 

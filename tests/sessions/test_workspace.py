@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 from wasm_kernel.sessions import entry
 from wasm_kernel.sessions.paths import SessionPathError
 from wasm_kernel.sessions.workspace import (

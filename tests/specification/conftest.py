@@ -14,7 +14,7 @@ from structlog.testing import CapturingLogger
 
 from tests import documented
 from wasm_kernel import BaseSandbox, SandboxLogger, create_session_sandbox, get_session_sandbox
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 
 ID = "abc-123"
 Getting = Callable[..., BaseSandbox]

@@ -25,7 +25,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.overview import session_in, sessions_in
 from wasm_kernel.sessions.session import Session

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine.locks import FileLock
 from wasm_kernel.errors import CacheWarning
+from wasm_kernel.linux.locks import FileLock
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
 _LOCK_POLL = 0.1

@@ -20,21 +20,21 @@ import wasmtime
 from wasm_kernel.engine import abi, dice, door, seams, shadow
 from wasm_kernel.engine.clock import TICKER, Clock
 from wasm_kernel.engine.compiler import Compiled
-from wasm_kernel.engine.files.calls import WasiFiles
-from wasm_kernel.engine.files.changes import Changes
-from wasm_kernel.engine.files.descriptors import Descriptors
-from wasm_kernel.engine.files.preopens import Preopens
-from wasm_kernel.engine.files.quota import Quota
 from wasm_kernel.engine.interrupt import Words
 from wasm_kernel.engine.output import NAMES, Streams, Writes
 from wasm_kernel.engine.reach import OutOfBounds, Reach
 from wasm_kernel.engine.seams import Stop
 from wasm_kernel.engine.time import GuestTime
 from wasm_kernel.engine.traps import classify
-from wasm_kernel.engine.versions.versions import Versions, nothing_kept
 from wasm_kernel.engine.waits import Waits
 from wasm_kernel.errors import GuestCrashed, HostFailed
 from wasm_kernel.record import record
+from wasm_kernel.state.versions import Versions, nothing_kept
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.descriptors import Descriptors
+from wasm_kernel.wasi_files.preopens import Preopens
+from wasm_kernel.wasi_files.quota import Quota
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page

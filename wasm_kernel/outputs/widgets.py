@@ -13,6 +13,8 @@ from html import escape
 from itertools import islice
 from typing import Any
 
+from wasm_kernel.execution.widgets.comm_frames import CLOSE, OPEN, CommMessage
+from wasm_kernel.execution.widgets.comms import COMMS
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused, Removals
@@ -25,8 +27,6 @@ from wasm_kernel.outputs.widget_states import (
     identified,
 )
 from wasm_kernel.outputs.widget_traits import ID
-from wasm_kernel.sandbox.widgets.comm_frames import CLOSE, OPEN, CommMessage
-from wasm_kernel.sandbox.widgets.comms import COMMS
 
 WIDGETS = "jupyter.widget"
 CONTROL = "jupyter.widget.control"

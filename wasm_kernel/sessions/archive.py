@@ -16,25 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory.bookmark import Bookmark
-from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.found import name_of, names_in, usable
-from wasm_kernel.engine.memory.origin import Origin
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.sandbox.bundles import PACKAGES_GUEST
-from wasm_kernel.sandbox.folders import APP, HISTORY, TMP, SandboxFolders
-from wasm_kernel.sandbox.history.claim import is_forsaken
-from wasm_kernel.sandbox.places import PrivateFolders
-from wasm_kernel.sandbox.presence import alone
+from wasm_kernel.folders.claim import is_forsaken
+from wasm_kernel.folders.folders import APP, HISTORY, TMP, SandboxFolders
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.presence import alone
+from wasm_kernel.guests.python.bundles import PACKAGES_GUEST
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Packing, open_target
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT, folder_of
+from wasm_kernel.state.bookmark import Bookmark
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.found import name_of, names_in, usable
+from wasm_kernel.state.origin import Origin
+from wasm_kernel.wasi_files.names import is_hidden
 
 FILES, MEMORY, IMAGE = "files", "memory", "memory/image"
 PARTS = {FILES: APP, "tmp": TMP, "packages": PACKAGES_GUEST}
@@ -177,7 +177,7 @@ def _memory(
     folders: SandboxFolders | None, folder: Folder | None
 ) -> tuple[Memory | None, Path | None, str]:
     """The history that can be exported with the image that it lies over, or why there is none."""
-    from wasm_kernel.sandbox.python import shared_driver
+    from wasm_kernel.guests.python.python import shared_driver
 
     files = [] if folder is None else names_in(folder)
     if folders is None or folder is None or not files:

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import IO
 
 from wasm_kernel import events
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders.chosen import real_path
-from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.sandbox.folders import SandboxFolders
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.linux.chosen import real_path
+from wasm_kernel.linux.folder import making
 from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
 from wasm_kernel.sessions.ground import Ground
@@ -33,6 +32,7 @@ from wasm_kernel.sessions.revival import Progress, Revival, fitting
 from wasm_kernel.sessions.staging import inscribe, settle, staged
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Member, Room, members, unpack
 from wasm_kernel.sessions.workspace import WORKSPACE_ROOT
+from wasm_kernel.wasi_files.names import is_hidden
 
 MOST_BYTES = 64 << 30
 """The most bytes that may come out of an archive by default."""

@@ -1,7 +1,7 @@
 """Drafts: files that are written in a session's workspace and then renamed to where they go.
 
 They lie in its root, under a name that is the host's and that no guest can see or make
-(`engine/files/names.py`), so that they are in the same file system as where they go.
+(`wasi_files/names.py`), so that they are in the same file system as where they go.
 
 A writer locks its draft for as long as it lives. What a killed one left is found by that nobody
 holds it any more, and removed by the next who comes by.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from wasm_kernel.engine.locks import try_lock
+from wasm_kernel.linux.locks import try_lock
 
 _PREFIX = ".metadata.json~"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

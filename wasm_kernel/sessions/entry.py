@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions import drafts
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

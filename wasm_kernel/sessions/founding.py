@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders.chosen import real_path
-from wasm_kernel.engine.folders.content import Stopped
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.history import told
-from wasm_kernel.sandbox.history.plan import Plan, carry_out
-from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.linux.chosen import real_path
+from wasm_kernel.linux.content import Stopped
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.staging import inscribe, settle, staged
+from wasm_kernel.state import told
+from wasm_kernel.state.plan import Plan, carry_out
 
 _TAKEN = "there is a session of that id already"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.linux.descent import Descent
 from wasm_kernel.sessions.tarball import ArchiveError, Room
 
 _STEPS = 100_000

@@ -1,6 +1,6 @@
 """The files that a session's states had open, in an archive: open again where it arrives.
 
-A state names a file by what the system calls it (`engine/folders/identity.py`), which is another
+A state names a file by what the system calls it (`linux/identity.py`), which is another
 name on every disk. So the archive says where each of them lies in it, and they get the names of the
 files that were unpacked there. That is a stranger's word: only a file that is reached by its plain
 path, without a link and past the session's own names, is opened.
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders.identity import identity_below
-from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.origin import Origin
-from wasm_kernel.sandbox.folders import APP, TMP, SandboxFolders
+from wasm_kernel.folders.folders import APP, TMP, SandboxFolders
+from wasm_kernel.linux.identity import identity_below
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.origin import Origin
+from wasm_kernel.wasi_files.names import is_hidden
 
 HANDLES_MOST = 10_000
 _TEXT_MOST = 512 * 1024

@@ -11,15 +11,15 @@ import os
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders.chosen import open_named, real_path
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.execution.creation import check, create_sandbox
+from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.folders import orphans
+from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.overlap import check_opening
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.linux.chosen import open_named, real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.sandbox import orphans
-from wasm_kernel.sandbox.creation import check, create_sandbox
-from wasm_kernel.sandbox.history.claim import Resume
-from wasm_kernel.sandbox.overlap import check_opening
-from wasm_kernel.sandbox.places import PrivateFolders
-from wasm_kernel.sandbox.sandbox import BaseSandbox
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget, target_of
 from wasm_kernel.sessions.live import LIVE

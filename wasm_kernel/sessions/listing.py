@@ -7,10 +7,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders import walk
+from wasm_kernel.linux import walk
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.paths import SessionPathError, entered, resolve
+from wasm_kernel.wasi_files.names import is_hidden
 
 
 def files(workspace: Path, wanted: Pattern | None) -> Iterator[str]:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wasm_kernel.engine.memory.image import Facts
 from wasm_kernel.errors import ImageError, TravelError
-from wasm_kernel.sandbox.history.travel import checked_name
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.handles import HANDLES_MOST, Handles
 from wasm_kernel.sessions.tarball import ArchiveError
+from wasm_kernel.state.image import Facts
+from wasm_kernel.state.travel import checked_name
 
 NAME = "manifest.json"
 KIND, VERSION = "wasm-kernel session", 1

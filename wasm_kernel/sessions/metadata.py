@@ -18,10 +18,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wasm_kernel.engine.folders.exchange import exchange
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.locks import wait_lock
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.exchange import exchange
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.record import record
 
 NAME = ".metadata.json"

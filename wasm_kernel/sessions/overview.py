@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.chosen import open_named, real_path
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory.bookmark import Bookmark
-from wasm_kernel.engine.memory.found import names_in
-from wasm_kernel.sandbox.folders import HISTORY
-from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders
-from wasm_kernel.sandbox.presence import is_used
+from wasm_kernel.folders.folders import HISTORY
+from wasm_kernel.folders.places import PrivateFolder, PrivateFolders
+from wasm_kernel.folders.presence import is_used
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.chosen import open_named, real_path
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.state.bookmark import Bookmark
+from wasm_kernel.state.found import names_in
+from wasm_kernel.wasi_files.names import is_hidden
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders.descent import Descent
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.descent import Descent
+from wasm_kernel.wasi_files.names import is_hidden
 
 LINKS_MOST = 40  # as many as Linux follows
 _SHOWN_CHARACTERS = 200

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.errands import Caller, Errand, ErrandInterrupted, ErrandRefused, Json
+from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.record import record
 from wasm_kernel.result import PruneResult
-from wasm_kernel.sandbox.errands import Caller, Errand, ErrandInterrupted, ErrandRefused, Json
-from wasm_kernel.sandbox.standing import Order
 
 USAGE = (
     "Usage: %prune_sessions --older-than 24h [--apply]. The time is in minutes, hours, days or "

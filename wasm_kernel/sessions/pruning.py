@@ -20,17 +20,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.chosen import open_named, real_path
-from wasm_kernel.engine.folders.folder import Folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.folders import orphans
+from wasm_kernel.folders.overlap import check_opening
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.presence import is_used
+from wasm_kernel.folders.private import PrivateFolderError
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.chosen import open_named, real_path
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.result import PruneResult
-from wasm_kernel.sandbox import orphans
-from wasm_kernel.sandbox.overlap import check_opening
-from wasm_kernel.sandbox.places import PrivateFolders
-from wasm_kernel.sandbox.presence import is_used
-from wasm_kernel.sandbox.private import PrivateFolderError
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget
 from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT

@@ -15,13 +15,13 @@ import secrets
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.exchange import take_name
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.locks import wait_lock
-from wasm_kernel.sandbox.hiding import ASIDE
-from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard, removing
-from wasm_kernel.sandbox.presence import alone
+from wasm_kernel.folders.hiding import ASIDE
+from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard, removing
+from wasm_kernel.folders.presence import alone
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.exchange import take_name
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 

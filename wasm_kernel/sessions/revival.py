@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory.bookmark import Bookmark
-from wasm_kernel.engine.memory.commit import CommitFile
-from wasm_kernel.engine.memory.found import name_of
-from wasm_kernel.engine.memory.image import Facts
-from wasm_kernel.engine.memory.origin import Origin
-from wasm_kernel.engine.memory.transplant import HEADER_MOST, Soil, transplant
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.sandbox.bundles import DATA_GUEST, LIB_GUEST
-from wasm_kernel.sandbox.folders import HISTORY, SandboxFolders
-from wasm_kernel.sandbox.history.claim import leave_fork
+from wasm_kernel.folders.claim import leave_fork
+from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.guests.python.bundles import DATA_GUEST, LIB_GUEST
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import Memory
 from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
+from wasm_kernel.state.bookmark import Bookmark
+from wasm_kernel.state.commit import CommitFile
+from wasm_kernel.state.found import name_of
+from wasm_kernel.state.image import Facts
+from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.transplant import HEADER_MOST, Soil, transplant
 
 if TYPE_CHECKING:
-    from wasm_kernel.sandbox.python import PythonDriver
+    from wasm_kernel.guests.python.python import PythonDriver
 
 Progress = Callable[[str], None]
 _ARRIVING = "arriving"
@@ -60,8 +60,8 @@ def fitting(memory: Memory, progress: Progress) -> Fitting | str:
     Raises:
         WasmKernelError: this machine's own base image is missing, and can't be built.
     """
-    from wasm_kernel.sandbox.preparing import prepare
-    from wasm_kernel.sandbox.python import shared_driver
+    from wasm_kernel.guests.python.preparing import prepare
+    from wasm_kernel.guests.python.python import shared_driver
 
     driver: PythonDriver = shared_driver()
     theirs = memory.known()

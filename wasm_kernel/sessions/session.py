@@ -13,16 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
-from wasm_kernel.engine.folders.chosen import open_named, real_path
-from wasm_kernel.engine.folders.exchange import take_name
-from wasm_kernel.engine.folders.folder import Folder, making
-from wasm_kernel.engine.locks import try_lock
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.policy import Mount
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.keeper import Home
-from wasm_kernel.sandbox.overlap import (
+from wasm_kernel.execution.keeper import Home
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.overlap import (
     OverlapError,
     Spot,
     check,
@@ -30,15 +25,20 @@ from wasm_kernel.sandbox.overlap import (
     guarded,
     workspaces_above,
 )
-from wasm_kernel.sandbox.places import PrivateFolder, PrivateFolders, discard
-from wasm_kernel.sandbox.presence import Presence, is_used
+from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.folders.presence import Presence, is_used
+from wasm_kernel.linux.chosen import open_named, real_path
+from wasm_kernel.linux.exchange import take_name
+from wasm_kernel.linux.folder import Folder, making
+from wasm_kernel.linux.locks import try_lock
+from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import drafts, ids, metadata, removal
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.live import LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 
 if TYPE_CHECKING:
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import BaseSandbox
 
 _OWNER_ONLY = 0o700
 _ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.exchange import take_name
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.locks import try_lock
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.places import PrivateFolders, discard
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.places import PrivateFolders, discard
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.exchange import take_name
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import ids, metadata, removal
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

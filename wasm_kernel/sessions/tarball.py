@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from wasm_kernel.engine.folders.content import stretches
-from wasm_kernel.engine.memory.commit import DAMAGED
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.content import stretches
+from wasm_kernel.state.commit import DAMAGED
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
 _CHUNK = 4 * 1024 * 1024

@@ -7,7 +7,7 @@ reached without a link, and a link that is swapped in between check and use ends
 path is then looked at anew, a few times, and given up. A call that is refused changes nothing.
 
 Errors name the path as it was given, never one of the host. The session's own names
-(`.metadata.json`, in every spelling of `engine/files/names.py`) are no files here.
+(`.metadata.json`, in every spelling of `wasi_files/names.py`) are no files here.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from wasm_kernel import events
-from wasm_kernel.engine.files.names import is_hidden
-from wasm_kernel.engine.folders import walk
-from wasm_kernel.engine.folders.chosen import real_path
-from wasm_kernel.engine.folders.folder import making
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.sandbox.overlap import check_opening
-from wasm_kernel.sandbox.places import PrivateFolders
+from wasm_kernel.folders.overlap import check_opening
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.chosen import real_path
+from wasm_kernel.linux.folder import making
 from wasm_kernel.sessions import entry, ids, removal
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.listing import files
 from wasm_kernel.sessions.paths import SessionPathError, entered, lexical, parts_of, resolve
 from wasm_kernel.sessions.session import Session
+from wasm_kernel.wasi_files.names import is_hidden
 
 T = TypeVar("T")
 WORKSPACE_ROOT = Path("workspace")

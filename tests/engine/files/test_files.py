@@ -13,9 +13,9 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, OTHER, READ_ONLY, RIGHTS, ROOT, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.preopens import Preopen
-from wasm_kernel.engine.folders import tree
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.linux import tree
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.wasi_files.preopens import Preopen
 
 SPELLINGS = [
     ".metadata.json",

@@ -14,7 +14,7 @@ from tests.engine import twins
 from tests.engine.tiny import Guest
 from tests.engine.twins import Answer, GuestSide, NativeSide, OnOpen, OnPath, OnTwo, Open, Symlink
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.names import is_hidden
+from wasm_kernel.wasi_files.names import is_hidden
 
 PLAIN = ["a", "b", "c", "d", "empty", "d/a", "d/twin", "d/c", "d/e", "d/e/x", "d/e/y", "new"]
 WINDING = ["./a", "d/../a", "d//c", "here/a", "d/up/b", "way", "here", "d/e/top/new", "here/here/d"]

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.names import HIDDEN, is_hidden
-from wasm_kernel.engine.files.open_files import Opened
-from wasm_kernel.engine.files.paths import Follow, HiddenName, Outside
-from wasm_kernel.engine.files.paths import resolve as resolved
-from wasm_kernel.engine.files.preopens import METADATA_HIDDEN, NOTHING_HIDDEN, Preopen
-from wasm_kernel.engine.files.refused import Refused
-from wasm_kernel.engine.folders.folder import Folder
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.wasi_files.names import HIDDEN, is_hidden
+from wasm_kernel.wasi_files.open_files import Opened
+from wasm_kernel.wasi_files.paths import Follow, HiddenName, Outside
+from wasm_kernel.wasi_files.paths import resolve as resolved
+from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, NOTHING_HIDDEN, Preopen
+from wasm_kernel.wasi_files.refused import Refused
 
 NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", "hid", "x"]
 PARTS = st.sampled_from([*NAMES, ".", "..", "", ".METADATA.json"])

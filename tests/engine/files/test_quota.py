@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, OTHER, RIGHTS, Guest, workspace_at
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.files.quota import Quota
+from wasm_kernel.wasi_files.quota import Quota
 
 KB = 1000
 Making = Callable[..., Guest]

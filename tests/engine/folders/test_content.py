@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.folders.content import share
+from wasm_kernel.linux.content import share
 
 BLOCK = 10_000
 ROUNDS = 20_000  # where nothing is done about it, some in a thousand fail

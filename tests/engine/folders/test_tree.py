@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.engine.folders import content, tree
-from wasm_kernel.engine.folders.content import CopyStopped
-from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.linux import content, tree
+from wasm_kernel.linux.content import CopyStopped
+from wasm_kernel.linux.descent import Descent
 
 DEEP = 600
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
-from wasm_kernel.engine.folders import tree, walk
-from wasm_kernel.engine.folders.descent import Descent
+from wasm_kernel.linux import tree, walk
+from wasm_kernel.linux.descent import Descent
 
 DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may have files open
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.engine.tiny import Guest
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.history import History
-from wasm_kernel.engine.memory.pages import PAGE
-from wasm_kernel.engine.memory.recorder import Recorder
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.history import History
+from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.recorder import Recorder
 
 IMAGE = "image"
 FIRST = 80  # pages below belong to the tiny guest itself

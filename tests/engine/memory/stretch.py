@@ -7,7 +7,7 @@ import mmap
 import os
 from pathlib import Path
 
-from wasm_kernel.engine.memory.pages import PAGE, Range
+from wasm_kernel.state.pages import PAGE, Range
 
 PAGES = 300  # more than one of Compare's blocks
 

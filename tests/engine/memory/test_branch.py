@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.engine.memory.session import IMAGE, Session
-from wasm_kernel.engine.files.descriptors import OpenFile
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.history import History
-from wasm_kernel.engine.memory.origin import Origin
-from wasm_kernel.engine.memory.thinning import thin
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.history import History
+from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.thinning import thin
+from wasm_kernel.wasi_files.descriptors import OpenFile
 
 Making = Callable[..., Session]
 

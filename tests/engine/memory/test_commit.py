@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.files.descriptors import OpenFile
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit, CommitFile
-from wasm_kernel.engine.memory.pages import PAGE
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.commit import Commit, CommitFile
+from wasm_kernel.state.pages import PAGE
+from wasm_kernel.wasi_files.descriptors import OpenFile
 
 FILE = OpenFile(9, "/app", "data/ä\udc80.txt", 17, 0, 3, 5, 1)
 COMMIT = Commit(

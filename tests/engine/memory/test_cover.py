@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.engine.memory.cover import Cover
+from wasm_kernel.state.cover import Cover
 
 PAGES = 60
 RUNS = st.lists(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.folders import identity
+from wasm_kernel.linux import identity
 
 FIRST = 7  # the first number after the tiny guest's folders
 Making = Callable[[], Guest]

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.folding import Piece, chains, merge, plan, spared
-from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.folding import Piece, chains, merge, plan, spared
+from wasm_kernel.state.pages import PAGE
 
 SIZE = 12
 

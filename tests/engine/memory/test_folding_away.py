@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.memory.session import Session
 from tests.engine.memory.test_history import reopened, three
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.thinning import thin
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
 

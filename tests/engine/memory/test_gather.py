@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine.memory.stretch import PAGES, Stretch
-from wasm_kernel.engine.memory import gather as gathering
-from wasm_kernel.engine.memory.gather import gather
-from wasm_kernel.engine.memory.pages import PAGE
+from wasm_kernel.state import gather as gathering
+from wasm_kernel.state.gather import gather
+from wasm_kernel.state.pages import PAGE
 
 
 @pytest.fixture

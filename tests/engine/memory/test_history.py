@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.engine.memory.session import Session
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
 

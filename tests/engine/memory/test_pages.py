@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.memory.stretch import PAGES, Stretch, pages_of
-from wasm_kernel.engine.memory import pages
-from wasm_kernel.engine.memory.pages import PAGE, Compare, Pagemap, Tracker, WriteProtect, merge
+from wasm_kernel.state import pages
+from wasm_kernel.state.pages import PAGE, Compare, Pagemap, Tracker, WriteProtect, merge
 
 SIZE = PAGES * PAGE
 Kind = Callable[[int, int], Tracker]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests.engine.memory.session import Session
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory import folding, gather, recorder
-from wasm_kernel.engine.memory.commit import Commit, Content
-from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state import folding, gather, recorder
+from wasm_kernel.state.commit import Commit, Content
+from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
 
 Making = Callable[..., Session]
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.engine.memory.session import Session
 from tests.engine.memory.test_history import damage, reopened, three
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory import folding, recorder, shelf
-from wasm_kernel.engine.memory.history import Unreadable
-from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state import folding, recorder, shelf
+from wasm_kernel.state.history import Unreadable
+from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.memory import spare
+from wasm_kernel.linux import spare
 
 
 @pytest.fixture

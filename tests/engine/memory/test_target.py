@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.memory.session import Session
-from wasm_kernel.engine.memory import mapping
-from wasm_kernel.engine.memory.commit import Commit
-from wasm_kernel.engine.memory.thinning import thin
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux import mapping
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.thinning import thin
 
 
 def three(session: Session) -> None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.engine.files.descriptors import OpenFile
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory.commit import Commit, CommitFile
-from wasm_kernel.engine.memory.found import name_of
-from wasm_kernel.engine.memory.pages import PAGE
-from wasm_kernel.engine.memory.transplant import HEADER_MOST, Soil, transplant
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.commit import Commit, CommitFile
+from wasm_kernel.state.found import name_of
+from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.transplant import HEADER_MOST, Soil, transplant
+from wasm_kernel.wasi_files.descriptors import OpenFile
 
 PAGES = 12
 KINDS = st.integers(0, 3)  # what a page holds; 0 is a page of zeros

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.versions.workspace import Workspace
-from wasm_kernel.engine.folders.identity import identity
-from wasm_kernel.engine.versions.was import Unkept
+from wasm_kernel.linux.identity import identity
+from wasm_kernel.state.was import Unkept
 
 
 def test_a_file_that_was_made_is_removed(workspace: Workspace) -> None:

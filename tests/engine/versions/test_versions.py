@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.engine.versions.workspace import Workspace
-from wasm_kernel.engine.folders.content import Content
-from wasm_kernel.engine.versions import journal, store
-from wasm_kernel.engine.versions.journal import Journal
-from wasm_kernel.engine.versions.versions import Change
-from wasm_kernel.engine.versions.was import Entry, File, Link, Nothing, Unkept, Was, WasFolder
+from wasm_kernel.linux.content import Content
+from wasm_kernel.state import journal, store
+from wasm_kernel.state.journal import Journal
+from wasm_kernel.state.versions import Change
+from wasm_kernel.state.was import Entry, File, Link, Nothing, Unkept, Was, WasFolder
 
 
 @pytest.mark.parametrize(

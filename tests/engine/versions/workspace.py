@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.versions.bringing import Brought, bring
-from wasm_kernel.engine.versions.versions import Change, Versions
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state.bringing import Brought, bring
+from wasm_kernel.state.versions import Change, Versions
 
 PLENTY = 1 << 30
 Tree = dict[str, str | None]

@@ -9,10 +9,10 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.engine.folders.content import Content
 from wasm_kernel.errors import TravelError
+from wasm_kernel.folders.claim import Resume
+from wasm_kernel.linux.content import Content
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 
 Opening = Callable[..., BaseSandbox]
 TRAP = "import os; os._exit(3)"

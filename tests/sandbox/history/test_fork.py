@@ -9,9 +9,9 @@ import pytest
 from tests.sandbox.forks import TRAP, Forking, Opening, says
 from tests.sandbox.keeping import Keeping
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.engine.folders import content, tree
 from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
-from wasm_kernel.sandbox.history.claim import Resume
+from wasm_kernel.folders.claim import Resume
+from wasm_kernel.linux import content, tree
 
 STATE = """
 import io, sqlite3, threading, numpy as np, pandas as pd

@@ -11,7 +11,7 @@ import pytest
 from tests.private import private_of
 from tests.sandbox.forks import Forking, Opening, says
 from wasm_kernel import BaseSandbox
-from wasm_kernel.engine.folders import tree
+from wasm_kernel.linux import tree
 from wasm_kernel.policy import Mount
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wasm_kernel.errors import TravelError
-from wasm_kernel.sandbox.frames import Travel
-from wasm_kernel.sandbox.history.spoken import Wish, only_travels, wish_of
+from wasm_kernel.execution.frames import Travel
+from wasm_kernel.guests.python.spoken import Wish, only_travels, wish_of
 
 
 @pytest.mark.parametrize(

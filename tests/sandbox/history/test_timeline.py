@@ -12,14 +12,14 @@ import pytest
 from tests.private import private_of
 from tests.sandbox.story import Story
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.engine.folders.folder import Folder
-from wasm_kernel.engine.memory import commit as commits
-from wasm_kernel.engine.memory import recorder
-from wasm_kernel.engine.memory.pages import Compare, Pagemap, WriteProtect
 from wasm_kernel.errors import TravelError
+from wasm_kernel.execution import sandbox as sandbox_file
+from wasm_kernel.folders.claim import Claim, Resume
+from wasm_kernel.linux.folder import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import sandbox as sandbox_file
-from wasm_kernel.sandbox.history.claim import Claim, Resume
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state import recorder
+from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
 
 Opening = Callable[..., BaseSandbox]
 TRAP = "import os; os._exit(3)"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.engine.memory.commit import Commit
 from wasm_kernel.errors import TravelError
-from wasm_kernel.sandbox.history import travel
-from wasm_kernel.sandbox.history.travel import Past
+from wasm_kernel.state import travel
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.travel import Past
 
 
 def commit(one: int, parent: int, *, cell: int | None = None, cells: int = 1) -> Commit:

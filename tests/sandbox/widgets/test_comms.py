@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.sandbox.frames import read
-from wasm_kernel.sandbox.listener import Silence
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage, CommTarget, request_of
-from wasm_kernel.sandbox.widgets.comms import COMMS, TARGETS, Comms, CommsFull
+from wasm_kernel.execution.frames import read
+from wasm_kernel.execution.listener import Silence
+from wasm_kernel.execution.widgets.comm_frames import CommMessage, CommTarget, request_of
+from wasm_kernel.execution.widgets.comms import COMMS, TARGETS, Comms, CommsFull
 
 OPENED = {"op": "comm_open", "comm_id": "c", "target_name": "t"}
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
+from wasm_kernel.execution import frames
+from wasm_kernel.execution.listener import Silence
+from wasm_kernel.execution.widgets.comm_frames import CommMessage
+from wasm_kernel.execution.widgets.inbox import Offer
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox import frames
-from wasm_kernel.sandbox.history.claim import Resume
-from wasm_kernel.sandbox.listener import Silence
-from wasm_kernel.sandbox.widgets.comm_frames import CommMessage
-from wasm_kernel.sandbox.widgets.inbox import Offer
 
 SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0\n"
 OBSERVED = SLIDER + "def f(c):\n    global x\n    x = c.new\n    print('now', x)\n"

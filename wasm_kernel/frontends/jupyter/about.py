@@ -23,7 +23,7 @@ _LINKS = (
 @lru_cache(maxsize=1)
 def language_version() -> str:
     """The guest's Python version, such as `3.15.0`."""
-    from wasm_kernel.sandbox.python import shared_driver
+    from wasm_kernel.guests.python.python import shared_driver
 
     try:
         return shared_driver().environment.python_version

@@ -27,6 +27,7 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.frontends.jupyter import magics
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
 from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
@@ -34,20 +35,19 @@ from wasm_kernel.frontends.jupyter.forking import FORK, fork_errand, forking
 from wasm_kernel.frontends.jupyter.lean import lazily
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.guests.python.packages.outside import DUTY, fetching
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.packages.outside import DUTY, fetching
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.history.claim import Resume
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
-    from wasm_kernel.confinement.porter import Duty
+    from wasm_kernel.execution.sandbox import BaseSandbox
     from wasm_kernel.frontends.jupyter.connection import Connection
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.sockets import KernelSockets
     from wasm_kernel.frontends.jupyter.starting import Starting
-    from wasm_kernel.sandbox.python import Builder
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.guests.python.python import Builder
+    from wasm_kernel.linux.porter import Duty
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, "Builder | None"], "BaseSandbox"]
 
@@ -74,8 +74,8 @@ def create(
     session: Session, policy: ExecutionPolicy, resume: Resume, builder: Builder | None
 ) -> BaseSandbox:
     """The sandbox of a real kernel."""
-    from wasm_kernel.sandbox.creation import create_sandbox
-    from wasm_kernel.sandbox.python import PythonDriver
+    from wasm_kernel.execution.creation import create_sandbox
+    from wasm_kernel.guests.python.python import PythonDriver
 
     return create_sandbox(
         folders=session.folders,
@@ -160,7 +160,7 @@ class WasmKernelApp(JupyterApp):
 
     def _offer(self, sandbox: BaseSandbox, session: Session, enclosure: Enclosure) -> None:
         """Let cells have the host do what reaches beyond them."""
-        from wasm_kernel.packages.offer import offer_pip, refuse_pip
+        from wasm_kernel.execution.offer import offer_pip, refuse_pip
 
         if self.settings.pip:
             offer_pip(sandbox, enclosure.fetch)

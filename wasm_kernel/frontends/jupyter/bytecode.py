@@ -15,7 +15,8 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.sockets"
-_IMPORTS += ", wasm_kernel.sandbox.creation, wasm_kernel.sandbox.python, wasm_kernel.packages.offer"
+_IMPORTS += ", wasm_kernel.execution.creation, wasm_kernel.execution.offer"
+_IMPORTS += ", wasm_kernel.guests.python.python"
 
 
 def missing() -> bool:
@@ -32,7 +33,7 @@ def write() -> subprocess.Popen[bytes]:
 
     It ends with this process: the next start goes on where it was.
     """
-    from wasm_kernel.confinement.child import tied
+    from wasm_kernel.linux.child import tied
 
     quiet = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - nothing of it comes from anybody

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.frames import Stream
+from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.execution.widgets.comm_frames import CLOSE, CommMessage
+from wasm_kernel.execution.widgets.inbox import Offer
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
-from wasm_kernel.sandbox.frames import Stream
-from wasm_kernel.sandbox.sandbox import BaseSandbox
-from wasm_kernel.sandbox.widgets.comm_frames import CLOSE, CommMessage
-from wasm_kernel.sandbox.widgets.inbox import Offer
 
 if TYPE_CHECKING:
     from wasm_kernel.outputs.widgets import WidgetGate

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from traitlets.config import Config
 
-from wasm_kernel.confinement import porter, walls
-from wasm_kernel.confinement.porter import Duty, Porter
-from wasm_kernel.confinement.walls import Kept, Walls
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.state_folder import notes
 from wasm_kernel.frontends.jupyter import bytecode, magics
 from wasm_kernel.frontends.jupyter.forking import Outside
-from wasm_kernel.packages.outside import through
+from wasm_kernel.guests.python.environment import runtimes_folder
+from wasm_kernel.guests.python.packages.outside import through
+from wasm_kernel.linux import porter, walls
+from wasm_kernel.linux.porter import Duty, Porter
+from wasm_kernel.linux.walls import Kept, Walls
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sandbox.environment import runtimes_folder
-from wasm_kernel.sandbox.folders import SandboxFolders
-from wasm_kernel.sandbox.state_folder import notes
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from wasm_kernel.packages.fetch import Fetch
-    from wasm_kernel.sandbox.python import Builder
+    from wasm_kernel.guests.python.packages.fetch import Fetch
+    from wasm_kernel.guests.python.python import Builder
     from wasm_kernel.sessions.founding import Founding
     from wasm_kernel.sessions.session import Session
 
@@ -161,7 +161,7 @@ def void(_: object) -> None:
 
 
 def _prepare(fields: Mapping[str, Any], tell: porter.Tell, _: porter.Stopped) -> Mapping[str, Any]:
-    from wasm_kernel.sandbox.preparing import prepare
+    from wasm_kernel.guests.python.preparing import prepare
 
     prepare(bool(fields["metered"]), tell)
     return {}

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.sandbox.errands import Caller, Errand, ErrandRefused
-from wasm_kernel.sandbox.standing import Order
+from wasm_kernel.execution.errands import Caller, Errand, ErrandRefused
+from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.sessions import ids
 
 if TYPE_CHECKING:
-    from wasm_kernel.confinement.porter import Duty, Porter, Stopped, Tell
-    from wasm_kernel.sandbox.history.wishes import Say
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.wishes import Say
+    from wasm_kernel.linux.porter import Duty, Porter, Stopped, Tell
     from wasm_kernel.sessions.founding import Founding
 
 FORK = "fork"

@@ -17,6 +17,8 @@ import zmq
 from jupyter_client.session import Session
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.frames import Error, Stream, plain
+from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.frontends.jupyter import about, messages
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.comms import CommKernel, header_of
@@ -25,8 +27,6 @@ from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.sandbox.frames import Error, Stream, plain
-from wasm_kernel.sandbox.sandbox import BaseSandbox
 
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
 CLOSE_POLL = 0.01

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.confinement.porter import Duty, Porter, Stopped, Tell
-from wasm_kernel.confinement.walls import Walls
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.sandbox.errands import Caller, switched_off
+from wasm_kernel.execution.errands import Caller, switched_off
+from wasm_kernel.linux.porter import Duty, Porter, Stopped, Tell
+from wasm_kernel.linux.walls import Walls
 from wasm_kernel.sessions.prune_errand import OFF, Prune, pruner, pruning
 
 if TYPE_CHECKING:
-    from wasm_kernel.sandbox.sandbox import BaseSandbox
+    from wasm_kernel.execution.sandbox import BaseSandbox
 
 PRUNE = "prune sessions"
 

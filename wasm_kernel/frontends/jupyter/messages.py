@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.frames import ClearOutput, Display, Error, Output, Result, Stream
 from wasm_kernel.frontends.jupyter import outputs
 from wasm_kernel.frontends.jupyter.outputs import Over
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, never
 from wasm_kernel.result import CellError, SandboxResult
-from wasm_kernel.sandbox.frames import ClearOutput, Display, Error, Output, Result, Stream
 
 Content = dict[str, Any]
 Message = tuple[str, Content]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from wasm_kernel.execution.frames import Display, Error, Output, Result
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.sandbox.frames import Display, Error, Output, Result
 
 Bundle = Mapping[str, Any]
 Over = Callable[[], bool]

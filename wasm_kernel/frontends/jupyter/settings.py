@@ -15,13 +15,13 @@ from jupyter_core.paths import jupyter_data_dir
 from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
 from traitlets.config import Configurable
 
-from wasm_kernel.engine.folders.chosen import real_path
 from wasm_kernel.errors import PolicyError
+from wasm_kernel.folders.claim import Resume
 from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
+from wasm_kernel.linux.chosen import real_path
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, described
 from wasm_kernel.policy_file import policy_of, read
-from wasm_kernel.sandbox.history.claim import Resume
 
 NOTEBOOK_ENVIRONMENT = "JPY_SESSION_NAME"
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"

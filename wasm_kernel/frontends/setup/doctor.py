@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wasm_kernel.errors import BundleError
 from wasm_kernel.frontends.setup import kernelspecs
-from wasm_kernel.sandbox.environment import guest_folder
+from wasm_kernel.guests.python.environment import guest_folder
 
 _PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")
 
@@ -48,7 +48,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from wasm_kernel.sandbox.python import shared_driver
+    from wasm_kernel.guests.python.python import shared_driver
 
     driver = shared_driver()
     cache = driver.cache
@@ -104,7 +104,8 @@ _TRACKING = {
 
 
 def _memory() -> Iterator[Finding]:
-    from wasm_kernel.engine.memory import mapping, pages
+    from wasm_kernel.linux import mapping
+    from wasm_kernel.state import pages
 
     if mapping.MAPS:
         yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
@@ -116,7 +117,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _confinement() -> Finding:
-    from wasm_kernel.confinement import walls
+    from wasm_kernel.linux import walls
 
     possible = walls.possible()
     how = f"{possible.files}; {possible.calls}"
@@ -151,9 +152,9 @@ def _workspaces(root: Path) -> Iterator[Finding]:
 
 
 def _private_state(root: Path) -> Iterator[Finding]:
-    from wasm_kernel.sandbox import orphans
-    from wasm_kernel.sandbox.places import expected
-    from wasm_kernel.sandbox.private import PrivateFolderError
+    from wasm_kernel.folders import orphans
+    from wasm_kernel.folders.places import expected
+    from wasm_kernel.folders.private import PrivateFolderError
 
     try:
         place, far = expected(root.resolve())
@@ -170,7 +171,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
 
 
 def _earlier_files(folder: Path) -> Finding:
-    from wasm_kernel.engine.folders.content import clones
+    from wasm_kernel.linux.content import clones
 
     try:
         if clones(folder):

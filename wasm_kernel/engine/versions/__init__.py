@@ -1,1 +1,0 @@
-"""Earlier versions of the workspace's files, so that an undo can bring them back."""

@@ -1,0 +1,108 @@
+"""`create_sandbox`: a sandbox on a workspace folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.execution.keeper import Keeper
+from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.overlap import check_opening
+from wasm_kernel.guests.driver import Driver
+from wasm_kernel.linux.chosen import real_path
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+
+
+def create_sandbox(
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
+    workspace: Path | str = "workspace",
+    policy: ExecutionPolicy | None = None,
+    logger: SandboxLogger | None = None,
+    *,
+    private_root: Path | str | None = None,
+    session_id: str | None = None,
+    resume: Resume | str = Resume.NEVER,
+    keeper: Keeper | None = None,
+    driver: Driver | None = None,
+    quiet: bool = False,
+    folders: SandboxFolders | None = None,
+) -> BaseSandbox:
+    """A sandbox on a workspace folder, which is made if it is not there.
+
+    Args:
+        runtime: The guest's language, such as `"python"`.
+        workspace: The host folder that the guest sees as `/app`.
+        policy: The limits; the defaults fit a notebook.
+        logger: Hears events; silent by default.
+        private_root: The folder that holds private state, such as variables; one of the user's by
+            default. It lies outside of every workspace.
+        session_id: The session that the workspace belongs to.
+        resume: Whether to go on with the variables that an earlier process left there, also as
+            text: `never`, `crash` or `always`.
+        keeper: What the session does for the sandbox, where there is one.
+        driver: The guest to run, where it is not the one that this process shares.
+        quiet: Whether the first cell says nothing where the session goes on just as it was left.
+        folders: The folders of a session, which `workspace` does not matter for then. They are
+            closed with the sandbox.
+
+    Nothing is started yet: the first cell does it, or `start`.
+
+    Raises:
+        ValueError: there is no guest for `runtime`.
+        TypeError: `policy` is not a policy, or `logger` not a logger.
+        PolicyError: a mount overlaps the workspace, another one, or a folder of the host's own.
+        PlantedLinkError: `workspace` is a relative path that leads through a link.
+        OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
+        PrivateFolderError: there is no place for private state.
+        OSError: the workspace can't be made.
+    """
+    bound, resume = check(runtime, policy, logger), _resume(resume)
+    if driver is None:
+        from wasm_kernel.guests.python.python import shared_driver
+
+        driver = shared_driver()
+    if session_id is not None:
+        bound = bound.bind(session_id=session_id)
+    limits = policy or ExecutionPolicy()
+    if folders is None:
+        check_opening(real_path(workspace), None, limits.mounts, private_root)
+    place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
+    try:
+        place.mounted(limits.mounts)
+    except BaseException:
+        place.close()
+        raise
+    if folders is None:
+        from wasm_kernel.folders.orphans import sweep_now_and_then
+
+        sweep_now_and_then()
+    return BaseSandbox(
+        driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
+    )
+
+
+def _resume(resume: Resume | str) -> Resume:
+    try:
+        return Resume(resume)
+    except ValueError:
+        names = ", ".join(repr(one.value) for one in Resume)
+        raise ValueError(f"resume is one of {names}, not {resume!r}. Nothing was made.") from None
+
+
+def check(
+    runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
+) -> SandboxLogger:
+    """See that a sandbox can be made with these, before anything is made for it.
+
+    Returns:
+        Who hears of the sandbox's events.
+
+    Raises:
+        ValueError, TypeError: as `create_sandbox`.
+    """
+    RuntimeType.checked(runtime)
+    if policy is not None and not isinstance(policy, ExecutionPolicy):
+        raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
+    return heard_by(logger)

@@ -1,0 +1,107 @@
+"""What a cell may know of its own sandbox, for `%session_info`, `%policy` and `%fuel`.
+
+Nothing here names a path of the host: the answers go into the guest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from wasm_kernel.execution.errands import Errand, Errands
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, described
+
+if TYPE_CHECKING:
+    from wasm_kernel.execution.life import Life
+
+Provider = Callable[[], Mapping[str, Any]]
+
+
+class Facts:
+    """Facts about a session, by name, from whoever knows them. Any thread may add a provider.
+
+    Front ends show the names that they know under headings, and the others as they are.
+    """
+
+    def __init__(self) -> None:
+        self._providers: tuple[Provider, ...] = ()
+
+    def add(self, provider: Provider) -> None:
+        """Ask `provider` too; it is called on the guest's thread, and its answer is JSON."""
+        self._providers = (*self._providers, provider)
+
+    def all(self) -> dict[str, Any]:
+        """The facts as they are now; what can't be found out is left out."""
+        found: dict[str, Any] = {}
+        for provider in self._providers:
+            try:
+                found |= provider()
+            except Exception:  # noqa: S112 - one fact less is no reason to fail a cell
+                continue
+        return found
+
+
+def offered(errands: Errands, life: Life, own: Mapping[str, Any]) -> Facts:
+    """Let cells ask, also from within functions: what they learn is their own sandbox's.
+
+    Args:
+        errands: Where they ask.
+        life: The sandbox's guest.
+        own: Facts that stay.
+
+    Returns:
+        The facts of `%session_info`, to which others add theirs.
+    """
+    facts = Facts()
+    facts.add(lambda: own)
+    facts.add(lambda: _memory(life))
+    answers: dict[str, Callable[[], Any]] = {
+        "session_info": facts.all,
+        "fuel": life.fuel.facts,
+        "policy": lambda: as_rows(life.policy),
+    }
+    for name, answer in answers.items():
+        errands.offer(name, _asked(answer), anywhere=True)
+    return facts
+
+
+def _asked(answer: Callable[[], Any]) -> Errand:
+    return lambda _order, _caller: answer()
+
+
+def _memory(life: Life) -> dict[str, Any]:
+    policy = life.policy
+    history = life.timeline.history
+    commits = list(history.commits.values())
+    return {
+        "memory_bytes": life.memory_bytes,
+        "memory_limit_bytes": policy.memory_bytes,
+        "cell_timeout": policy.cell_timeout,
+        "fuel_budget": policy.fuel_budget,
+        "workspace_limit_bytes": policy.workspace_bytes,
+        "workspace_limit_files": policy.workspace_files,
+        "history_states": sum(1 for commit in commits if commit.cells),
+        "history_bytes": sum(commit.page_bytes for commit in commits),
+        "history_is_saved": life.timeline.saved,
+    }
+
+
+def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
+    """The limits, each with its name, its value as JSON, and what it means."""
+    meanings = described()
+    return [
+        {"name": name, "value": _plain(getattr(policy, name)), "meaning": meanings.get(name, "")}
+        for name in POLICY_FIELDS
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return [_guest_side(each) if isinstance(each, Mount) else each for each in value]
+    return value
+
+
+def _guest_side(mount: Mount) -> str:
+    return f"{mount.guest} ({'writable' if mount.writable else 'read-only'})"

@@ -1,0 +1,95 @@
+"""From a turn that is over to the `SandboxResult` that people see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
+from wasm_kernel.execution import frames
+from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.turn import Turn
+from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.state import told
+
+T = TypeVar("T")
+
+NEVER_RAN = frames.Error(
+    "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
+)
+
+
+def in_words(job: Callable[[], T]) -> Callable[[], T]:
+    """`job`, whose problems with the host's system become one of this package's errors."""
+
+    def run() -> T:
+        try:
+            return job()
+        except (OSError, MemoryError) as problem:
+            if isinstance(problem, WasmKernelError):
+                raise
+            raise HostFailed(told.why(problem)) from problem
+
+    return run
+
+
+def as_error(stopped: GuestStopped) -> frames.Error:
+    """A lost guest, in the shape of a Python error."""
+    name, text = type(stopped).__name__, str(stopped)
+    return frames.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
+
+
+def result_of(
+    turn: Turn,
+    stopped: GuestStopped | None,
+    life: Life,
+    duration: float,
+    *,
+    workspace: Path,
+    session_id: str | None,
+) -> SandboxResult:
+    """The result of a cell.
+
+    Args:
+        turn: The cell's turn.
+        stopped: How its guest was lost, or None where it came back.
+        life: The guest, for what it used and changed.
+        duration: Wall-clock seconds.
+        workspace: The folder behind `/app`.
+        session_id: The session's id, if there is one.
+    """
+    reply: Mapping[str, Any] = turn.reply or {}
+    if stopped is not None:  # what a lost guest said of its end is no end
+        reply = {"status": "error", "execution_count": life.next_count, "payload": []}
+    error, files = _cell_error(turn, reply), life.changes.compare()
+    return SandboxResult(
+        success=error is None,
+        stdout=turn.shown.text("stdout"),
+        stderr=turn.shown.text("stderr"),
+        exit_code=getattr(stopped, "code", 1) if error else 0,
+        error=error,
+        fuel_consumed=life.fuel.consumed,
+        memory_used_bytes=life.memory_bytes,
+        duration=duration,
+        files_created=tuple(sorted(files.created)),
+        files_modified=tuple(sorted(files.modified)),
+        files_deleted=tuple(sorted(files.deleted)),
+        workspace_path=workspace,
+        outputs=tuple(turn.shown.outputs),
+        reply=reply,
+        metadata={"session_id": session_id} if session_id else {},
+    )
+
+
+def _cell_error(turn: Turn, reply: Mapping[str, Any]) -> CellError | None:
+    if turn.error is not None and (turn.reply is None or reply.get("status") != "ok"):
+        return CellError(turn.error.ename, turn.error.evalue, turn.error.traceback)
+    if reply.get("status", "ok") == "ok":
+        return None
+    lines = reply.get("traceback")
+    return CellError(
+        str(reply.get("ename", "Error")),
+        str(reply.get("evalue", "")),
+        tuple(str(line) for line in lines) if isinstance(lines, list) else (),
+    )

@@ -1,0 +1,220 @@
+"""`SandboxFolders`: the folders of one sandbox, opened once and held for its whole life.
+
+What is done in them is done through these descriptors, whatever somebody puts at their paths
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.folders.hiding import SessionHidden, SessionsHidden
+from wasm_kernel.folders.overlap import Spot, check, check_mounts, guarded
+from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.linux import tree
+from wasm_kernel.linux.chosen import PlantedLinkError, open_named, real_path
+from wasm_kernel.linux.folder import Folder, making
+from wasm_kernel.linux.locks import try_lock
+from wasm_kernel.policy import Mount
+from wasm_kernel.wasi_files.preopens import Preopen
+
+APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
+SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
+HISTORY, FETCHED, KEPT, LOOSE = "history", "fetched", "files", "loose"
+PRESENT = "present"
+"""The file in a private folder that whoever uses the workspace has locked, with others."""
+MISSED = "missed"
+"""The file in a private folder whose time says since when nobody has found its workspace."""
+FIRST_VERSION = ".wasm_kernel"
+"""What the first version had in a workspace; nothing reads it any more."""
+
+FAR = (
+    "[wasm-kernel] This workspace lies in another file system than the folder for private state, "
+    "so earlier versions of its files are copied, which takes time and room. Name a folder beside "
+    "the workspaces with private_root to change that.\n"
+)
+_LEFT_BEHIND = (
+    "[wasm-kernel] This workspace holds a .wasm_kernel folder of an earlier version. Its variables "
+    "are not used, as anybody could have put them there; files stay. Delete the folder if nobody "
+    "needs it.\n"
+)
+_THROUGH_LINK = (
+    "names a folder for {guest} by a relative path that leads through a link, which whoever made "
+    "the current folder may have put there; if it is yours, name the folder that it leads to by "
+    "its absolute path"
+)
+_FORGETFUL = (
+    "[wasm-kernel] This file system can't tell a folder from another that takes its place, so "
+    "variables end with this kernel. Files stay.\n"
+)
+
+
+class SandboxFolders:
+    """The folders of one sandbox; close it. Any thread may use it, and one closes it.
+
+    Attributes:
+        path: The workspace, as people know it.
+        real: The workspace's real path, when it was opened.
+        workspace: The folder that the guest sees as `/app`.
+        private: The folder that no guest sees.
+        app: The workspace, as the guest gets it.
+        scratch: The guest's `/tmp`, in the private folder.
+        packages: What `%pip` installed, in the private folder.
+        private_path: The private folder's real path. Nobody else can change what lies on it.
+        private_root: The folder for private folders that the user named, if any.
+        lone: Whether the workspace belongs to no session, and may hold some.
+        far: Whether files can't be linked between the workspace and the private folder.
+        lasting: Whether the private folder can be told to be this workspace's tomorrow.
+        notices: What the user is to be told, once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        real: Path,
+        workspace: Folder,
+        found: PrivateFolder,
+        private_root: Path | str | None = None,
+        *,
+        lone: bool = False,
+    ) -> None:
+        """Takes over a workspace and its private folder, which are closed with it.
+
+        Raises:
+            OSError: a folder in the private one can't be opened or made.
+        """
+        self.path, self.real = path, real
+        self.workspace, self.private = workspace, found.folder
+        self.private_path = found.path
+        self.private_root = private_root
+        self.lone = lone
+        self.far, self.lasting = found.far, found.lasting
+        self._mounts: dict[Mount, Folder] = {}
+        self._accepted: set[tuple[Mount, ...]] = set()
+        self._guard = threading.Lock()  # mounts are asked for by the guest's thread and by callers
+        with contextlib.ExitStack() as held:
+            held.callback(self.private.close)
+            held.callback(self.workspace.close)
+            self.scratch = held.enter_context(self.private.enter(SCRATCH, make=True))
+            with contextlib.suppress(OSError):
+                self.private.remove(MISSED)
+            self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
+            self._held = held.pop_all()
+        hidden = SessionsHidden() if lone else SessionHidden(workspace)
+        self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
+        self.notices = self._notices() if found.made else ()
+
+    @classmethod
+    def of_workspace(cls, path: Path, private_root: Path | str | None = None) -> Self:
+        """Opens a workspace outside of sessions, which is made if it is not there.
+
+        Raises:
+            PlantedLinkError: the path is relative, and leads through a link.
+            PrivateFolderError: there is no place for its private folder.
+            OverlapError: a cell could reach what it must not.
+            OSError: it can't be opened or made.
+        """
+        real = real_path(path)
+        with making(real), contextlib.ExitStack() as held:
+            workspace = held.enter_context(open_named(path))
+            check("The workspace", Spot.of(workspace.fd), guarded(private_root))
+            privates = PrivateFolders(real.parent, private_root, lone=real.name)
+            while True:
+                found = privates.open(real.name, workspace)
+                folders = cls(path, real, workspace.enter(), found, private_root, lone=True)
+                folders.be_present()
+                same = path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
+                if found.in_place and same:
+                    return folders
+                folders.close()  # it was deleted or swept away in this very moment
+                if not same:
+                    if found.made:
+                        discard(found.path)
+                    raise FileNotFoundError(errno.ENOENT, "it is deleted in this moment")
+
+    def _notices(self) -> tuple[str, ...]:
+        told = [FAR] if self.far else []
+        if not self.lasting:
+            told.append(_FORGETFUL)
+        if self.workspace.status(FIRST_VERSION) is not None:
+            told.append(_LEFT_BEHIND)
+        return tuple(told)
+
+    @property
+    def removed(self) -> bool:
+        """Whether somebody has removed the workspace; it is held, and nothing can be made in it."""
+        return os.fstat(self.workspace.fd).st_nlink == 0
+
+    def seen_at(self, guest: str) -> Folder:
+        """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
+        return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)
+
+    def be_present(self) -> None:
+        """Tell others that the workspace is in use, for as long as the folders are open."""
+        with contextlib.suppress(OSError):
+            descriptor = self.private.open_regular(PRESENT, os.O_RDWR | os.O_CREAT)
+            self._held.callback(os.close, descriptor)
+            try_lock(descriptor, shared=True)
+
+    def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
+        """Returns the folders of mounts, which stay the ones that they were at first.
+
+        Raises:
+            PolicyError: one can't be opened, or overlaps another folder.
+        """
+        if not mounts:
+            return ()
+        own = [("the workspace", Spot.of(self.workspace.fd))]
+        if not self.lone:
+            own.append(("workspace_root", Spot.at(self.real.parent)))
+        with self._guard, contextlib.ExitStack() as opened:
+            known = dict(self._mounts)
+            for mount in mounts:
+                if mount in known:
+                    continue
+                try:
+                    known[mount] = opened.enter_context(open_named(mount.host))
+                except PlantedLinkError:
+                    raise PolicyError("mounts", _THROUGH_LINK.format(guest=mount.guest)) from None
+                except OSError as problem:
+                    why = os.strerror(problem.errno or 0)
+                    raise PolicyError("mounts", f"can't open {mount.guest}: {why}") from None
+            found = tuple(known[mount] for mount in mounts)
+            # all of them each time: any two may be here together for the first time
+            check_mounts(list(zip(mounts, found, strict=True)), own, guarded(self.private_root))
+            self._mounts = known
+            self._accepted.add(tuple(mounts))
+            self._held.callback(opened.pop_all().close)
+        return found
+
+    def held(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
+        """Returns the folders of mounts as `mounted`; what passed once is not judged again.
+
+        A guest that begins anew goes on with them. What became private in them since is hidden.
+
+        Raises:
+            PolicyError: as `mounted`.
+        """
+        with self._guard:
+            if tuple(mounts) in self._accepted:
+                return tuple(self._mounts[mount] for mount in mounts)
+        return self.mounted(mounts)
+
+    def discard(self) -> None:
+        """Closes the folders, and removes the workspace and its private folder."""
+        with contextlib.suppress(OSError):
+            tree.remove(self.real)
+        with contextlib.suppress(OSError):
+            discard(self.private_path)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the folders. Safe to call twice."""
+        self._held.close()

@@ -1,0 +1,218 @@
+"""Private folders whose workspaces are gone: found, shown, and removed when they are old enough.
+
+`rm -rf` of a workspace leaves its private folder behind. Whether the workspace is gone, or lies on
+a disk that is not mounted now, is told by what is still there: the root, or the folder that the
+root lay in, must be the very one that it was. What can't be told is kept far longer. Either time
+begins when a sweep misses the workspace for the first time, and ends if it is seen again: somebody
+may have moved it away for a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from wasm_kernel.errors import SessionInUse
+from wasm_kernel.folders.folders import MISSED
+from wasm_kernel.folders.places import places
+from wasm_kernel.folders.presence import alone
+from wasm_kernel.folders.private import Owner, Place, owner_of
+from wasm_kernel.folders.state_folder import forget_roots, state_folder
+from wasm_kernel.linux import tree, walk
+from wasm_kernel.linux.identity import Mark
+from wasm_kernel.record import record
+from wasm_kernel.result import readable
+
+_DAY = 24 * 3600.0
+GONE_SECONDS, UNSURE_SECONDS = 7 * _DAY, 90 * _DAY
+"""How long a private folder is kept when its workspace is missed: it is gone, or may be."""
+
+_SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@record
+class Orphan:
+    """A private folder without a workspace.
+
+    Attributes:
+        place: The folder that it lies in.
+        key: Its name there.
+        workspace: Where the workspace lay; None if it does not say.
+        sure: Whether the workspace is gone, and not merely out of reach.
+        missed_seconds: How long ago the workspace was first missed.
+    """
+
+    place: Path
+    key: str
+    workspace: Path | None
+    sure: bool
+    missed_seconds: float
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be removed."""
+        if self.unfinished:
+            return self.missed_seconds > _DAY
+        return self.missed_seconds > (GONE_SECONDS if self.sure else UNSURE_SECONDS)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it belongs to no workspace: who made or removed it was killed meanwhile."""
+        return self.key.startswith(".")
+
+    def size(self) -> int:
+        """Returns the bytes of its files; 0 if it is gone by now."""
+        try:
+            with walk.opened(self.place / self.key) as folder:
+                return walk.size_of(folder, force=True)
+        except OSError:
+            return 0
+
+
+def orphans() -> list[Orphan]:
+    """Returns the private folders of this user that have no workspace now. Nothing is changed."""
+    found = []
+    for place in places():
+        with contextlib.closing(place):
+            found += [one for name in place.folder.names() if (one := _judged(place, name))]
+    return found
+
+
+def _judged(place: Place, name: str) -> Orphan | None:
+    """A private folder, if its workspace is not there."""
+    try:
+        with place.folder.enter(name) as folder:
+            owner, noted = owner_of(folder), folder.status(MISSED)
+            changed = os.fstat(folder.fd).st_mtime
+    except OSError:
+        return None
+    now = time.time()
+    if name.startswith("."):
+        return Orphan(place.path, name, None, True, now - changed)
+    missed = 0.0 if noted is None else now - noted.st_mtime
+    if owner is None:
+        return Orphan(place.path, name, None, False, missed)
+    if _is(owner.path, owner.mark):
+        return None
+    return Orphan(place.path, name, owner.path, is_gone(owner), missed)
+
+
+def is_gone(owner: Owner) -> bool:
+    """Whether a workspace is gone for certain, if it is not where it was."""
+    root = Path(owner.root)
+    if _is(root, owner.root_mark):
+        return True
+    if not _is(root.parent, owner.above) or owner.root_mark.device != owner.above.device:
+        return False  # the disk may not be mounted
+    there = _mark(root)
+    above = _mark(root.parent)
+    return there is None or (above is not None and there.device == above.device)
+
+
+def _is(path: Path, mark: Mark) -> bool:
+    there = _mark(path)
+    return there is not None and there.same(mark)
+
+
+def _mark(path: Path) -> Mark | None:
+    try:
+        fd = os.open(path, _LOOK)
+    except OSError:
+        return None
+    try:
+        return Mark.of(fd)
+    finally:
+        os.close(fd)
+
+
+def sweep(seconds: float | None = None) -> list[Orphan]:
+    """Removes the private folders that are due, if nobody uses them, and notes what is missed.
+
+    Args:
+        seconds: How long that may take; as long as it takes by default.
+
+    Returns:
+        What was removed.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    removed = []
+    for place in places():
+        with contextlib.closing(place):
+            names = place.folder.names()
+            random.shuffle(names)  # so that a sweep that has little time does not begin as the last
+            for name in names:
+                if until is not None and time.monotonic() > until:
+                    break
+                one = _judged(place, name)
+                if one is not None and one.due and _removed(place, one):
+                    removed.append(one)
+                else:
+                    _note(place, name, missed=one is not None)
+    return removed
+
+
+def sweep_now_and_then() -> None:
+    """Sweeps for a moment, once a day: a service never prunes its sandboxes.
+
+    It looks for the workspaces of this user wherever they lie, which may take long.
+    """
+    state = state_folder()
+    if state is None:
+        return
+    mark = state / _SWEPT
+    with contextlib.suppress(OSError):
+        if mark.exists() and 0 <= time.time() - mark.lstat().st_mtime < _DAY:
+            return
+        mark.touch(mode=0o600)
+        os.utime(mark)
+        begun = time.monotonic()
+        sweep(_MOMENT_SECONDS)
+        forget_roots()
+        if time.monotonic() - begun > _MOMENT_SECONDS:  # there is more to do
+            os.utime(mark, (time.time() - _DAY + _SOON_SECONDS,) * 2)
+
+
+def _note(place: Place, name: str, *, missed: bool) -> None:
+    """Write down that a workspace is missed, if that is new, or that it is there again."""
+    if name.startswith("."):
+        return
+    with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+        if not missed:
+            folder.remove(MISSED)
+        elif folder.status(MISSED) is None:
+            os.close(folder.open_regular(MISSED, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def _removed(place: Place, one: Orphan) -> bool:
+    try:
+        if one.unfinished:
+            tree.remove(one.place / one.key)
+            return True
+        with place.folder.enter(one.key) as folder, alone(folder):
+            again = _judged(place, one.key)  # nobody can begin to use it from here on
+            if again is None or not again.due:
+                return False
+            aside = place.set_aside(one.key)
+        if aside:
+            place.remove(aside)
+        return True
+    except (OSError, SessionInUse):
+        return False
+
+
+def described() -> Iterator[str]:
+    """Sentences on what is left of workspaces, for people."""
+    found = orphans()
+    for sure, words in (
+        (True, "that are gone takes {size}; it is removed a week after it was first missed"),
+        (False, "that can't be reached now takes {size}; it is kept for 90 days"),
+    ):
+        some = [one for one in found if one.sure is sure]
+        if some:
+            size = readable(sum(one.size() for one in some))
+            yield f"private state of {len(some)} workspaces {words.format(size=size)}"

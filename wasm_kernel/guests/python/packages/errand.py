@@ -1,0 +1,168 @@
+"""`%pip`, as the host does it: what is asked for, found, fetched, checked and put in place.
+
+The errand is only carried out if it stands in a cell's own text (`execution/errands.py`). Nothing
+that is fetched runs on the host: wheels are taken apart into a folder that the guest reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from wasm_kernel.errors import PackageError
+from wasm_kernel.execution.errands import Caller, ErrandInterrupted
+from wasm_kernel.guests.python.environment import Environment
+from wasm_kernel.guests.python.packages import command, resolution
+from wasm_kernel.guests.python.packages.command import Command
+from wasm_kernel.guests.python.packages.fetch import Fetch
+from wasm_kernel.guests.python.packages.resolution import Known, Wanted
+from wasm_kernel.guests.python.packages.site import Site
+from wasm_kernel.guests.python.packages.wheel import Wheel, opened
+from wasm_kernel.guests.python.standing import Order
+
+_BUILT_IN = (
+    "Built in are numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, "
+    "networkx, pillow, lxml and some forty more: %pip list names them."
+)
+
+
+class PipErrand:
+    """Installs and removes the packages of one session. Called on its sandbox's own thread.
+
+    Args:
+        site: The session's packages.
+        fetch: Gets wheels from where the user's pip gets them.
+        folder: Where they lie meanwhile, out of the guest's sight.
+        environment: The guest: its Python and what is built in.
+    """
+
+    def __init__(self, site: Site, fetch: Fetch, folder: Path, environment: Environment) -> None:
+        self._site = site
+        self._fetch = fetch
+        self._folder = folder
+        self._markers = resolution.guest_environment(environment.python_version)
+        self._built_in = {
+            canonicalize_name(name): Known(canonicalize_name(name), Version(version), builtin=True)
+            for name, version in environment.packages.items()
+        }
+
+    def __call__(self, order: Order, caller: Caller, /) -> Mapping[str, Any]:
+        """Do what a `%pip` line says; the names of what came and what went.
+
+        Raises:
+            PackageError: it can't be done; nothing was changed.
+            ErrandInterrupted: the cell was interrupted; nothing was changed.
+        """
+        asked = command.parse(order.line)
+        if asked.verb == "uninstall":
+            return self._remove(asked)
+        try:
+            return self._install(asked, caller)
+        except PackageError as problem:
+            if caller.gone:
+                raise ErrandInterrupted from None
+            hint = f" {_BUILT_IN}" if "compiled" in str(problem) else ""
+            raise PackageError(f"Nothing was installed: {problem}{hint}") from problem
+
+    def _remove(self, asked: Command) -> Mapping[str, Any]:
+        there = self._site.installed()
+        for name in asked.names:
+            if name not in there:
+                known = (
+                    "is built in and can't be removed"
+                    if name in self._built_in
+                    else ("is not installed here")
+                )
+                raise PackageError(f"{name} {known}.")
+        self._site.change(without=asked.names)
+        return {"came": [], "went": [_shown(there[name]) for name in asked.names], "kept": []}
+
+    def _install(self, asked: Command, caller: Caller) -> Mapping[str, Any]:
+        shutil.rmtree(self._folder, ignore_errors=True)  # what a killed kernel left
+        there = self._site.installed()
+        roots = {canonicalize_name(each.name) for each in asked.requirements}
+        stale = {name for name in roots if asked.upgrade and name in there}
+        known = {name: k for name, k in there.items() if name not in stale} | self._built_in
+        kept = [name for name in sorted(roots) if name in known]
+        with contextlib.ExitStack() as fetched:
+            wheels = self._resolve(asked, known, fetched, caller)
+            fresh = [w for w in wheels.values() if _is_new(w, there)]
+            if fresh and not caller.gone:
+                self._site.change(fresh, asked=roots)
+        if caller.gone:
+            raise ErrandInterrupted
+        return {
+            "came": [f"{wheel.name}-{wheel.version}" for wheel in fresh],
+            "went": [_shown(there[wheel.name]) for wheel in fresh if wheel.name in there],
+            "kept": [_told(known[name]) for name in kept if name not in wheels],
+        }
+
+    def _resolve(
+        self, asked: Command, known: dict[str, Known], fetched: contextlib.ExitStack, caller: Caller
+    ) -> dict[str, Wheel]:
+        """The wheels that the request comes to, all of them fetched and checked."""
+        wheels: dict[str, Wheel] = {}
+        tried: set[str] = set()
+        while True:
+            wants = resolution.wanted(asked.requirements, known, self._markers)
+            wishes = resolution.missing(wants, known, tried)
+            if not wishes:
+                return {name: wheel for name, wheel in wheels.items() if name in wants}
+            tried.update(map(str, wishes))
+            for wheel in self._fetched(wishes, fetched, asked, caller):
+                wheels[wheel.name] = wheel
+                known[wheel.name] = wheel.known
+
+    def _fetched(
+        self,
+        wishes: Sequence[Wanted],
+        fetched: contextlib.ExitStack,
+        asked: Command,
+        caller: Caller,
+    ) -> list[Wheel]:
+        """A checked wheel for each wish; the files are gone when `fetched` is left."""
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        name = fetched.enter_context(tempfile.TemporaryDirectory(prefix="w_", dir=self._folder))
+        folder = Path(name)
+        try:
+            self._fetch(
+                [str(wish) for wish in wishes],
+                folder,
+                pre=asked.pre,
+                tell=lambda line: caller.say(f"{line}\n"),
+                stopped=lambda: caller.gone,
+            )
+        except PackageError as problem:
+            raise PackageError(f"{problem}{_needed(str(problem), wishes)}") from problem
+        found = [opened(path) for path in sorted(folder.glob("*.whl"))]
+        names = {wish.name for wish in wishes}
+        if {wheel.name for wheel in found} != names:
+            raise PackageError("pip fetched other packages than it was asked for.")
+        return found
+
+
+def _needed(problem: str, wishes: Sequence[Wanted]) -> str:
+    """Who needs the package that a problem begins with, where the user did not ask for it."""
+    for wish in wishes:
+        if problem.startswith(f"{wish.name} ") and not any(by.startswith("you ") for by in wish.by):
+            return f" It is needed by {', '.join(sorted(wish.by))}."
+    return ""
+
+
+def _is_new(wheel: Wheel, there: Mapping[str, Known]) -> bool:
+    return wheel.name not in there or there[wheel.name].version != wheel.version
+
+
+def _shown(known: Known) -> str:
+    return f"{known.name}-{known.version}"
+
+
+def _told(known: Known) -> str:
+    return f"{known.name} {known.version}" + (" (built in)" if known.builtin else "")

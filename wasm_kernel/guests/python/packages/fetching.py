@@ -1,0 +1,181 @@
+"""pip, as the one who finds packages: with the user's own configuration, and wheels only.
+
+A source distribution is never fetched, so no build code of a package ever runs here. pip is told to
+take universal wheels for the guest's Python, and no dependencies: those are read off the wheels
+(`resolution.py`). It runs in an empty folder, and its output is read for a few facts alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from wasm_kernel.errors import PackageError
+from wasm_kernel.guests.python.packages.command import requirement
+from wasm_kernel.guests.python.packages.fetch import Stopped, Tell
+from wasm_kernel.linux.child import tied
+
+BYTES_MOST = 300 * 1024 * 1024
+"""The most that one request may fetch, unfinished files among it."""
+
+_DOWNLOAD = (
+    *("download", "--no-deps", "--only-binary=:all:", "--implementation", "py", "--abi", "none"),
+    *("--platform", "any", "--dest", "."),
+)
+_PROBE = ("install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary=:all:")
+_PROBE_SECONDS = 60.0
+_PIP = """
+import runpy, sys
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+_QUIET = {
+    "PIP_NO_INPUT": "1",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_COLOR": "1",
+    "PIP_PROGRESS_BAR": "off",
+}
+_POLL_SECONDS = 0.1
+_OUTPUT_CHARACTERS = 200_000
+_REASON_CHARACTERS = 2_000  # of it that are read for what went wrong
+_FOUND = re.compile(
+    r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([\w.+!-]+\.whl)(?: \(([\d.]+ ?\w?B)\))?"
+)
+_NONE = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
+_UNREACHED = re.compile(r"Retrying \(Retry|connection broken|Max retries|Temporary failure in name")
+_OTHER_PYTHON = re.compile(r"Requires-Python|require a different python version")
+_ADDRESS = re.compile(r"\S+://\S+")
+_PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[/\\][^\s'\",;]+")
+
+
+class Pip:
+    """Fetches with the pip that is installed beside the kernel. Any thread may call it."""
+
+    def __init__(self, python_version: str) -> None:
+        self._version = ".".join(python_version.split(".")[:2])
+
+    def __call__(
+        self, wishes: Sequence[str], folder: Path, *, pre: bool, tell: Tell, stopped: Stopped
+    ) -> None:
+        """See `Fetch`."""
+        wanted = [str(requirement(wish)) for wish in wishes]
+        words = [*_DOWNLOAD, "--python-version", self._version, *(["--pre"] if pre else [])]
+        said, code = _run([*words, "--", *wanted], folder, tell, stopped)
+        if code:
+            raise PackageError(self._why(said, wanted, folder, stopped))
+
+    def _why(self, said: str, wanted: Sequence[str], folder: Path, stopped: Stopped) -> str:
+        """What went wrong, without a path or an address of the host."""
+        if "No module named pip" in said:
+            return "pip is not installed beside the kernel. Install it there to use %pip."
+        if _UNREACHED.search(said):
+            return "the package index can't be reached from the kernel's machine."
+        lacking = _NONE.search(said)
+        if lacking is None:
+            errors = [line[7:] for line in said.splitlines() if line.startswith("ERROR: ")]
+            return f"pip could not fetch {', '.join(wanted)}: {_plain(' '.join(errors[-3:]))}"
+        name = lacking[1]
+        if _OTHER_PYTHON.search(said):
+            return f"{name} is not there for Python {self._version}, which the sandbox runs."
+        wish = next((each for each in wanted if each.startswith(name)), name)
+        if self._is_compiled(wish, folder, stopped):
+            return f"{name} needs compiled code, which the sandbox can't run."
+        return (
+            f"pip finds no pure-Python wheel of {wish}. It may be misspelt, have no such version, "
+            "or be there as source code only, which is never built here."
+        )
+
+    def _is_compiled(self, wish: str, folder: Path, stopped: Stopped) -> bool:
+        """Whether there is a wheel for this machine, where there is none for every machine.
+
+        That pip begins to fetch one is enough; some are larger than all that may be fetched.
+        """
+        end, begun = time.monotonic() + _PROBE_SECONDS, list[str]()
+        words = [*_PROBE, "--", wish]
+        try:
+            late = lambda: bool(begun) or stopped() or time.monotonic() > end  # noqa: E731
+            return not _run(words, folder, begun.append, late)[1]
+        except PackageError:
+            return bool(begun)
+
+
+def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tuple[str, int]:
+    """Pip's output and exit status.
+
+    Raises:
+        PackageError: it was stopped, or fetched too much.
+    """
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    process = subprocess.Popen(  # noqa: S603 - every word is ours or was checked
+        [*tied(_PIP), *words],
+        cwd=folder,
+        env=own | _QUIET | {"TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return _heard(process, folder, tell, stopped), process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _heard(process: subprocess.Popen[bytes], folder: Path, tell: Tell, stopped: Stopped) -> str:
+    """All that pip says until it ends; what it fetches is told on the way."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    said, line, measured = "", "", time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not stopped():
+            if time.monotonic() - measured > 1:
+                measured = time.monotonic()
+                _check_size(folder)
+            if not selector.select(_POLL_SECONDS):
+                continue
+            data = process.stdout.read()
+            if not data:
+                _check_size(folder)
+                return said
+            text = data.decode("utf-8", "replace")
+            said = (said + text)[-_OUTPUT_CHARACTERS:]
+            *whole, line = (line + text).split("\n")
+            for each in whole:
+                _tell_of(each, tell)
+    raise PackageError("the fetching of packages was stopped.")
+
+
+def _tell_of(line: str, tell: Tell) -> None:
+    found = _FOUND.match(line)
+    if found:
+        tell(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
+
+
+def _check_size(folder: Path) -> None:
+    size = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += Path(here, name).lstat().st_size
+    if size > BYTES_MOST:
+        raise PackageError(f"this would fetch more than {BYTES_MOST >> 20} MiB.")
+
+
+def _plain(text: str) -> str:
+    """Pip's words without addresses, paths and control characters."""
+    text = _PATH.sub("…", _ADDRESS.sub("the package index", text[:_REASON_CHARACTERS]))
+    return "".join(c if c.isprintable() else " " for c in text)[:600] or "it did not say why."

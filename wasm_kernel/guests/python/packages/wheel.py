@@ -1,0 +1,239 @@
+"""A wheel, taken apart without running any of it.
+
+The file comes from an index, so it is hostile until checked: its names, sizes, kinds of files and
+hashes. Only what a pure-Python package installs is taken: no scripts, no headers, no data, and no
+compiled code. The format is that of
+<https://packaging.python.org/en/latest/specifications/binary-distribution-format/>.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import re
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.parser import BytesParser
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from wasm_kernel.errors import PackageError
+from wasm_kernel.guests.python.packages.resolution import Known
+
+FILES_MOST = 20_000
+BYTES_MOST = 256 * 1024 * 1024
+_RATIO_MOST = 200  # no source text is packed tighter; a bomb is, by far
+_RATIO_FROM = 1024 * 1024
+_PART_BYTES = 255
+_DEPTH_MOST = 40
+_METADATA_BYTES = 4 * 1024 * 1024
+_DIRECTORY_BYTES = 8 * 1024 * 1024
+_NEEDS_MOST, _NEED_CHARACTERS = 1_000, 2_000
+_COMPILED = (".so", ".pyd", ".dylib")
+_DIGESTS = ("sha256", "sha384", "sha512")
+_UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel whose contents passed every check. `read` gives the bytes of each file to install.
+
+    Make one with `opened`.
+    """
+
+    path: Path
+    name: str
+    version: Version
+    infos: tuple[zipfile.ZipInfo, ...]
+
+    @property
+    def dist_info(self) -> str:
+        """The folder of its metadata, as it stands in the wheel."""
+        return next(
+            folder
+            for folder in (PurePosixPath(info.filename).parts[0] for info in self.infos)
+            if folder.endswith(".dist-info")
+        )
+
+    @cached_property
+    def known(self) -> Known:
+        """What it is, and what it needs."""
+        headers = BytesParser().parsebytes(_read(self.path, f"{self.dist_info}/METADATA"))
+        needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
+        if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
+            raise PackageError(f"{self.name} has more requirements than can be read.")
+        return Known(self.name, self.version, needs)
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """What is installed: paths below the folder for packages, and their content.
+
+        Raises:
+            PackageError: a file is not what the wheel's record says.
+        """
+        record = self._record()
+        with zipfile.ZipFile(self.path) as archive:
+            for info in self.infos:
+                place = self._place(info.filename)
+                data = _unpacked(archive, info, self.name)
+                if not _matches(info.filename, data, record, self.dist_info):
+                    raise PackageError(
+                        f"{self.name}: {_shown(info.filename)} is not what its record says."
+                    )
+                if place is not None:
+                    yield place, data
+
+    def _place(self, name: str) -> str | None:
+        """Where a member goes; None where it is not installed."""
+        top, _, rest = name.partition("/")
+        if not top.endswith(".data"):
+            useless = (name.endswith(".pth") and not rest) or name.endswith(".pyc")
+            return None if useless else name
+        kind, _, inside = rest.partition("/")
+        return inside if kind == "purelib" and inside else None
+
+    def _record(self) -> Mapping[str, tuple[str, str]]:
+        text = _read(self.path, f"{self.dist_info}/RECORD").decode("utf-8", "replace")
+        try:
+            rows = list(csv.reader(io.StringIO(text)))
+        except csv.Error:
+            raise PackageError(f"{self.name}: the wheel's record can't be read.") from None
+        return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def opened(path: Path) -> Wheel:
+    """The wheel at `path`, with everything checked but its hashes, which `files` does.
+
+    Raises:
+        PackageError: it is none that may be installed; the text says why.
+    """
+    try:
+        name, version, _, tags = parse_wheel_filename(path.name)
+    except InvalidWheelFilename:
+        raise PackageError(f"{_shown(path.name)} is no wheel.") from None
+    if {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
+        raise PackageError(f"{name} {version} holds compiled code, which the sandbox can't run.")
+    try:
+        _check_directory(path)
+        with zipfile.ZipFile(path) as archive:
+            infos = tuple(info for info in archive.infolist() if not info.is_dir())
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError):
+        raise PackageError(f"the wheel of {name} {version} is damaged.") from None
+    _check_sizes(name, infos)
+    for info in infos:
+        _check_member(name, info)
+    _check_folder(name, version, infos)
+    wheel = Wheel(path, name, version, infos)
+    _check_kind(wheel)
+    return wheel
+
+
+def _check_directory(path: Path) -> None:
+    """Have a look at how long the archive's own list of files is, before it is read.
+
+    Raises:
+        ValueError: it is longer than any wheel's, or in a form that only huge archives need.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 65_557))  # the longest comment, and the end record
+        tail = file.read()
+    for end in re.finditer(rb"PK\x05\x06", tail):  # whichever of them is taken for the end
+        at = end.start()
+        if b"PK\6\7" in tail[max(0, at - 20) : at]:
+            raise ValueError("an archive for huge files")
+        if int.from_bytes(tail[at + 12 : at + 16], "little") > _DIRECTORY_BYTES:
+            raise ValueError("too many files")
+
+
+def _check_sizes(name: str, infos: tuple[zipfile.ZipInfo, ...]) -> None:
+    if len(infos) > FILES_MOST:
+        raise PackageError(f"{name} has more than {FILES_MOST:,} files.")
+    unpacked, packed = (sum(getattr(i, k) for i in infos) for k in ("file_size", "compress_size"))
+    if unpacked > BYTES_MOST or unpacked > _RATIO_FROM + _RATIO_MOST * packed:
+        raise PackageError(f"{name} would take {unpacked / 1e6:,.0f} MB, which is too much.")
+    if len({info.filename for info in infos}) != len(infos):
+        raise PackageError(f"{name} holds two files of one name.")
+
+
+def _check_member(name: str, info: zipfile.ZipInfo) -> None:
+    path = info.filename
+    parts = path.split("/")
+    odd = any(part in ("", ".", "..") or len(part.encode()) > _PART_BYTES for part in parts)
+    if odd or len(parts) > _DEPTH_MOST or "\\" in path or ":" in parts[0] or not path.isprintable():
+        raise PackageError(f"{name} holds a file with a name that can't be used: {_shown(path)}.")
+    mode = info.external_attr >> 16
+    if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+        raise PackageError(f"{name} holds {_shown(path)}, which is no ordinary file.")
+    if info.flag_bits & 0x1:
+        raise PackageError(f"{name} holds encrypted files.")
+    if path.lower().endswith(_COMPILED) or "/platlib/" in path:
+        raise PackageError(f"{name} holds compiled code ({_shown(path)}).")
+
+
+def _check_folder(name: str, version: Version, infos: tuple[zipfile.ZipInfo, ...]) -> None:
+    tops = {info.filename.partition("/")[0] for info in infos if "/" in info.filename}
+    folders = [top for top in tops if top.endswith(".dist-info")]
+    if len(folders) == 1:
+        told, _, number = folders[0].removesuffix(".dist-info").partition("-")
+        if canonicalize_name(told) == name and number and _is(number, version):
+            return
+    raise PackageError(f"the wheel of {name} {version} has no folder of metadata of that name.")
+
+
+def _is(text: str, version: Version) -> bool:
+    try:
+        return Version(text) == version
+    except ValueError:
+        return False
+
+
+def _check_kind(wheel: Wheel) -> None:
+    headers = BytesParser().parsebytes(_read(wheel.path, f"{wheel.dist_info}/WHEEL"))
+    pure = str(headers.get("Root-Is-Purelib", "")).strip().lower() == "true"
+    if not pure or str(headers.get("Wheel-Version", "")).partition(".")[0].strip() != "1":
+        raise PackageError(f"{wheel.name} {wheel.version} is not a pure-Python wheel.")
+    told = BytesParser().parsebytes(_read(wheel.path, f"{wheel.dist_info}/METADATA"))
+    if canonicalize_name(str(told.get("Name", ""))) != wheel.name:
+        raise PackageError(f"the wheel of {wheel.name} says that it is another package.")
+
+
+def _read(path: Path, member: str) -> bytes:
+    """A small file of metadata; empty where there is none."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+            return file.read(_METADATA_BYTES)
+    except (KeyError, OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
+        return b""
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> bytes:
+    """A member's content, which is never longer than its entry says."""
+    try:
+        with archive.open(info) as file:
+            data = file.read(info.file_size + 1)
+    except Exception:  # zlib's errors, checksums, unknown methods: all say the same
+        raise PackageError(f"the wheel of {name} is damaged.") from None
+    if len(data) != info.file_size:
+        raise PackageError(f"the wheel of {name} is damaged.")
+    return data
+
+
+def _matches(path: str, data: bytes, record: Mapping[str, tuple[str, str]], dist_info: str) -> bool:
+    if path in {f"{dist_info}/{each}" for each in _UNSIGNED}:
+        return True
+    kind, _, told = record.get(path, ("", ""))[0].partition("=")
+    if kind not in _DIGESTS:
+        return False
+    digest = base64.urlsafe_b64encode(hashlib.new(kind, data).digest()).rstrip(b"=").decode()
+    return told.rstrip("=") == digest
+
+
+def _shown(name: str) -> str:
+    """A name from a wheel, fit to be printed."""
+    return "".join(c if c.isprintable() else "?" for c in name[:120])

@@ -1,0 +1,105 @@
+"""Locks between processes, on files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from wasm_kernel.linux.folder import Folder
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _SPAN = 1024  # bytes; a shared lock is one of them, an exclusive one is all
+
+    def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+        """Lock an open file, at once or not at all."""
+        for at in range(_SPAN) if shared else (0,):
+            os.lseek(descriptor, at, os.SEEK_SET)
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1 if shared else _SPAN)
+            except OSError:
+                continue
+            return True
+        return False
+
+    def unlock(descriptor: int) -> None:
+        """Give a lock back before the descriptor is closed; here, closing does it."""
+
+else:
+    import fcntl
+
+    def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+        """Lock an open file or folder, at once or not at all.
+
+        The lock ends when the descriptor is closed, also by the end of the process.
+
+        Args:
+            descriptor: What to lock.
+            shared: Whether others may hold it, too, as long as theirs are shared.
+
+        Raises:
+            OSError: this file system has no locks.
+        """
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(descriptor: int) -> None:
+        """Give a lock back, also for a forked process that has the descriptor, too."""
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+_POLL_SECONDS = 0.0005
+
+
+def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:
+    """As `try_lock`, waiting up to so many seconds for others to let go."""
+    until = time.monotonic() + seconds
+    while not try_lock(descriptor, shared=shared):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+class FileLock:
+    """One process at a time holds it; the system frees it when the holder dies, however it does.
+
+    Args:
+        path: The file, which is made if it is not there.
+        folder: The folder that it lies in by its name, where others may have put something else.
+    """
+
+    def __init__(self, path: Path | str, folder: Folder | None = None) -> None:
+        self._path = path
+        self._folder = folder
+        self._descriptor = -1
+
+    def acquire(self, seconds: float = 0.0) -> bool:
+        """Take the lock, waiting for so many seconds at most; False where another holder has it."""
+        flags = os.O_RDWR | os.O_CREAT
+        if self._folder is None:
+            descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        else:
+            descriptor = self._folder.open_regular(str(self._path), flags)
+        try:
+            held = wait_lock(descriptor, seconds)
+        except OSError:
+            held = False
+        if not held:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give it back; idempotent."""
+        if self._descriptor >= 0:
+            unlock(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1

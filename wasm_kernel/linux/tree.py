@@ -1,0 +1,208 @@
+"""A folder with everything in it, copied or removed, whatever a guest or a user put there.
+
+No link is followed and no pipe opened; a folder may be deeper than any path may be long. A copy
+keeps links (also hard ones between the files copied), holes, permissions and times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from wasm_kernel.linux import walk
+from wasm_kernel.linux.content import Content, Stopped
+from wasm_kernel.linux.descent import Descent
+from wasm_kernel.record import record
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OWNER = 0o700
+_LINKED_DEEPEST = 500  # folders; each further name of a file is reached by all of them
+_PERMISSIONS = 0o777
+
+
+@record
+class LeftOut:
+    """Something that is not in a copy: its path in the tree, and why."""
+
+    path: str
+    why: str
+
+
+def copy(
+    source: Path | int,
+    target: Path | int,
+    hidden: Callable[[str], bool],
+    stopped: Stopped = lambda: False,
+) -> list[LeftOut]:
+    """Copy what is in a folder into another, which has none of it.
+
+    Args:
+        source: The folder to copy, or its descriptor.
+        target: The folder to fill, or its descriptor.
+        hidden: Which names at the top are not copied.
+        stopped: Says when the copy is not wanted any more.
+
+    Returns:
+        What could not be read, or is nothing that can be copied.
+
+    Raises:
+        OSError: the copy can't be written; a part of it is there.
+        CopyStopped: it is not wanted any more; the same.
+    """
+    with Descent(source) as here, Descent(target) as there:
+        copying = _Copying(here, there, target, Content(stopped))
+        names = [name for name in here.names() if not hidden(name)]
+        _walk(names, here, copying.visit, copying.leave)
+        return copying.left_out
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with everything in it; nothing happens where there is none.
+
+    Raises:
+        OSError: something can't be removed; a part may be gone.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        with walk.opened(folder, force=True) as here:
+            walk.empty(here)
+        folder.rmdir()
+
+
+def _walk(
+    names: list[str], here: Descent, visit: Callable[[str], bool], leave: Callable[[], None]
+) -> None:
+    """Visit every name; where a visit went down into a folder (True), those in there come next."""
+    ways = [iter(names)]
+    while ways:
+        name = next(ways[-1], None)
+        if name is None:
+            ways.pop()
+            if ways:
+                leave()
+        elif visit(name):
+            ways.append(iter(here.names()))
+
+
+class _Copying:
+    """A copy on its way, in two folders that correspond to each other."""
+
+    def __init__(self, here: Descent, there: Descent, target: Path | int, content: Content) -> None:
+        self._here = here
+        self._there = there
+        self._target = target
+        self._content = content
+        self._twins: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._entered: list[os.stat_result] = []
+        self.left_out: list[LeftOut] = []
+
+    def visit(self, name: str) -> bool:
+        """Copy what has this name; True where it is a folder, which is copied next."""
+        try:
+            with _reading():
+                found = os.stat(name, dir_fd=self._here.fd, follow_symlinks=False)
+            copied = self._kinds().get(stat.S_IFMT(found.st_mode), self._other)
+            return copied(name, found)
+        except _Unreadable as problem:
+            self.left_out.append(LeftOut(self._path(name), problem.why))
+        except FileNotFoundError:
+            pass  # somebody removed it meanwhile
+        return False
+
+    def _kinds(self) -> dict[int, Callable[[str, os.stat_result], bool]]:
+        return {
+            stat.S_IFDIR: self._folder,
+            stat.S_IFREG: self._file,
+            stat.S_IFLNK: self._link,
+            stat.S_IFIFO: self._pipe,
+        }
+
+    def _path(self, name: str) -> str:
+        return "/".join([*self._here.way, name])
+
+    def _folder(self, name: str, found: os.stat_result) -> bool:
+        with _reading():
+            self._here.enter(name)
+        os.mkdir(name, _OWNER, dir_fd=self._there.fd)
+        self._there.enter(name)
+        self._entered.append(found)
+        return True
+
+    def leave(self) -> None:
+        """Both folders are done."""
+        self._here.leave()
+        _dress(self._there.fd, self._entered.pop())
+        self._there.leave()
+
+    def _file(self, name: str, found: os.stat_result) -> bool:
+        twin = self._twins.get((found.st_dev, found.st_ino))
+        if twin is not None:
+            self._link_to(twin, name)
+            return False
+        if found.st_nlink > 1 and self._here.depth > _LINKED_DEEPEST:
+            raise _Unreadable("it has several names, and lies too deep to keep them")
+        with _reading():
+            source = os.open(name, _READ, dir_fd=self._here.fd)
+        try:
+            found = os.fstat(source)
+            if not stat.S_ISREG(found.st_mode):
+                raise _Unreadable("it is no file any more")
+            self._copy_file(source, name, found)
+        finally:
+            os.close(source)
+        if found.st_nlink > 1:
+            self._twins[found.st_dev, found.st_ino] = (*self._there.way, name)
+        return False
+
+    def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
+        target = os.open(name, _WRITE, 0o600, dir_fd=self._there.fd)
+        try:
+            self._content.copy(source, target, found.st_size)
+            _dress(target, found)
+        finally:
+            os.close(target)
+
+    def _link_to(self, twin: tuple[str, ...], name: str) -> None:
+        with Descent(self._target) as way:
+            for part in twin[:-1]:
+                way.enter(part)
+            os.link(twin[-1], name, src_dir_fd=way.fd, dst_dir_fd=self._there.fd)
+
+    def _link(self, name: str, found: os.stat_result) -> bool:
+        with _reading():
+            leads_to = os.readlink(name, dir_fd=self._here.fd)
+        os.symlink(leads_to, name, dir_fd=self._there.fd)
+        return False
+
+    def _pipe(self, name: str, found: os.stat_result) -> bool:
+        os.mkfifo(name, found.st_mode & _PERMISSIONS, dir_fd=self._there.fd)
+        return False
+
+    def _other(self, name: str, found: os.stat_result) -> bool:
+        raise _Unreadable("it is neither a file nor a folder")
+
+
+class _Unreadable(Exception):
+    """What is to be copied can't be read; `why` says why."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise _Unreadable(os.strerror(problem.errno or 0)) from problem
+
+
+def _dress(fd: int, like: os.stat_result) -> None:
+    """Give a copy the permissions and times of what it is a copy of."""
+    os.fchmod(fd, like.st_mode & _PERMISSIONS)
+    os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))

@@ -1,1 +1,0 @@
-"""A sandbox's memory and files over time: commits, journeys back, forks, and what is said of it."""

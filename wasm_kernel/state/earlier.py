@@ -1,0 +1,135 @@
+"""The files of a session as they were at earlier commits: kept while cells run, and brought back.
+
+Everything here runs on the sandbox's own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from wasm_kernel.errors import TravelError
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.state import told
+from wasm_kernel.state.bringing import Brought, bring, bring_loose
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.history import History
+from wasm_kernel.state.loose import called
+from wasm_kernel.state.versions import Versions, nothing_kept
+from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.quota import key_of
+
+_LOST = "lost"  # an identity that no file has
+_TOLD_MOST = 1000
+
+
+class EarlierFiles:
+    """The earlier versions of one workspace's files, beside the history of its memory."""
+
+    def __init__(self, folders: SandboxFolders, policy: ExecutionPolicy) -> None:
+        self._own = Versions(
+            folders.workspace,
+            folders.private,
+            most_bytes=policy.files_history_bytes,
+            copy_bytes=policy.file_copy_bytes,
+        )
+        self.versions = nothing_kept()
+        self._told: set[str] = set()
+        self._troubled = False
+
+    def adopt(self, policy: ExecutionPolicy, history: History | None) -> None:
+        """Keep as much as another policy says; the history is None before it begins."""
+        own, before = self._own, self._own.keeps
+        own.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
+        if history is not None and self.versions is own and own.keeps is not before:
+            own.clear(history.last)
+
+    def begin(self, history: History) -> None:
+        """Keep what changes from now on, for a history that this process alone has.
+
+        What was kept for it before is used, unless the history is empty.
+        """
+        self.versions = self._own
+        if history.commits:
+            self._own.load(history.last)
+        else:
+            self._own.clear()
+
+    def taken(self, history: History) -> list[str]:
+        """A commit was taken: what the user must be told of what changed before it."""
+        if self.versions.begin(history.last, history.commits.keys()):
+            self.sweep(history)
+        if self.versions is self._own and history.last in history.commits:
+            self.versions.trim(self._called([history.commits[history.last]]))
+        return self._notices()
+
+    def _notices(self) -> list[str]:
+        unkept, self.versions.unkept = self.versions.unkept, []
+        new = {path: why for path, why in unkept if path not in self._told}
+        if len(self._told) < _TOLD_MOST:
+            self._told |= new.keys()
+        trouble = self.versions.record.trouble
+        notices = [told.not_kept(new)] if new else []
+        if trouble is not None and not self._troubled:
+            notices.append(told.keeps_no_files(trouble))
+        self._troubled = trouble is not None
+        return notices
+
+    def check(self, one: int) -> None:
+        """See that the files can be brought back to a commit.
+
+        Raises:
+            TravelError: they can't; nothing was changed.
+        """
+        if not self.versions.keeps:
+            raise TravelError(told.NO_FILES)
+        if not self.versions.record.complete(one):
+            raise TravelError(told.UNKNOWN_FILES)
+
+    def bring(self, one: int | None, changes: Changes, history: History) -> Brought | None:
+        """Bring the files back to a commit, while no guest lives; `changes` hears of them.
+
+        Nothing happens where there is no commit to bring them to.
+        """
+        if one is None:
+            return None
+        opened = {
+            file.identity
+            for commit in list(history.commits.values())
+            for file in history.origin.files_of(commit)
+        }
+        return bring(
+            self.versions,
+            one,
+            lambda path, found: changes.touch(path, None if found is None else key_of(found)),
+            opened,
+        )
+
+    def ready(self, history: History) -> tuple[OpenFile, ...]:
+        """What was open at the head, with what has no name any more as it was then."""
+        head = history.commits.get(history.head)
+        if head is None:
+            return ()
+        self.sweep(history)
+        return tuple(self._ready(file, head.id) for file in history.origin.files_of(head))
+
+    def _ready(self, file: OpenFile, one: int) -> OpenFile:
+        name = called(file.path)
+        if not name or bring_loose(self.versions, name, one):
+            return file
+        return replace(file, identity=_LOST)
+
+    def sweep(self, history: History) -> None:
+        """Let go of files without a name that no commit knows."""
+        self.versions.sweep(self._called(list(history.commits.values())))
+
+    def _called(self, commits: Iterable[Commit]) -> set[str]:
+        """The files without a name that commits know."""
+        known = {called(file.path) for commit in commits for file in commit.files}
+        return known - {""}
+
+    def close(self) -> None:
+        """Closes what was opened to keep files. Safe to call twice."""
+        self._own.close()

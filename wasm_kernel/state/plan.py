@@ -1,0 +1,121 @@
+"""A fork on paper: all that another process must know to make one from what is on disk.
+
+A kernel's process is confined to its own session's folder. So it says what is to be made, and
+somebody who may write beside that folder makes it, taking every word as a stranger's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from wasm_kernel.errors import ForkError
+from wasm_kernel.folders.claim import leave_fork
+from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.linux.content import CopyStopped, Stopped, share
+from wasm_kernel.record import record
+from wasm_kernel.state import told
+from wasm_kernel.state.bookmark import Bookmark
+from wasm_kernel.state.copying import (
+    OpenThere,
+    copy_earlier,
+    copy_files,
+    names_in,
+)
+from wasm_kernel.state.found import names_in as names_in_history
+from wasm_kernel.state.origin import Origin
+
+if TYPE_CHECKING:
+    from wasm_kernel.state.timeline import Timeline
+
+NOT_SAVED = "the variables of this session are not saved to disk"
+
+
+@record
+class Plan:
+    """A fork that is to be made.
+
+    Attributes:
+        mark: Where it stands in its history, and what states there are called.
+        reseed: Whether it draws other random numbers.
+        inventory: The files that were open at any commit.
+    """
+
+    mark: Bookmark
+    reseed: bool
+    inventory: tuple[OpenThere, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        mark = {**self.mark.__dict__, "names": dict(self.mark.names)}
+        files = [[file.written, file.known, file.guest, file.path] for file in self.inventory]
+        return {"mark": mark, "reseed": self.reseed, "inventory": files}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """From a JSON object, whoever wrote it.
+
+        Raises:
+            ForkError: it is no plan.
+        """
+        try:
+            mark = raw["mark"]
+            names = {str(name): int(one) for name, one in mark["names"].items()}
+            undone = tuple(int(one) for one in mark["undone"])
+            where = Bookmark(int(mark["at"]), int(mark["after"]), names, undone)
+            files = []
+            for written, known, guest, path in raw["inventory"]:
+                files.append(OpenThere(str(written), str(known), str(guest), str(path)))
+            return cls(where, bool(raw["reseed"]), tuple(files))
+        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as problem:
+            raise ForkError("the plan of it can't be read") from problem
+
+
+@contextlib.contextmanager
+def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
+    """How a fork is made of what is on disk, while a block lasts in which nothing of it goes.
+
+    Raises:
+        ForkError: not everything is on disk.
+    """
+    history = timeline.history
+    if history.waiting or not history.on_disk:
+        raise ForkError(NOT_SAVED)
+    with history.still() as mark:
+        yield Plan(mark, reseed, timeline.inventory())
+
+
+def carry_out(
+    plan: Plan, folders: SandboxFolders, other: SandboxFolders, stopped: Stopped = lambda: False
+) -> dict[str, str]:
+    """Make the fork: the session's process waits, and has everything on disk.
+
+    Args:
+        plan: What to make.
+        folders: The session's folders.
+        other: Those of the new workspace, which is empty.
+        stopped: Says when the fork is not wanted any more.
+
+    Returns:
+        Files that could not be copied, by path, and why.
+
+    Raises:
+        ForkError: it can't be made; discard the folders.
+    """
+    try:
+        left_out = copy_files(folders, other, stopped)
+        names = names_in(other, folders, plan.inventory)
+        copy_earlier(folders, other, plan.mark.after, names)
+        with other.private.enter(HISTORY, make=True) as history:
+            Origin(plan.mark.after, plan.reseed, names).write(history)
+            with folders.private.enter(HISTORY) as own:
+                for name in names_in_history(own):
+                    share(own.fd, name, name, history.fd)
+            plan.mark.write(history)
+        leave_fork(other.private)
+    except CopyStopped as problem:
+        raise ForkError("it was interrupted") from problem
+    except OSError as problem:
+        raise ForkError(told.why(problem)) from problem
+    return left_out

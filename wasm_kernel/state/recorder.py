@@ -1,0 +1,218 @@
+"""The recorder: takes a commit of the living memory after each cell, and has it written behind.
+
+Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
+out pages of zeros and writing happen on the recorder's own thread. How far that may be behind
+follows the memory that is left on this machine; a cell waits where it would be more. What is larger
+than that by itself is not copied, but written to disk from the guest's memory, in the cell's own
+time.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from wasm_kernel.engine.instance import Instance
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.spare import spare_bytes
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.gather import gather, in_steps, stretch
+from wasm_kernel.state.history import History
+from wasm_kernel.state.pages import PAGE, Range, Tracker, best, merge
+from wasm_kernel.state.thinning import thin
+from wasm_kernel.state.zeros import sort_out
+
+BACKLOG_BYTES = 256 * 1024 * 1024
+_SHARE = 8  # of the memory that is left, an eighth may be taken
+_WAIT_SECONDS = 0.01
+_POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
+
+Trouble = Callable[[Exception], None]
+"""Hears, on the recorder's thread, that commits can't be written; once until all are again."""
+
+Narrow = Callable[[int], None]
+"""Hears, on the recorder's thread, that the cap on disk leaves so few cells to undo."""
+
+
+class Recorder:
+    """Commits one instance after another into one history. The guest's thread owns it."""
+
+    def __init__(
+        self, history: History, trouble: Trouble, narrow: Narrow, *, keep: int, cap: int
+    ) -> None:
+        self.history = history
+        self._keep = self._narrowed_to = keep
+        self._narrow = narrow
+        self._cap = cap
+        self._trouble = trouble
+        self._troubled = False
+        self._tracker: Tracker | None = None
+        self._missed: list[Range] = []
+        self._jobs: queue.Queue[int | None] = queue.Queue()
+        for one in history.waiting:
+            self._jobs.put(one)
+        self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
+        self._thread.start()
+
+    def limit(self, *, keep: int, cap: int) -> None:
+        """Keep so many cells, and so many bytes of them, from now on."""
+        self._keep = self._narrowed_to = keep
+        self._cap = cap
+
+    def watch(self, instance: Instance) -> None:
+        """From now on commits are of this instance, and relative to its memory as it is now."""
+        self.unwatch()
+        self._missed = []
+        self._tracker = best(instance.reach.address, instance.reach.size)
+
+    def unwatch(self) -> None:
+        """The instance is about to be closed."""
+        if self._tracker is not None:
+            self._tracker.close()
+            self._tracker = None
+
+    def commit(
+        self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
+    ) -> Commit:
+        """Take a commit of the instance that is watched.
+
+        Raises:
+            OSError, MemoryError: it can't be taken; the next one will have these changes, too.
+        """
+        if self._tracker is None:
+            raise RuntimeError("no instance is watched")
+        size = instance.reach.size
+        ranges = self._missed = merge([*self._missed, *self._tracker.changed(size)])
+        commit = Commit(
+            id=self.history.next_id(),
+            parent=self.history.head,
+            image=self.history.image,
+            cell=cell,
+            count=count,
+            label=label,
+            time=time.time(),
+            size=size,
+            cells=cells,
+            clock=instance.clock(),
+            runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
+            files=instance.descriptors.save(),
+        )
+        if self._room(commit.page_bytes) or not self._written(commit, instance, ranges):
+            self.history.add(commit, gather(instance.reach.address, ranges))
+        self._missed = []
+        self._jobs.put(commit.id)
+        return commit
+
+    def _written(self, commit: Commit, instance: Instance, ranges: list[Range]) -> bool:
+        """Write a large commit from the guest's memory; False where the disk does not take it."""
+        if not self.history.on_disk:
+            return False
+        runs, zeros = sort_out(instance.reach.address, ranges)
+        content = in_steps(stretch(instance.reach.address, commit.size), runs)
+        try:
+            self.history.add_written(replace(commit, runs=runs, zeros=zeros), content)
+        except OSError:
+            return False  # the recorder's thread will find out, and say so
+        return True
+
+    def _room(self, more: int) -> bool:
+        """Whether so many bytes more can be behind, now or after a wait for what is; False where
+        that is too much at any time.
+        """
+        if self.history.unwritten + more <= BACKLOG_BYTES:
+            return True
+        most = max(BACKLOG_BYTES, (self.history.unwritten + spare_bytes()) // _SHARE)
+        while (
+            self.history.unwritten + more > most
+            and more <= most
+            and self._jobs.unfinished_tasks
+            and not self._troubled
+        ):
+            time.sleep(_WAIT_SECONDS)
+        return more <= most
+
+    @property
+    def saves(self) -> bool:
+        """Whether commits come to disk: they have a place there, and it takes them."""
+        return self.history.on_disk and not self._troubled
+
+    @property
+    def behind(self) -> bool:
+        """Whether a commit could not be taken, so that memory is not as the head has it."""
+        return bool(self._missed)
+
+    def flush(self) -> None:
+        """Wait until everything is written, or can't be."""
+        self._jobs.join()
+
+    def catch_up(self, seconds: float) -> None:
+        """Wait until the commits are on disk, but so long at most, and not where they can't be."""
+        until = time.monotonic() + seconds
+        while self.history.waiting and not self._troubled and time.monotonic() < until:
+            time.sleep(_WAIT_SECONDS / 4)
+
+    def close(self) -> None:
+        """Write what is left and end; idempotent."""
+        self.unwatch()
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+
+    def _fold(self) -> None:
+        """Fold old commits away, some cells at a time: each folding writes a commit anew.
+
+        It waits for a pause between cells, but not for ever: there may be none, and no more than
+        twice the cap may be on disk. What is still to be
+        written is left alone then: else a crash would lose more the longer it goes on.
+        """
+        keep, paused = self._keep, self._jobs.empty()
+        unwritten = () if paused or self._troubled else self.history.waiting
+        most = (2 if paused else 6) * keep + self.history.staying + len(unwritten)
+        between = sum(not commit.cells for commit in list(self.history.commits.values()))
+        if len(self.history.commits) - min(between, keep) > most:
+            thin(self.history, keep, unwritten)
+        if not paused and self.history.disk_bytes <= 2 * self._cap:
+            return
+        if self.history.disk_bytes > self._cap:
+            self.history.shelf.drop_unused()
+        while self.history.disk_bytes > self._cap and keep > 1:
+            keep //= 2
+            thin(self.history, keep, unwritten, all_of_it=True)
+        if keep < self._narrowed_to:
+            self._narrow(keep)
+        self._narrowed_to = keep
+
+    def _write(self) -> None:
+        while (one := self._jobs.get()) is not None:
+            if self._jobs.empty():
+                time.sleep(_POLITE_SECONDS)
+            try:
+                self._take_up(one)
+            finally:
+                self._jobs.task_done()
+        self._jobs.task_done()
+
+    def _take_up(self, one: int) -> None:
+        self.history.squeeze(one)
+        stored = self._tried(lambda: self._store(one))
+        if self._tried(self._fold) and stored:
+            self._troubled = False
+
+    def _store(self, last: int) -> None:
+        for one in self.history.waiting:
+            if one <= last:
+                self.history.store(one)
+        self.history.save_head()
+
+    def _tried(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except (OSError, HistoryError, MemoryError) as problem:
+            if not self._troubled:
+                self._troubled = True
+                self._trouble(problem)
+            return False
+        return True

@@ -1,0 +1,225 @@
+"""What a user is told about a session's history, in the next cell's stderr. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from wasm_kernel.state.bringing import Brought
+from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.was import Unkept
+
+KEPT = (
+    "The variables are as they were before this cell; the files in /app are as the cell left them."
+)
+TAKE_BACK = " %restore --files takes that back."
+FILES_KEPT = "The files in /app are as the cell left them."
+KEPT_OF_CALLBACK = (
+    "The variables are as they were before this callback; the files in /app are as it left them."
+)
+SPOILT = (
+    "An earlier cell had left the interpreter unable to run another. The variables are now as they "
+    "were before that earlier cell, and this cell was not run."
+)
+SPOILT_FROM_THE_START = (
+    "An earlier cell had left the interpreter unable to run another, and no state before it is "
+    "kept. The variables begin fresh, and this cell was not run. The files in /app are all there; "
+    "%checkpoints lists the states that %restore can still bring back."
+)
+TAKEN = (
+    "[wasm-kernel] Another process has this session open. You see the same files; variables begin "
+    "fresh here and end with this process.\n"
+)
+_RESUMED = (
+    "[wasm-kernel] The session goes on after a break: the variables are as they were after "
+    "{after}. What ran later is lost; the files in /app are as they were left.\n"
+)
+_CONTINUED = "[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
+_FORKED = (
+    "[wasm-kernel] This session was forked off another one, or imported: variables and files are "
+    "as they were there after {after}.\n"
+)
+_LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
+_UNSAVED = (
+    "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
+    "what is not saved is lost when this kernel or sandbox ends.\n"
+)
+_UNTAKEN = (
+    "[wasm-kernel] The state after {after} could not be kept ({why}); the variables themselves are "
+    "all there. The next cell tries again; until then, a rollback leads to before that cell.\n"
+)
+_UNREADABLE = (
+    "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
+    "as they were before that.\n"
+)
+_DEAD = (
+    "[wasm-kernel] No guest runs in the saved state after {after}. The variables are as they were "
+    "before that.\n"
+)
+DEAD_LOST = (
+    "[wasm-kernel] The variables are gone: no guest runs in the states that were tried. The files "
+    "in /app are all there. %checkpoints lists what %restore can still try.\n"
+)
+_DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
+_NARROWED = (
+    "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "
+    "({most:,.1f} GB). From here on {cells} can be undone; variables and named checkpoints are "
+    "kept all the same. Raise history_bytes to undo more.\n"
+)
+TOO_MANY_NAMES = (
+    "The checkpoint was not made: the session has 1,000 named ones already, and can't forget any. "
+    "Nothing was changed. Use one of their names again."
+)
+_NO_ROOM_FOR_NAMES = (
+    "The checkpoint was not made: named states stay on disk as long as the session, and with this "
+    "one they would take more than history_bytes allows ({most:,.1f} GB). The variables and all "
+    "checkpoints are as they were. Use the name of one that is not needed any more, or raise "
+    "history_bytes."
+)
+REMOVED = (
+    "[wasm-kernel] Somebody has removed the workspace folder from outside. Its files are gone, and "
+    "cells can't make new ones; the variables are kept as long as this kernel or sandbox runs. "
+    "Save what matters by printing it, then begin a new session.\n"
+)
+_LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
+_NAMED = 5
+NO_FILES = (
+    "Earlier versions of files are not kept here: files_history_bytes is 0, or another process has "
+    "this session open. Nothing was changed."
+)
+UNKNOWN_FILES = (
+    "What the files in /app held then is not known: they were not kept yet, or the record of them "
+    "was lost. Nothing was changed; without --files, variables can be brought back."
+)
+_NOT_KEPT = (
+    "[wasm-kernel] {what} could not be kept as before this cell; %undo --files will leave the file "
+    "as it is. Raise file_copy_bytes or files_history_bytes to keep more.\n"
+)
+_KEEPS_NO_FILES = (
+    "[wasm-kernel] Earlier versions of files can't be kept on disk ({why}): after a crash of the "
+    "kernel, %undo --files would not know them.\n"
+)
+_REASONS = {
+    "large": "too large",
+    "room": "no room left for it",
+    "unreadable": "it can't be read",
+    "unwritable": "something else is in its place",
+    "changed": "what was kept of it was changed from outside",
+}
+
+
+def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
+    """A session that was there goes on."""
+    words = _FORKED if forked else _RESUMED if crashed else _CONTINUED
+    return words.format(after=_place(head))
+
+
+def lost(problem: Exception) -> str:
+    """A session's variables are gone."""
+    return _LOST.format(why=problem)
+
+
+def unsaved(problem: Exception) -> str:
+    """Nothing can be written."""
+    return _UNSAVED.format(why=why(problem))
+
+
+def untaken(cell: int, label: str, problem: Exception) -> str:
+    """There was no room for what a cell did."""
+    return _UNTAKEN.format(after=f"In[{cell}] ({label})", why=why(problem))
+
+
+def unreadable(commit: Commit, problem: Exception) -> str:
+    """A saved state can't be read."""
+    return _UNREADABLE.format(after=_place(commit), why=problem) if commit.parent else lost(problem)
+
+
+def dead(commit: Commit) -> str:
+    """A saved state was left, as no guest runs in it."""
+    return _DEAD.format(after=_place(commit))
+
+
+def damaged(count: int) -> str:
+    """Saved states were damaged, but not the one that counts."""
+    return _DAMAGED.format(count=count)
+
+
+def narrowed(cells: int, most: int) -> str:
+    """The cap on the history's size leaves fewer cells to undo."""
+    count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
+    return _NARROWED.format(cells=count, most=most / 1e9)
+
+
+def no_room_for_names(most: int) -> str:
+    """Another named state would take too much room on disk."""
+    return _NO_ROOM_FOR_NAMES.format(most=most / 1e9)
+
+
+def left_out(reasons: Mapping[str, str]) -> str:
+    """Files of the parent, by path, were not copied into a fork."""
+    named = [f"{path!a} ({reason})" for path, reason in list(reasons.items())[:_NAMED]]
+    more = ["..."] if len(reasons) > _NAMED else []
+    return _LEFT_OUT.format(count=len(reasons), names=", ".join(named + more))
+
+
+def _place(commit: Commit) -> str:
+    return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
+
+
+def why(problem: Exception) -> str:
+    """A problem in words, without a path of the host."""
+    words = problem.strerror if isinstance(problem, OSError) else str(problem)
+    return words or "no memory is left"
+
+
+def not_kept(unkept: Mapping[str, Unkept]) -> str:
+    """Files, by path, that a cell changed and that could not be kept."""
+    return _NOT_KEPT.format(what=_each(unkept))
+
+
+def keeps_no_files(problem: OSError) -> str:
+    """The record of earlier files can't be written."""
+    return _KEEPS_NO_FILES.format(why=why(problem))
+
+
+def tell_brought(found: Brought | None, hear: Callable[[str, str], None]) -> None:
+    """Say what was done to files, and what could not be; nothing where they stayed."""
+    if found is None:
+        return
+    done = [
+        f"{len(paths)} {what} ({_some([ascii(path)[1:-1] for path in paths])})"
+        for what, paths in (("brought back", found.back), ("removed", found.removed))
+        if paths
+    ]
+    hear("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")
+    if found.missed:
+        hear("stderr", not_brought(found))
+
+
+def not_brought(found: Brought) -> str:
+    """What could not be done to files."""
+    return f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n"
+
+
+def reasons(found: Brought) -> dict[str, str]:
+    """Why files could not be brought back, by their paths."""
+    return {path: _reason(why) for path, why in found.missed}
+
+
+def _each(unkept: Mapping[str, Unkept]) -> str:
+    return _some(
+        [f"{ascii(path)[1:-1]} ({_reason(one)}{_size(one.size)})" for path, one in unkept.items()]
+    )
+
+
+def _reason(unkept: Unkept) -> str:
+    return _REASONS.get(unkept.why, unkept.why)
+
+
+def _size(size: int) -> str:
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "KB")
+    return f", {size / unit:,.1f} {name}" if size else ""
+
+
+def _some(names: list[str]) -> str:
+    more = [f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])

@@ -1,0 +1,197 @@
+"""Commits that come from another machine: checked as a stranger's, and fitted to the image of here.
+
+Commits hold what changed in a guest's memory since its base image, and no two base images are alike
+in their bytes, though they are built of the same things. So the first commit of a history is
+completed: it also gets every page in which the image it was made over differs from the one that it
+is to lie over from now on. All that follows stands on it and needs no change.
+
+A header is a stranger's word: how much memory, which pages, which files were open. What does not
+fit is refused; files of the session itself are other files here, and only those are opened again
+that are known to have come along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from wasm_kernel.engine import abi
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folder import Folder
+from wasm_kernel.state import commit as commits
+from wasm_kernel.state.commit import ID_MOST, Commit, CommitFile, Run
+from wasm_kernel.state.cover import Cover
+from wasm_kernel.state.found import name_of
+from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.zeros import split_zeros
+from wasm_kernel.wasi_files.descriptors import OpenFile
+
+HEADER_MOST = 4 * 1024 * 1024
+"""The most bytes of a header; it takes some twenty times as much of this process's memory."""
+
+_LABEL_MOST = 200
+_STEP_PAGES = 256
+_PATH_MOST = 1024
+_CHANGING = sum(1 << bit for bit in (3, 6, *range(8, 13), 16, 17, 19, 20, *range(22, 27)))
+"""WASI's rights to write, make, link, rename and remove, and to set flags, lengths and times."""
+
+_ZERO = bytes(PAGE)
+_THEIRS = -1
+
+Piece = tuple[int, int, int]
+"""First page, number of pages, and where they lie in the file; `_THEIRS` if in their image."""
+
+
+@dataclass(frozen=True)
+class Soil:
+    """The base image that commits were made over, and the one that they are to lie over.
+
+    Attributes:
+        theirs: The memory of the one.
+        ours: The memory of the other.
+        image: What ours is called.
+        readable: The guest's names of the folders whose files are the same everywhere.
+        handles: The session's own files that came along: the guest's folder and the path of each,
+            by its identity there.
+    """
+
+    theirs: memoryview
+    ours: memoryview
+    image: str
+    readable: frozenset[str]
+    handles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def transplant(
+    file: CommitFile, folder: Folder, soil: Soil, was: str, take: Callable[[int], None]
+) -> Commit:
+    """Put a commit's file of somebody else's into a history's folder, fitted to the image of here.
+
+    Args:
+        file: The file; its header was read, and no more than `HEADER_MOST` of it.
+        folder: The history's folder.
+        soil: The two images.
+        was: What the image was called where the commit was made.
+        take: Hears how many bytes are going to be written, and raises if they are too many.
+
+    Raises:
+        HistoryError: it is none, is damaged, or says what can't be.
+        OSError: it can't be read, or the new one not be written.
+    """
+    file.verify()
+    commit = _checked(file.commit, was)
+    pages, empty = _differing(commit, soil) if commit.parent == 0 else ([], [])
+    own, zeros = _own(file)
+    pieces = sorted([*own, *((first, count, _THEIRS) for first, count in pages)])
+    fitted = replace(
+        commit,
+        image=soil.image,
+        files=tuple(_file(each, soil) for each in commit.files),
+        runs=_merged((first, count) for first, count, _ in pieces),
+        zeros=_merged([*commit.zeros, *zeros, *empty]),
+    )
+    take(fitted.page_bytes + len(fitted.dump()))
+    commits.write(folder, name_of(commit.id), fitted, _content(file, soil.theirs, pieces))
+    return fitted
+
+
+def _checked(commit: Commit, was: str) -> Commit:
+    """Returns a commit with a label that can be shown.
+
+    Raises:
+        HistoryError: it lies over another image.
+    """
+    if commit.id >= ID_MOST or commit.image != was:
+        raise HistoryError("a commit says of itself what can't be")
+    label = "".join(c if c.isprintable() else "\ufffd" for c in commit.label[:_LABEL_MOST])
+    return replace(commit, label=label, time=float(commit.time))
+
+
+def _file(file: OpenFile, soil: Soil) -> OpenFile:
+    """What was open: a file of the guest's library is opened again, to be read, and one of the
+    session's own that came along; of others the number is kept.
+    """
+    path = file.path
+    known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST
+    fitted = replace(
+        file,
+        flags=file.flags & abi.O_DIRECTORY,
+        rights=file.rights & abi.FILE_RIGHTS,
+        inheriting=file.inheriting & abi.FILE_RIGHTS,
+        fdflags=file.fdflags & (abi.FD_APPEND | abi.FD_NONBLOCK),
+    )
+    if soil.handles.get(file.identity) == (file.guest, path):
+        return fitted
+    if file.guest not in soil.readable or not known:
+        return OpenFile(file.fd, "/", None, 0, 0, 0, 0, 0)
+    rights, inheriting = fitted.rights & ~_CHANGING, fitted.inheriting & ~_CHANGING
+    return replace(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
+
+
+def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:
+    """The pages that neither the commit has nor both images have alike: with content, and empty."""
+    cover = Cover(commit.size // PAGE)
+    for first, count in (*commit.runs, *commit.zeros):
+        list(cover.free(first, count))
+    full: list[Run] = []
+    empty: list[Run] = []
+    longest = -(-max(len(soil.theirs), len(soil.ours)) // PAGE)  # beyond, both are zeros
+    for start, end in cover.free(0, min(commit.size // PAGE, longest)):
+        for page in range(start, end):
+            theirs = _page(soil.theirs, page)
+            if theirs != _page(soil.ours, page):
+                if theirs != _ZERO:
+                    full.append((page, 1))
+                elif empty and sum(empty[-1]) == page:
+                    empty[-1] = (empty[-1][0], empty[-1][1] + 1)
+                else:
+                    empty.append((page, 1))
+    return full, empty
+
+
+def _page(memory: memoryview, page: int) -> memoryview | bytes:
+    """A page of an image's memory; beyond its end a guest's memory holds zeros."""
+    return memory[page * PAGE : (page + 1) * PAGE] if (page + 1) * PAGE <= len(memory) else _ZERO
+
+
+def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """The same pages in order, neighbours in one run."""
+    merged: list[list[int]] = []
+    for first, pages in sorted(runs):
+        if merged and merged[-1][0] + merged[-1][1] == first:
+            merged[-1][1] += pages
+        else:
+            merged.append([first, pages])
+    return tuple((first, pages) for first, pages in merged)
+
+
+def _own(file: CommitFile) -> tuple[list[Piece], list[Run]]:
+    """Returns where a commit has content in its file, and its long stretches of zeros."""
+    kept: list[Piece] = []
+    zeros: list[Run] = []
+    for first, pages, at, block in _steps(file.places(), file):
+        runs, _, empty = split_zeros([(first, pages)], block)
+        kept += [(start, count, at + (start - first) * PAGE) for start, count in runs]
+        zeros += empty
+    return kept, zeros
+
+
+def _content(
+    file: CommitFile, theirs: memoryview, pieces: Iterable[Piece]
+) -> Iterator[memoryview | bytes]:
+    """The content of pieces, in their order and in steps; each is good until the next."""
+    for first, pages, at in pieces:
+        if at == _THEIRS:
+            yield _page(theirs, first)
+        else:
+            yield from (memoryview(block) for *_, block in _steps([(first, pages, at)], file))
+
+
+def _steps(pieces: Iterable[Piece], file: CommitFile) -> Iterator[tuple[int, int, int, bytearray]]:
+    """Pieces of a file cut into smaller ones, each with its content."""
+    for first, pages, at in pieces:
+        for done in range(0, pages, _STEP_PAGES):
+            count = min(_STEP_PAGES, pages - done)
+            block = bytearray(count * PAGE)
+            file.read_into(memoryview(block), at + done * PAGE)
+            yield first + done, count, at + done * PAGE, block

@@ -1,0 +1,142 @@
+"""What a cell did to the files of the workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from wasm_kernel.linux.descent import Lookup
+from wasm_kernel.record import record
+from wasm_kernel.wasi_files.preopens import Preopen, visible
+from wasm_kernel.wasi_files.quota import Key, key_of
+
+_NOTHING: frozenset[str] = frozenset()
+_UNKNOWN: Key = (-1, -1)
+
+
+@record
+class Comparison:
+    """The workspace before a cell and after it, by paths relative to it.
+
+    Files and links count, folders don't. With "there" meaning that a file has this path, not that
+    it is the same file:
+
+    Attributes:
+        created: Those that are there and were not.
+        modified: Those that are there and hold something else than before: they were written to or
+            cut, also through another name and also to the same content, or another file has their
+            path. Of `created`, those that are not empty; links are not.
+        deleted: Those that were there and are not.
+    """
+
+    created: frozenset[str] = _NOTHING
+    modified: frozenset[str] = _NOTHING
+    deleted: frozenset[str] = _NOTHING
+
+
+class Changes:
+    """The paths that the guest's calls touch, and what stood there before the cell.
+
+    Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
+    guest's thread uses it.
+
+    Args:
+        workspace: The workspace's folder.
+    """
+
+    def __init__(self, workspace: Preopen) -> None:
+        self._workspace = workspace
+        self._before: dict[str, Key | None] = {}
+        self._written: set[Key] = set()
+        self._new: set[Key] = set()
+        self._linked: set[Key] = set()
+
+    def clear(self) -> None:
+        """A new cell begins; files with several names are remembered, as they may be open still."""
+        self._before, self._written, self._new = {}, set(), set()
+
+    def touch(self, path: str | None, before: Key | None) -> None:
+        """A path is about to get another file or none; `before` is the one it has, if any.
+
+        A path of None lies outside of the workspace.
+        """
+        if path is not None:
+            self._before.setdefault(path, before)
+
+    def vanished(self, path: str | None) -> None:
+        """A path holds nothing any more. If it held nothing before the cell, nothing happened."""
+        if path is not None and self._before.get(path, _UNKNOWN) is None:
+            del self._before[path]
+
+    def made(self, path: str | None, key: Key) -> None:
+        """A path that had no file has a new one."""
+        self.touch(path, None)
+        self._new.add(key)
+
+    def wrote(self, path: str | None, key: Key) -> None:
+        """A file's content changed; its path is None where it has none in the workspace."""
+        self._written.add(key)
+        self.touch(path, key)
+
+    def linked(self, key: Key) -> None:
+        """A file has more than one name."""
+        self._linked.add(key)
+
+    @property
+    def any(self) -> bool:
+        """Whether a path was touched at all."""
+        return bool(self._before)
+
+    def compare(self) -> Comparison:
+        """What the cell came to, up to now."""
+        created, modified, deleted = set(), set(), set()
+        for path, before, now in self._all():
+            if now is not None and now.st_nlink > 1:
+                self._linked.add(key_of(now))
+            if now is None:
+                if before is not None:
+                    deleted.add(path)
+            elif before is None:
+                created.add(path)
+                if stat.S_ISREG(now.st_mode) and now.st_size:
+                    modified.add(path)
+            elif key_of(now) != before or before in self._written or before in self._new:
+                modified.add(path)
+        return Comparison(frozenset(created), frozenset(modified), frozenset(deleted))
+
+    def _all(self) -> Iterator[tuple[str, Key | None, os.stat_result | None]]:
+        """The paths that were touched, and the further names of files that were written to: what
+        was there, and the file or link that is there now, None for a folder or nothing.
+        """
+        before = self._before
+        with Lookup(self._workspace.folder.fd) as lookup:
+            for path in sorted(before, key=lambda path: path.split("/")):
+                yield path, before[path], _file_at(lookup, path)
+            written = self._written & self._linked
+            names = list(self._names_of(written)) if written else []
+            for path, key in names:
+                yield path, key, _file_at(lookup, path)
+
+    def _names_of(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
+        with contextlib.suppress(OSError):
+            yield from self._found(keys)
+
+    def _found(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
+        for entry in visible(self._workspace):
+            path = "/".join([*entry.way, entry.name])
+            if entry.is_folder or path in self._before:
+                continue
+            key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))
+            if key in keys:
+                yield path, key
+
+
+def _file_at(lookup: Lookup, path: str) -> os.stat_result | None:
+    try:
+        folder, name = lookup.parent(path)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return None if stat.S_ISDIR(found.st_mode) else found

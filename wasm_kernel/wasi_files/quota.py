@@ -1,0 +1,207 @@
+"""How much lies in the guest's own folders, `/app` and `/tmp`, and how much may.
+
+The folders are looked through before the first call that would make them grow, so a cell that
+writes nothing pays nothing. From then on the guest's own calls are counted. What others do there
+meanwhile (the host, another kernel) is found by looking again: in each turn before the first
+growth, as long as that takes no time to speak of, and before the first refusal.
+
+What counts: a file with its length, holes included, once however many names it has, and as long as
+it is open even without one; each file, folder and link as one file. The host's own names do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+
+from wasm_kernel.engine import abi
+from wasm_kernel.linux import walk
+from wasm_kernel.wasi_files.preopens import Preopen, visible
+from wasm_kernel.wasi_files.refused import Refused
+
+_SHARE = 50  # looking again may take a fiftieth of the time,
+_QUICK = 0.002  # or so many seconds in each turn
+
+Key = tuple[int, int]
+"""What tells a file from another: its device and its number there."""
+
+
+def key_of(status: os.stat_result) -> Key:
+    """The key of a file."""
+    return status.st_dev, status.st_ino
+
+
+class Full(Refused):
+    """No space is left."""
+
+    errno = abi.ENOSPC
+
+
+class Held:
+    """A file that the guest has open: its length, its descriptors, whether it has no name left."""
+
+    def __init__(self, key: Key, size: int) -> None:
+        self.key = key
+        self.size = size
+        self.descriptors = 0
+        self.nameless = False
+
+
+class Quota:
+    """The use of one guest's folders. Only the guest's thread uses it.
+
+    Args:
+        folders: What counts.
+        most_bytes: The most that may lie there, in bytes.
+        most_files: The most files, folders and links.
+        now: The clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Preopen],
+        most_bytes: int,
+        most_files: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folders = folders
+        self._most_bytes = most_bytes
+        self._most_files = most_files
+        self._now = now
+        self._held: dict[Key, Held] = {}
+        self.used_bytes = self.used_files = 0
+        self.refused = False
+        self._known = self._checked = self._confirmed = False
+        self._looked_at = self._took = 0.0
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self.refused = self._checked = self._confirmed = False
+
+    @property
+    def limit(self) -> str:
+        """The name of the limit that this turn has met, empty for none."""
+        if not self.refused:
+            return ""
+        return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
+
+    def admit(self, files: int, size: int = 0) -> None:
+        """Let so many files with so many bytes come.
+
+        Raises:
+            Full: there is no space for them.
+        """
+        self._check()
+        if not self._fits(files, size) and self._worth_looking():
+            self._look()
+        if not self._fits(files, size):
+            self.refused = True
+            raise Full
+
+    def room(self, wanted: int) -> int:
+        """How many of `wanted` bytes may come."""
+        self._check()
+        if not self._fits(0, wanted) and self._worth_looking():
+            self._look()
+        if self._fits(0, wanted):
+            return wanted
+        self.refused = True
+        return max(0, self._most_bytes - self.used_bytes)
+
+    def came(self, files: int, size: int = 0) -> None:
+        """So many files with so many bytes are there now, or are gone where negative."""
+        self.used_files += files
+        self.used_bytes += size
+
+    def resized(self, held: Held, size: int) -> None:
+        """An open file has another length."""
+        self.used_bytes += size - held.size
+        held.size = size
+
+    def opened(self, status: os.stat_result) -> Held | None:
+        """The guest opened a file; None where it is none that counts."""
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        key = key_of(status)
+        held = self._held.setdefault(key, Held(key, status.st_size))
+        self.resized(held, status.st_size)
+        held.descriptors += 1
+        return held
+
+    def closed(self, held: Held) -> None:
+        """One of a file's descriptors is closed."""
+        held.descriptors -= 1
+        if not held.descriptors:
+            del self._held[held.key]
+            if held.nameless:
+                self.used_bytes -= held.size
+
+    def unnamed(self, status: os.stat_result) -> None:
+        """A name is gone, of a file that had this status before."""
+        self.used_files -= 1
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            return
+        held = self._held.get(key_of(status))
+        if held is None:
+            self.used_bytes -= status.st_size
+        else:
+            held.nameless = True
+
+    def _fits(self, files: int, size: int) -> bool:
+        if files and self.used_files + files > self._most_files:
+            return False
+        return not size or self.used_bytes + size <= self._most_bytes
+
+    def _check(self) -> None:
+        """Before the first growth of a turn: look, unless that was done a short while ago."""
+        if not self._checked:
+            self._checked = True
+            if not self._known or self._is_cheap():
+                self._look()
+
+    def _worth_looking(self) -> bool:
+        return not self._confirmed or self._now() - self._looked_at > _SHARE * self._took
+
+    def _is_cheap(self) -> bool:
+        return self._took < _QUICK or self._now() - self._looked_at > _SHARE * self._took
+
+    def _look(self) -> None:
+        begun = self._now()
+        self.used_files = 0
+        self.used_bytes = sum(held.size for held in self._held.values() if held.nameless)
+        linked: set[Key] = set()
+        for folder in self._folders:
+            with contextlib.suppress(OSError):  # somebody moves folders about: what was seen counts
+                self._look_through(folder, linked)
+        self._known = self._confirmed = True
+        self._looked_at = self._now()
+        self._took = self._looked_at - begun
+
+    def _look_through(self, folder: Preopen, linked: set[Key]) -> None:
+        """Count a folder; one that holds too many files by far is not counted to its end."""
+        for entry in visible(folder):
+            self.used_files += 1
+            if self.used_files > 2 * self._most_files + 1000:
+                self.used_bytes = max(self.used_bytes, self._most_bytes)
+                return
+            if not entry.is_folder:
+                self._count(entry, linked)
+
+    def _count(self, entry: walk.Entry, linked: set[Key]) -> None:
+        try:
+            status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+        except OSError:
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if status.st_nlink > 1:
+            if key_of(status) in linked:
+                return
+            linked.add(key_of(status))
+        self.used_bytes += status.st_size
+        held = self._held.get(key_of(status))
+        if held is not None:
+            held.size = status.st_size
