@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LATER = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
     *("comm", "dateutil", "psutil", "wasmtime", "packaging", "structlog"),
-    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins"),
+    *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec", "installer"),
 )
 """The packages that a kernel imports when its walls stand already, or parts of them."""
 
