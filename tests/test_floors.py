@@ -24,7 +24,6 @@ ROOMS = ("linux", "engine", "wasi_files", "folders", "state", "guests", "executi
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}
 FLOORS["outputs"] = FLOORS["sessions"]
 STILL_UP = {
-    ("engine/instance.py", "state.versions"),
     ("engine/instance.py", "wasi_files"),
     ("guests/python/packages/errand.py", "execution.errands"),
     ("guests/python/python.py", "execution.frames"),
@@ -32,10 +31,6 @@ STILL_UP = {
     ("state/copying.py", "guests.python.bundles"),
     ("state/timeline.py", "execution.diary"),
     ("state/timeline.py", "guests.driver"),
-    ("wasi_files/calls.py", "state.versions"),
-    ("wasi_files/content.py", "state.versions"),
-    ("wasi_files/descriptors.py", "state.loose"),
-    ("wasi_files/edits.py", "state.versions"),
 }
 """Imports that still go up; each goes when its rooms are rebuilt, and none may come."""
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}

@@ -22,6 +22,7 @@ from wasm_kernel.state.bringing import bring
 from wasm_kernel.state.inherit import inherit
 from wasm_kernel.state.versions import Versions
 from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.listing import MOST_BYTES
 
 READ_WRITE = abi.RIGHT_READ | abi.RIGHT_WRITE
@@ -44,7 +45,7 @@ def keeping(tmp_path: Path) -> Iterator[tuple[Guest, Versions]]:
         versions = Versions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
         versions.clear()
         versions.begin(1, [1])
-        made = Guest(tmp_path, versions=versions)
+        made = Guest(tmp_path, history=versions)
         yield made, versions
         made.close()
         versions.close()
@@ -211,7 +212,7 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
     parent.clear()
     parent.begin(1, [1])
     found = (tmp_path / "parent" / "f").stat()
-    parent.move("f", places[0].fd, "f")
+    parent.before_change("f", places[0].fd, "f", found, Change.MOVE)
     (tmp_path / "parent" / "f").unlink()
     with private[0].enter(KEPT) as kept:
         inherit(kept.fd, private[1], KEPT, 1, {})

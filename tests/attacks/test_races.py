@@ -61,7 +61,7 @@ def guest(tmp_path: Path) -> Iterator[tuple[Guest, Versions]]:
     with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
         versions = Versions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
         versions.clear()
-        made = Guest(tmp_path, versions=versions)
+        made = Guest(tmp_path, history=versions)
         yield made, versions
         made.close()
         versions.close()

@@ -21,8 +21,8 @@ from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
 from wasm_kernel.linux.folder import Folder
-from wasm_kernel.state.versions import Versions, nothing_kept
 from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY, FileHistory
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen, Preopens
 
 MIB = 1024 * 1024
@@ -120,7 +120,7 @@ class Guest:
         memory_bytes: int = 16 * MIB,
         workspace_bytes: int = 64 * MIB,
         workspace_files: int = 100_000,
-        versions: Versions | None = None,
+        history: FileHistory = NO_FILE_HISTORY,
     ) -> None:
         self.app, self.clock, self.streams = folder / "app", Clock(), Streams()
         for name in ("app", "ro", "other", "root"):
@@ -144,7 +144,7 @@ class Guest:
             open_files=open_files,
             workspace_bytes=workspace_bytes,
             workspace_files=workspace_files,
-            versions=versions or nothing_kept(),
+            history=history,
         )
         self.said: list[tuple[str, str]] = []
         caps = {name: cap_of(name, 1000) for name in NAMES.values()}

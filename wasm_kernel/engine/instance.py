@@ -12,7 +12,6 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import wasmtime
@@ -29,10 +28,10 @@ from wasm_kernel.engine.traps import classify
 from wasm_kernel.engine.waits import Waits
 from wasm_kernel.errors import GuestCrashed, HostFailed
 from wasm_kernel.record import record
-from wasm_kernel.state.versions import Versions, nothing_kept
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.descriptors import Descriptors
+from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY, FileHistory
 from wasm_kernel.wasi_files.preopens import Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
@@ -46,7 +45,7 @@ SCRATCH_BYTES = 8
 class Surroundings:
     """What an instance finds around it, and what outlives it.
 
-    `handler` answers the door; `clock`, `streams`, `changes` and `versions` belong to the sandbox.
+    `handler` answers the door; `clock`, `streams`, `changes` and `history` belong to the sandbox.
     `clock_before` is what the guest's monotonic clock showed in the instance before, in
     nanoseconds.
     """
@@ -62,7 +61,7 @@ class Surroundings:
     workspace_bytes: int
     workspace_files: int
     clock_before: int = 0
-    versions: Versions = field(default_factory=nothing_kept)
+    history: FileHistory = NO_FILE_HISTORY
 
 
 class Instance:
@@ -154,7 +153,7 @@ class Instance:
             reach,
             around.changes,
             quota=quota,
-            versions=around.versions,
+            history=around.history,
             open_files=around.open_files,
             must_end=around.clock.over,
         )

@@ -375,7 +375,7 @@ class Life:
             open_files=policy.open_files,
             workspace_bytes=policy.workspace_bytes,
             workspace_files=policy.workspace_files,
-            versions=self.timeline.files.versions,
+            history=self.timeline.files.versions,
             clock_before=head.clock if (head := self.timeline.head) else 0,
         )
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from wasm_kernel.linux.descent import Lookup
 from wasm_kernel.linux.identity import identity
 from wasm_kernel.state.store import Changed, checksum_of
-from wasm_kernel.state.versions import Change, Versions
+from wasm_kernel.state.versions import Versions
 from wasm_kernel.state.was import File, Link, Nothing, Unkept, Was, WasFolder
+from wasm_kernel.wasi_files.file_history import Change
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -150,7 +151,7 @@ class _Work:
     def make_folder(self, path: str, was: Was, name: str, folder: int) -> None:
         """Make a folder that was there."""
         if _found(name, folder) is None:
-            self._versions.absent(path)
+            self._versions.before_creation(path)
             os.mkdir(name, dir_fd=folder)
 
     def put(self, path: str, was: Was, name: str, folder: int) -> None:
@@ -191,7 +192,7 @@ class _Work:
     def _change(self, path: str, name: str, folder: int, found: os.stat_result | None) -> None:
         if found is None or not stat.S_ISDIR(found.st_mode):
             self._changing(path, found)
-        self._versions.touch(path, folder, name, found, Change.END)
+        self._versions.before_change(path, folder, name, found, Change.END)
 
 
 def _found(name: str, folder: int) -> os.stat_result | None:

@@ -15,10 +15,10 @@ from wasm_kernel.state import told
 from wasm_kernel.state.bringing import Brought, bring, bring_loose
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.history import History
-from wasm_kernel.state.loose import called
 from wasm_kernel.state.versions import Versions, nothing_kept
 from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.quota import key_of
 
 _LOST = "lost"  # an identity that no file has
@@ -116,8 +116,8 @@ class EarlierFiles:
         return tuple(self._ready(file, head.id) for file in history.origin.files_of(head))
 
     def _ready(self, file: OpenFile, one: int) -> OpenFile:
-        name = called(file.path)
-        if not name or bring_loose(self.versions, name, one):
+        path = file.path
+        if path is None or not is_unlinked_name(path) or bring_loose(self.versions, path, one):
             return file
         return replace(file, identity=_LOST)
 
@@ -127,8 +127,8 @@ class EarlierFiles:
 
     def _called(self, commits: Iterable[Commit]) -> set[str]:
         """The files without a name that commits know."""
-        known = {called(file.path) for commit in commits for file in commit.files}
-        return known - {""}
+        paths = {file.path or "" for commit in commits for file in commit.files}
+        return {path for path in paths if is_unlinked_name(path)}
 
     def close(self) -> None:
         """Closes what was opened to keep files. Safe to call twice."""

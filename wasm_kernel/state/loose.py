@@ -12,7 +12,6 @@ import errno
 import os
 from collections.abc import Collection
 
-from wasm_kernel.engine import abi
 from wasm_kernel.linux.folder import Folder
 
 
@@ -65,15 +64,12 @@ class Loose:
         self.fresh.add(called)
         return called
 
-    def open(self, called: str, rights: int, fdflags: int) -> int:
+    def open_again(self, called: str, flags: int) -> int:
         """Opens a file for the guest again; the caller closes the descriptor.
 
         Raises:
             OSError: it is not there.
         """
-        writes, reads = rights & abi.RIGHT_WRITE, rights & abi.RIGHT_READ
-        flags = os.O_RDONLY if not writes else os.O_RDWR if reads else os.O_WRONLY
-        flags |= os.O_APPEND if fdflags & abi.FD_APPEND else 0
         return self._folder().open_regular(called[1:], flags)
 
     def at(self, called: str) -> tuple[int, str]:
@@ -133,11 +129,6 @@ class Loose:
         if self._found is not None:
             self._found.close()
             self._found = None
-
-
-def called(path: str | None) -> str:
-    """What the file is called that a table of open files names by this path; empty for others."""
-    return path if path and path.startswith("/") and path[1:].isdecimal() else ""
 
 
 def link_the_very(folder: int, name: str, found: os.stat_result, target: Folder, new: str) -> None:

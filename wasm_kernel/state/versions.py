@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from enum import Enum
 
 from wasm_kernel.linux.descent import Lookup
 from wasm_kernel.linux.folder import Folder
@@ -27,20 +26,13 @@ from wasm_kernel.state.was import (
     Was,
     WasFolder,
 )
+from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FOLD_AFTER = 20  # commits
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 KEPT, LOOSE = "files", "loose"
 """The folders in the private folder that hold earlier contents, and files without a name."""
-
-
-class Change(Enum):
-    """What is about to happen to a file: it is written to, gets another name, or loses its name."""
-
-    WRITE = "write"
-    MOVE = "move"
-    END = "end"
 
 
 class Versions:
@@ -187,7 +179,7 @@ class Versions:
         self._files.pop(number, None)
         self._own.pop(number, None)
 
-    def touch(
+    def before_change(
         self,
         path: str | None,
         folder: int,
@@ -206,7 +198,7 @@ class Versions:
 
         Returns:
             Whether it was not known before. If nothing was there and the change fails, call
-            `vanished`.
+            `after_removal`.
         """
         if not self.keeps:
             return False
@@ -217,33 +209,23 @@ class Versions:
             self.part((found.st_dev, found.st_ino))
         return new
 
-    def absent(self, path: str | None) -> bool:
-        """Something is about to come to a path where there is nothing; as `touch`."""
+    def before_creation(self, path: str | None) -> bool:
+        """Something is about to come to a path where there is nothing; as `before_change`."""
         new = self.keeps and path is not None and not self.record.knows(path)
         if new and path is not None:
             self._add(path, Nothing())
         return new
 
-    def vanished(self, path: str | None) -> None:
+    def after_removal(self, path: str | None) -> None:
         """A path holds nothing any more; what came after the last commit is forgotten."""
         if self.keeps and path is not None:
             self.record.vanished(path)
 
-    def make(self, path: str | None, folder: int, name: str) -> bool:
-        """Something is about to be made at a path, if there is nothing; as `touch`."""
-        there = not self.keeps or path is None or _status(folder, name) is not None
-        return not there and self.absent(path)
-
-    def move(self, path: str | None, folder: int, name: str) -> None:
-        """Whatever stands at a path is about to get another; never raises."""
-        if self.keeps and path is not None and not self.record.knows(path):
-            self.touch(path, folder, name, _status(folder, name), Change.MOVE)
-
-    def write(self, path: str | None, key: Key, file: int) -> None:
+    def before_write(self, path: str | None, key: Key, file: int) -> None:
         """A file that is open is about to be written to or cut; never raises.
 
         Args:
-            path: Its path as for `touch`, or what `Loose` calls it.
+            path: Its path as for `before_change`, or what `Loose` calls it.
             key: What tells it from others.
             file: Its descriptor, which need not be open for reading.
         """
@@ -274,7 +256,7 @@ class Versions:
         Raises:
             OSError: there is no such folder.
         """
-        if path.startswith("/"):
+        if is_unlinked_name(path):
             yield self.loose.at(path)
             return
         with self.lookup() as lookup:
@@ -377,10 +359,31 @@ class Versions:
         self._own[was.kept] = was.size
         return was
 
+    def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
+        """Keeps a file that loses its last name; see `FileHistory`."""
+        return self.loose.catch(folder, name, found) if self.keeps else ""
+
+    def drop_unlinked(self, name: str) -> None:
+        """Lets an unlinked file go that nobody has open, unless a commit knows it."""
+        if name in self.loose.fresh:
+            self.loose.remove(name)
+
+    def open_unlinked(self, name: str, flags: int) -> int:
+        """Opens an unlinked file; the caller closes the descriptor.
+
+        Raises:
+            OSError: it does not exist.
+        """
+        return self.loose.open_again(name, flags)
+
+    def same_file(self, one: str, other: str) -> bool:
+        """Whether two identities name one file to the guest."""
+        return self.record.first_twin(one) == self.record.first_twin(other)
+
     def state(self, one: int) -> dict[str, Was]:
         """The paths that may hold something else now than at a commit, and what they held."""
         state = self.record.state(one)
-        return {path: was for path, was in state.items() if not path.startswith("/")}
+        return {path: was for path, was in state.items() if not is_unlinked_name(path)}
 
 
 def _why(problem: OSError | TooLarge) -> str:

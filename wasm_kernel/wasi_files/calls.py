@@ -15,10 +15,10 @@ from collections.abc import Callable
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.reach import OutOfBounds, Reach
 from wasm_kernel.engine.shadow import Call, Shadow
-from wasm_kernel.state.versions import Change, Versions
 from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.content import Content, times_of
 from wasm_kernel.wasi_files.edits import Edits
+from wasm_kernel.wasi_files.file_history import Change, FileHistory
 from wasm_kernel.wasi_files.listing import Listings, listing_of
 from wasm_kernel.wasi_files.open_files import Opened, Table
 from wasm_kernel.wasi_files.paths import (
@@ -60,11 +60,11 @@ class WasiFiles:
         changes: Changes,
         *,
         quota: Quota,
-        versions: Versions,
+        history: FileHistory,
         open_files: int,
         must_end: Callable[[], bool],
     ) -> None:
-        self.versions = versions
+        self.history = history
         self.preopens = preopens
         self.table = Table(preopens)
         self._reach = reach
@@ -74,9 +74,9 @@ class WasiFiles:
         self._listings = Listings()
         self._paths = Paths(preopens, reach, self.table)
         self._edits = Edits(
-            self._paths, self.table, changes, quota=quota, versions=versions, must_end=must_end
+            self._paths, self.table, changes, quota=quota, history=history, must_end=must_end
         )
-        self._content = Content(self.table, reach, changes, quota=quota, versions=versions)
+        self._content = Content(self.table, reach, changes, quota=quota, history=history)
 
     def begin(self) -> None:
         """A turn begins."""
@@ -151,14 +151,14 @@ class WasiFiles:
                 raise Refused(abi.EISDIR)
             if place.preopen.counted:
                 self._quota.admit(1)
-        new = how & (abi.O_CREAT if before is None else abi.O_TRUNC) and self.versions.touch(
+        new = how & (abi.O_CREAT if before is None else abi.O_TRUNC) and self.history.before_change(
             place.path, place.folder, place.name, before, Change.WRITE
         )
         try:
             opened.fd = open_file(place, how, opened.rights, opened.fdflags)
         except OSError:
             if new and before is None:
-                self.versions.vanished(place.path)
+                self.history.after_removal(place.path)
             raise
         try:
             self._note(opened, place, before)
@@ -200,8 +200,8 @@ class WasiFiles:
             os.close(opened.fd)
         if opened.held is not None:
             self._quota.closed(opened.held)
-        if opened.loose in self.versions.loose.fresh and not self.table.calls(opened.loose):
-            self.versions.loose.remove(opened.loose)
+        if opened.loose and not self.table.calls(opened.loose):
+            self.history.drop_unlinked(opened.loose)
 
     def _renumber(self, call: Call) -> int:
         old, new = call.args
@@ -353,18 +353,23 @@ def open_file(place: Place, how: int, rights: int, fdflags: int) -> int:
 
 
 def _flags(place: Place, how: int, rights: int, fdflags: int) -> int:
-    reads = bool(rights & (abi.RIGHT_READ | abi.RIGHT_READDIR))
-    writes = bool(rights & abi.RIGHT_WRITE)
-    flags = os.O_RDONLY if not writes else os.O_RDWR if reads else os.O_WRONLY
+    flags = open_flags(rights, fdflags)
     for asked, flag in (
         (how & abi.O_CREAT, os.O_CREAT),
         (how & abi.O_EXCL and how & abi.O_CREAT, os.O_EXCL),
         (how & abi.O_TRUNC, os.O_TRUNC),
         (how & abi.O_DIRECTORY or place.is_folder, os.O_DIRECTORY),
-        (fdflags & abi.FD_APPEND, os.O_APPEND),
     ):
         flags |= flag if asked else 0
     return flags | _SAFELY
+
+
+def open_flags(rights: int, fdflags: int) -> int:
+    """Returns the flags of `os.open` for a file that is there, by WASI's rights and `fdflags`."""
+    reads = bool(rights & (abi.RIGHT_READ | abi.RIGHT_READDIR))
+    writes = bool(rights & abi.RIGHT_WRITE)
+    flags = os.O_RDONLY if not writes else os.O_RDWR if reads else os.O_WRONLY
+    return flags | os.O_APPEND if fdflags & abi.FD_APPEND else flags
 
 
 def _rights(opened: Opened) -> int:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call, Shadow
-from wasm_kernel.state.versions import Versions
 from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.file_history import FileHistory
 from wasm_kernel.wasi_files.open_files import Opened, Table
 from wasm_kernel.wasi_files.quota import Full, Quota
 from wasm_kernel.wasi_files.refused import Refused
@@ -32,13 +32,13 @@ class Content:
     """The calls of one guest. Only the guest's thread uses it."""
 
     def __init__(
-        self, table: Table, reach: Reach, changes: Changes, *, quota: Quota, versions: Versions
+        self, table: Table, reach: Reach, changes: Changes, *, quota: Quota, history: FileHistory
     ) -> None:
         self._table = table
         self._reach = reach
         self._changes = changes
         self._quota = quota
-        self._versions = versions
+        self._history = history
 
     def shadows(self) -> dict[str, Shadow]:
         """The calls, by WASI's name."""
@@ -196,7 +196,7 @@ class Content:
     def _keep(self, opened: Opened) -> None:
         """A file is about to change."""
         if opened.key is not None:
-            self._versions.write(opened.loose or opened.path, opened.key, opened.fd)
+            self._history.before_write(opened.loose or opened.path, opened.key, opened.fd)
 
     def _changed(self, opened: Opened, size: int) -> None:
         """A file's content changed, and it is so long now."""

@@ -18,8 +18,8 @@ from typing import Any
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.identity import identity_of
 from wasm_kernel.record import record
-from wasm_kernel.state.loose import called
-from wasm_kernel.wasi_files.calls import WasiFiles, look_before_opening, open_file
+from wasm_kernel.wasi_files.calls import WasiFiles, look_before_opening, open_file, open_flags
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.open_files import Opened
 from wasm_kernel.wasi_files.paths import resolve
 from wasm_kernel.wasi_files.refused import Refused
@@ -32,10 +32,9 @@ class OpenFile:
     """An open file, in a form that can be written down.
 
     `guest` is the guest path of the preopened folder it lies in, `path` its path below that. A file
-    that has lost its last name belongs to the workspace, by what it is called instead
-    (`versions/loose.py`). The rest are the
-    arguments of `path_open`. `identity` names the file itself, and is empty if that does not
-    matter. A `path` of None stands for a file that was lost before.
+    that has lost its last name belongs to the workspace, by its unlinked name (`FileHistory`). The
+    rest are the arguments of `path_open`. `identity` names the file itself, and is empty if that
+    does not matter. A `path` of None stands for a file that was lost before.
     """
 
     fd: int
@@ -115,8 +114,8 @@ class Descriptors:
         Raises:
             OSError, OverflowError: it is another file, or has no such position.
         """
-        name, twin = identity_of(opened.fd), self._files.versions.record.first_twin
-        if wanted.identity and twin(wanted.identity) != twin(name):
+        name = identity_of(opened.fd)
+        if wanted.identity and not self._files.history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")
         opened.identity = name if opened.preopen.writable else ""
         opened.is_folder = not stat.S_ISREG(os.fstat(opened.fd).st_mode)
@@ -138,10 +137,9 @@ class Descriptors:
         rights = wanted.rights if preopen.writable else wanted.rights & ~abi.RIGHT_WRITE
         flags = wanted.flags & ~_ONCE
         how = (flags, rights, wanted.inheriting, wanted.fdflags)
-        loose = called(wanted.path) if preopen.tracked else ""
-        if loose:
-            fd = self._files.versions.loose.open(loose, rights, wanted.fdflags)
-            return Opened(preopen, (), fd, *how, loose=loose)
+        if preopen.tracked and is_unlinked_name(wanted.path):
+            fd = self._files.history.open_unlinked(wanted.path, open_flags(rights, wanted.fdflags))
+            return Opened(preopen, (), fd, *how, loose=wanted.path)
         with resolve(preopen, wanted.path or ".") as place:
             if "/".join(place.parts) != wanted.path:
                 return None  # a link is on the way, where none was

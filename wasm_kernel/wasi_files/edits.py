@@ -11,8 +11,8 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.shadow import Call, Shadow
 from wasm_kernel.linux import walk
 from wasm_kernel.linux.outline import Outline, outline
-from wasm_kernel.state.versions import Change, Versions
 from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.file_history import Change, FileHistory
 from wasm_kernel.wasi_files.open_files import Table
 from wasm_kernel.wasi_files.paths import Paths, Place, check_length
 from wasm_kernel.wasi_files.preopens import is_hidden_folder
@@ -32,14 +32,14 @@ class Edits:
         changes: Changes,
         *,
         quota: Quota,
-        versions: Versions,
+        history: FileHistory,
         must_end: Callable[[], bool],
     ) -> None:
         self._paths = paths
         self._table = table
         self._changes = changes
         self._quota = quota
-        self._versions = versions
+        self._history = history
         self._must_end = must_end
 
     def shadows(self) -> dict[str, Shadow]:
@@ -64,7 +64,7 @@ class Edits:
     def _remove_folder(self, call: Call) -> int:
         with self._place(call, 0, 1) as place:
             before = place.status()
-            self._versions.touch(place.path, place.folder, place.name, before, Change.END)
+            self._history.before_change(place.path, place.folder, place.name, before, Change.END)
             os.rmdir(place.name, dir_fd=place.folder)
             self._came(place, -1)
             self._table.unnamed(place, before)
@@ -203,15 +203,15 @@ class Edits:
 
     def _keep(self, place: Place, before: _Status) -> str:
         """What stands at a place is about to lose its name; what it is called then, if open."""
-        self._versions.touch(place.path, place.folder, place.name, before, Change.END)
-        if before is None or not stat.S_ISREG(before.st_mode) or not self._versions.keeps:
+        self._history.before_change(place.path, place.folder, place.name, before, Change.END)
+        if before is None or not stat.S_ISREG(before.st_mode) or not self._history.keeps:
             return ""
         opened = place.preopen.writable and self._table.of(place, before)
-        return self._versions.loose.catch(place.folder, place.name, before) if opened else ""
+        return self._history.keep_unlinked(place.folder, place.name, before) if opened else ""
 
     def _keep_moved(self, old: Place, new: Place, moved: os.stat_result, replaced: _Status) -> str:
         """As `_keep`, of what a rename is about to replace, and of all that it moves."""
-        if not self._versions.keeps:
+        if not self._history.keeps:
             return ""
         if stat.S_ISDIR(moved.st_mode):
             with walk.opened(old.name, old.folder) as folder:
@@ -219,16 +219,21 @@ class Edits:
                     self._check_time()
                     below = "/".join([*entry.way, entry.name])
                     here = None if old.path is None else f"{old.path}/{below}"
-                    self._versions.move(here, entry.folder, entry.name)
+                    self._before_move(here, entry.folder, entry.name)
                     if new.path is not None:
-                        self._versions.absent(f"{new.path}/{below}")
-        self._versions.move(old.path, old.folder, old.name)
+                        self._history.before_creation(f"{new.path}/{below}")
+        self._before_move(old.path, old.folder, old.name)
         return self._keep(new, replaced)
+
+    def _before_move(self, path: str | None, folder: int, name: str) -> None:
+        """Whatever stands at a path is about to get another."""
+        found = _status_at(folder, name)
+        self._history.before_change(path, folder, name, found, Change.MOVE)
 
     def _drop(self, loose: str) -> None:
         """A name was not lost after all."""
         if loose:
-            self._versions.loose.remove(loose)
+            self._history.drop_unlinked(loose)
 
     def _gone(self, place: Place, before: _Status, loose: str = "") -> None:
         """A name was there and is not any more, or another file has it."""
@@ -245,18 +250,19 @@ class Edits:
     @contextlib.contextmanager
     def _making(self, place: Place) -> Iterator[None]:
         """Something is made at a place; if it can't be, there is nothing to undo."""
-        new = self._versions.make(place.path, place.folder, place.name)
+        there = _status_at(place.folder, place.name)
+        new = there is None and self._history.before_creation(place.path)
         try:
             yield
         except OSError:
             if new:
-                self._versions.vanished(place.path)
+                self._history.after_removal(place.path)
             raise
 
     def _vanished(self, path: str | None) -> None:
         """A path holds nothing any more; what came and went within a cell need not be known."""
         self._changes.vanished(path)
-        self._versions.vanished(path)
+        self._history.after_removal(path)
 
     def _admit(self, place: Place, size: int = 0, files: int = 1) -> None:
         if place.preopen.counted:
@@ -265,6 +271,13 @@ class Edits:
     def _came(self, place: Place, files: int, size: int = 0) -> None:
         if place.preopen.counted:
             self._quota.came(files, size)
+
+
+def _status_at(folder: int, name: str) -> _Status:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
 
 
 def _length(status: os.stat_result) -> int:

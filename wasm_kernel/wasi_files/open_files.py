@@ -34,7 +34,7 @@ class Opened:
         identity: What tells it even from later ones (`identity.py`).
         held: Its length, if that counts.
         gone: Whether it has lost its name.
-        loose: What it is called if it has lost its last name (`versions/loose.py`).
+        loose: What it is called if it has lost its last name (`FileHistory`).
     """
 
     preopen: Preopen

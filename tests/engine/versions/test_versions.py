@@ -16,8 +16,8 @@ from tests.engine.versions.workspace import Workspace
 from wasm_kernel.linux.content import Content
 from wasm_kernel.state import journal, store
 from wasm_kernel.state.journal import Journal
-from wasm_kernel.state.versions import Change
 from wasm_kernel.state.was import Entry, File, Link, Nothing, Unkept, Was, WasFolder
+from wasm_kernel.wasi_files.file_history import Change
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from wasm_kernel.linux.folder import Folder
 from wasm_kernel.state.bringing import Brought, bring
-from wasm_kernel.state.versions import Change, Versions
+from wasm_kernel.state.versions import Versions
+from wasm_kernel.wasi_files.file_history import Change
 
 PLENTY = 1 << 30
 Tree = dict[str, str | None]
@@ -78,11 +79,11 @@ class Workspace:
         path = self.root / name
         found = path.lstat() if os.path.lexists(path) else None
         if not path.parent.is_dir():
-            self.versions.absent(name)
+            self.versions.before_creation(name)
             return
         descriptor = os.open(self.root / folder, os.O_PATH)
         try:
-            self.versions.touch(name, descriptor, last, found, change)
+            self.versions.before_change(name, descriptor, last, found, change)
         finally:
             os.close(descriptor)
 

@@ -1,0 +1,149 @@
+"""What the file calls tell whoever keeps earlier versions of files.
+
+`state` implements `FileHistory`; `NO_FILE_HISTORY` keeps nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from enum import Enum
+from typing import Protocol
+
+from wasm_kernel.wasi_files.quota import Key
+
+
+class Change(Enum):
+    """What is about to happen to a file: it is written to, gets another name, or loses its name."""
+
+    WRITE = "write"
+    MOVE = "move"
+    END = "end"
+
+
+class FileHistory(Protocol):
+    """Keeps what paths held before they change. Only the guest's thread uses it.
+
+    A path is relative to the workspace; None stands for one outside of it, of which nothing is
+    kept. Nothing but `open_unlinked` raises.
+
+    A file that loses its last name while the guest has it open is an unlinked file. It gets a name
+    in private state, so that memory that speaks of it finds it again; see `is_unlinked_name`.
+    """
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept at all."""
+
+    def before_change(
+        self,
+        path: str | None,
+        folder: int,
+        name: str,
+        found: os.stat_result | None,
+        change: Change,
+    ) -> bool:
+        """Keeps what stands at a path that is about to change.
+
+        Args:
+            path: The path.
+            folder: A descriptor of the folder that it is in.
+            name: Its name there.
+            found: The status of what stands there, links not followed; None for nothing.
+            change: What is to happen to a file.
+
+        Returns:
+            Whether what the path held was not known before. If nothing was there and the change
+            fails, call `after_removal`.
+        """
+
+    def before_creation(self, path: str | None) -> bool:
+        """Notes that an empty path is about to hold something; returns as `before_change`."""
+
+    def before_write(self, path: str | None, key: Key, fd: int) -> None:
+        """Keeps an open file's content before it is written to or cut.
+
+        Args:
+            path: The file's path, or its unlinked name.
+            key: The file's device and inode.
+            fd: Its descriptor, which need not be open for reading.
+        """
+
+    def after_removal(self, path: str | None) -> None:
+        """Notes that a path holds nothing now; what came and went since a commit is forgotten."""
+
+    def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
+        """Keeps a file that is about to lose its last name.
+
+        Args:
+            folder: A descriptor of the folder that it is in.
+            name: Its name there.
+            found: Its status.
+
+        Returns:
+            Its unlinked name, by which it is known from now on; empty if it can't be kept.
+        """
+
+    def drop_unlinked(self, name: str) -> None:
+        """Lets an unlinked file go that nobody has open any more, unless a commit knows it."""
+
+    def open_unlinked(self, name: str, flags: int) -> int:
+        """Opens an unlinked file; the caller closes the descriptor.
+
+        Args:
+            name: Its unlinked name.
+            flags: As for `os.open`.
+
+        Raises:
+            OSError: it does not exist.
+        """
+
+    def same_file(self, one: str, other: str) -> bool:
+        """Whether two identities (`linux/identity.py`) name one file to the guest."""
+
+
+def is_unlinked_name(path: str) -> bool:
+    """Whether a path is the name of an unlinked file: a slash and a number, which no path in the
+    workspace is.
+    """
+    return path.startswith("/") and path[1:].isdecimal()
+
+
+class _NoFileHistory:
+    """A file history that keeps nothing."""
+
+    keeps = False
+
+    def before_change(
+        self,
+        path: str | None,
+        folder: int,
+        name: str,
+        found: os.stat_result | None,
+        change: Change,
+    ) -> bool:
+        return False
+
+    def before_creation(self, path: str | None) -> bool:
+        return False
+
+    def before_write(self, path: str | None, key: Key, fd: int) -> None:
+        pass
+
+    def after_removal(self, path: str | None) -> None:
+        pass
+
+    def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
+        return ""
+
+    def drop_unlinked(self, name: str) -> None:
+        pass
+
+    def open_unlinked(self, name: str, flags: int) -> int:
+        raise FileNotFoundError(errno.ENOENT, "no files are kept")
+
+    def same_file(self, one: str, other: str) -> bool:
+        return one == other
+
+
+NO_FILE_HISTORY: FileHistory = _NoFileHistory()
