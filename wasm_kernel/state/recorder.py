@@ -9,6 +9,7 @@ time.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -28,7 +29,11 @@ from wasm_kernel.state.zeros import sort_out
 BACKLOG_BYTES = 256 * 1024 * 1024
 _SHARE = 8  # of the memory that is left, an eighth may be taken
 _WAIT_SECONDS = 0.01
+_PATIENCE_SECONDS = 30.0  # that a cell waits for the writer; then it writes by itself
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
+
+_LOG = logging.getLogger("wasm_kernel.state")
+_UNEXPECTED = "an unexpected error, which the log describes"
 
 Trouble = Callable[[Exception], None]
 """Hears, on the recorder's thread, that commits can't be written; once until all are again."""
@@ -119,18 +124,22 @@ class Recorder:
         return True
 
     def _room(self, more: int) -> bool:
-        """Whether so many bytes more can be behind, now or after a wait for what is; False where
-        that is too much at any time.
+        """Whether so many bytes more can be behind, now or after a wait for what is.
+
+        False if that is too much at any time, or if the writer makes no room for too long.
         """
         if self.history.unwritten + more <= BACKLOG_BYTES:
             return True
         most = max(BACKLOG_BYTES, (self.history.unwritten + spare_bytes()) // _SHARE)
+        until = time.monotonic() + _PATIENCE_SECONDS
         while (
             self.history.unwritten + more > most
             and more <= most
             and self._jobs.unfinished_tasks
             and not self._troubled
         ):
+            if time.monotonic() > until:
+                return False
             time.sleep(_WAIT_SECONDS)
         return more <= most
 
@@ -196,23 +205,47 @@ class Recorder:
         self._jobs.task_done()
 
     def _take_up(self, one: int) -> None:
-        self.history.squeeze(one)
         stored = self._tried(lambda: self._store(one))
         if self._tried(self._fold) and stored:
             self._troubled = False
 
     def _store(self, last: int) -> None:
+        """Write what waits, oldest first; what stands on a commit that can't be written waits on.
+
+        Raises:
+            Exception: a commit could not be written. All others were tried.
+        """
+        self.history.squeeze(last)
+        failed: dict[int, Exception] = {}
         for one in self.history.waiting:
-            if one <= last:
+            commit = self.history.commits.get(one)
+            if one > last or (commit is not None and commit.parent in failed):
+                continue
+            try:
                 self.history.store(one)
+            except Exception as problem:
+                failed[one] = problem
         self.history.save_head()
+        for failure in failed.values():
+            raise failure
 
     def _tried(self, work: Callable[[], None]) -> bool:
+        """Whether work succeeded; whatever goes wrong is told, and never ends the thread."""
         try:
             work()
         except (OSError, HistoryError, MemoryError) as problem:
-            if not self._troubled:
-                self._troubled = True
+            self._tell(problem)
+        except BaseException:
+            _LOG.exception("The history of a session could not be written")
+            self._tell(HistoryError(_UNEXPECTED))
+        else:
+            return True
+        return False
+
+    def _tell(self, problem: Exception) -> None:
+        if not self._troubled:
+            self._troubled = True
+            try:
                 self._trouble(problem)
-            return False
-        return True
+            except BaseException:
+                _LOG.exception("A notice on a session's history was lost")

@@ -241,6 +241,93 @@ def test_a_second_failure_is_told_again(session: Session, disk: Disk) -> None:
     assert len(session.troubles) == 2
 
 
+class Surprise(BaseException):
+    """What nobody expects of a disk."""
+
+
+@pytest.mark.parametrize("kind", [KeyError, RecursionError, Surprise])
+@pytest.mark.parametrize("place", ["squeeze", "store", "save_head", "chains"])
+def test_an_unexpected_error_of_the_writer_is_told_and_loses_no_later_commit(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch, place: str, kind: type[BaseException]
+) -> None:
+    session = session_of(keep=1)
+    session.cell(p0="a")
+    session.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(session.history), place, _raising(kind))
+        for number in range(6):
+            session.cell(p1=f"v{number}")
+            session.flush()
+        assert session.troubles == ["an unexpected error, which the log describes"]
+        saved = [session.recorder.saves]
+    session.cell(p2="c")
+    session.flush()
+    assert [*saved, session.recorder.saves] == [False, True]
+    session.close()
+    assert session_of(load=True).state == {0: "a", 1: "v5", 2: "c"}
+
+
+def _raising(kind: type[BaseException]) -> Callable[..., None]:
+    def fail(*args: object) -> None:
+        raise kind("surprise")
+
+    return fail
+
+
+def test_a_listener_that_fails_does_not_end_the_writer(
+    session_of: Making, session: Session, disk: Disk
+) -> None:
+    session.recorder._trouble = _raising(KeyError)
+    disk.broken = errno.ENOSPC
+    session.cell(p0="a")
+    session.flush()
+    disk.broken = 0
+    session.cell(p1="b")
+    session.close()
+    assert session_of(load=True).state == {0: "a", 1: "b"}
+
+
+def test_a_commit_that_can_never_be_written_holds_no_other_branch_up(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = session.history.store
+
+    def choosy(one: int) -> None:
+        if one == 2:
+            raise ValueError("not this one")
+        store(one)
+
+    monkeypatch.setattr(session.history, "store", choosy)
+    session.cell(p0="a")
+    session.cell(p1="lost")
+    session.go(1)
+    session.cell(p2="c")
+    session.close()
+    assert session.history.waiting == [2]
+    assert session_of(load=True).state == {0: "a", 2: "c"}
+
+
+def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
+    monkeypatch.setattr(recorder, "spare_bytes", lambda: 0)
+    monkeypatch.setattr(recorder, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(recorder, "_SHARE", 0.1)
+    going, store = threading.Event(), session.history.store
+
+    def stuck(one: int) -> None:
+        going.wait(20)
+        store(one)
+
+    monkeypatch.setattr(session.history, "store", stuck)
+    for number in range(4):
+        session.cell(**{f"p{page}": f"v{number}" for page in range(30)})
+    assert session.history.unwritten <= 3 * 30 * 4096
+    going.set()
+    assert session.go(4) == dict.fromkeys(range(30), "v3")
+
+
 @pytest.mark.parametrize("before", [0, 5])
 def test_a_disk_that_stays_full_does_not_fill_memory(
     session_of: Making, disk: Disk, before: int
