@@ -26,8 +26,6 @@ FLOORS["outputs"] = FLOORS["sessions"]
 STILL_UP = {
     ("engine/instance.py", "wasi_files"),
     ("guests/python/packages/errand.py", "execution.errands"),
-    ("guests/python/python.py", "execution.frames"),
-    ("guests/python/spoken.py", "execution.frames"),
     ("state/copying.py", "guests.python.bundles"),
     ("state/timeline.py", "execution.diary"),
     ("state/timeline.py", "guests.driver"),

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         WasmKernelError,
     )
     from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.execution.checkpoints import Checkpoint, Travelled
     from wasm_kernel.execution.creation import create_sandbox
     from wasm_kernel.execution.offer import offer_pip
     from wasm_kernel.execution.sandbox import BaseSandbox
@@ -45,7 +44,13 @@ if TYPE_CHECKING:
     from wasm_kernel.folders.private import PrivateFolderError
     from wasm_kernel.linux.chosen import PlantedLinkError
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
-    from wasm_kernel.result import CellError, PruneResult, SandboxResult
+    from wasm_kernel.result import (
+        CellError,
+        Checkpoint,
+        PruneResult,
+        SandboxResult,
+        Travelled,
+    )
     from wasm_kernel.sessions.archive import Exported, export_session
     from wasm_kernel.sessions.arrival import Imported, SessionExists, import_session
     from wasm_kernel.sessions.ids import SessionIdError
@@ -132,7 +137,7 @@ _HOMES = {
     "ArchiveError": "wasm_kernel.sessions.tarball",
     "BaseSandbox": "wasm_kernel.execution.sandbox",
     "CellError": "wasm_kernel.result",
-    "Checkpoint": "wasm_kernel.execution.checkpoints",
+    "Checkpoint": "wasm_kernel.result",
     "ExecutionPolicy": "wasm_kernel.policy",
     "Exported": "wasm_kernel.sessions.archive",
     "Imported": "wasm_kernel.sessions.arrival",
@@ -151,7 +156,7 @@ _HOMES = {
     "SessionIdError": "wasm_kernel.sessions.ids",
     "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
-    "Travelled": "wasm_kernel.execution.checkpoints",
+    "Travelled": "wasm_kernel.result",
     "create_sandbox": "wasm_kernel.execution.creation",
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_path": "wasm_kernel.sessions.workspace",

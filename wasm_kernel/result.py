@@ -1,11 +1,15 @@
-"""What came of something: of a cell `SandboxResult` and its pieces, of pruning `PruneResult`."""
+"""Plain values that rooms hand each other and callers get: results of cells, of travelling in a
+session's history, of pruning, and the messages of widgets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from wasm_kernel.record import record
 
@@ -73,6 +77,81 @@ class SandboxResult:
     outputs: tuple[Output, ...] = ()
     reply: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@record
+class Checkpoint:
+    """A state that memory can be brought back to.
+
+    Attributes:
+        name: Its name, empty if nobody gave it one.
+        cell: The execution count of the cell it stands after, 0 for the beginning.
+        label: That cell's first line.
+        time: When it was taken, in seconds since 1970.
+        bytes: What it takes, in bytes.
+        here: Whether memory stands at it now.
+        id: Its number in the history.
+        parent: The number of the state that its cell began at, 0 for the beginning. Going back and
+            running other cells makes branches.
+    """
+
+    name: str
+    cell: int
+    label: str
+    time: float
+    bytes: int
+    here: bool
+    id: int
+    parent: int
+
+
+@record
+class Travelled:
+    """The outcome of going back in the history, or of coming forward again.
+
+    Attributes:
+        cells: The first lines of the cells whose effects are gone, or are there again, oldest
+            first.
+        files_back: Paths of files in the workspace that are there again, or hold what they held.
+        files_removed: Paths of files that had not been there.
+        files_missed: Paths of files that could not be brought back, and why.
+    """
+
+    cells: tuple[str, ...] = ()
+    files_back: tuple[str, ...] = ()
+    files_removed: tuple[str, ...] = ()
+    files_missed: Mapping[str, str] = field(default_factory=dict)
+
+
+COMMS_MOST = 50_000
+"""The comms that may be open at once in a session; a widget has three."""
+
+
+CommKind = Literal["open", "msg", "close"]
+
+
+class CommMessage(Struct, frozen=True):
+    """One message on a comm, in either direction, as Jupyter's `comm_*` messages have it.
+
+    A comm is a channel between an object in the guest, such as a widget, and the front end's page.
+
+    Attributes:
+        kind: `open`, `msg` or `close`.
+        comm_id: The comm's name, which both ends know.
+        data: What is said, as JSON.
+        target_name: Who is to answer at the other end; only with `open`.
+        target_module: A page's module to load the target from; only with `open`.
+        metadata: The message's metadata.
+        buffers: Binary content, which `data` refers to by position.
+    """
+
+    kind: CommKind
+    comm_id: str
+    data: Mapping[str, Any] = {}
+    target_name: str = ""
+    target_module: str | None = None
+    metadata: Mapping[str, Any] = {}
+    buffers: tuple[bytes, ...] = ()
 
 
 @record

@@ -7,7 +7,7 @@ import threading
 import time
 
 from wasm_kernel import BaseSandbox
-from wasm_kernel.execution.listener import InputInterrupted, Silence
+from wasm_kernel.execution.face import InputInterrupted, Silence
 
 KINDS = {
     "sleep": "await asyncio.sleep(0.002)",

@@ -9,9 +9,8 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.peak import MB, Peak
-from wasm_kernel.execution.listener import Silence
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
-from wasm_kernel.execution.widgets.comms import COMMS
+from wasm_kernel.execution.face import Silence
+from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 
 RSS = 768 * MB  # as much as the guest alone may have, for guest and host together
 SECONDS = 30
@@ -70,12 +69,13 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, co
 
 
 def test_case_22_so_many_comms_may_be_open(victim_of: Making) -> None:
-    many = victim_of(comm_count=COMMS + 1000, cell_timeout=120.0)
+    many = victim_of(comm_count=COMMS_MOST + 1000, cell_timeout=120.0)
     page = Page()
-    code = f"from comm import create_comm\nkeep = [create_comm('t') for _ in range({COMMS} + 500)]"
+    making = f"[create_comm('t') for _ in range({COMMS_MOST} + 500)]"
+    code = f"from comm import create_comm\nkeep = {making}"
     many.run(code, listener=page)
-    assert len(page.said) <= COMMS
-    assert len(many.sandbox.comms().result(SECONDS)) <= COMMS
+    assert len(page.said) <= COMMS_MOST
+    assert len(many.sandbox.comms().result(SECONDS)) <= COMMS_MOST
     many.lives()
 
 
@@ -169,7 +169,7 @@ NOT_CARRIED = {
 }
 
 
-def sent(victim: Victim, value: str) -> tuple[list[str], str]:
+def sent(victim: Victim, value: str) -> tuple[list[CommKind], str]:
     """What the page hears of a value that is sent, and what its cell says of it."""
     page, peak = Page(), Peak()
     code = f"c = create_comm('t', comm_id='odd')\nc.send({{'x': {value}}})\nc.close()"

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.execution.frames import ClearOutput, Display, Error, Output, Result, Stream
 from wasm_kernel.frontends.jupyter import messages, outputs
+from wasm_kernel.guests.protocol import (
+    ClearOutput,
+    Display,
+    Error,
+    Output,
+    Result,
+    Stream,
+    UpdateDisplay,
+)
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -29,7 +37,7 @@ def result(error: CellError | None = None, **reply: Any) -> SandboxResult:
             {"data": {"a/b": 1}, "metadata": {"m": 1}, "transient": {"display_id": "d"}},
         ),
         (
-            Display({}, update=True),
+            UpdateDisplay({}),
             "update_display_data",
             {"data": {}, "metadata": {}, "transient": {}},
         ),

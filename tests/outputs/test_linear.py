@@ -12,14 +12,14 @@ import pytest
 
 from tests.outputs.nasty import PIECES, PLACES, STRUCTURES, Build, repeated, values
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution import frames
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
 from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import orders
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, shown
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.widgets import WidgetGate
+from wasm_kernel.result import CommMessage
 
 LARGEST, STEPS = 300_000, 3
 FLOOR = 0.2  # seconds of processor time below which a ratio says nothing
@@ -161,13 +161,13 @@ RAW = [
 
 def take(data: bytes) -> None:
     with contextlib.suppress(FrameError):
-        frames.read(data)
+        protocol.decode(data)
 
 
 @pytest.mark.parametrize("op", FRAMES)
 def test_f5_a_frame_is_read_in_linear_time(op: str) -> None:
     def build_of(piece: str) -> Build:
-        return lambda size: frames.write({"op": op} | FRAMES[op](repeated(piece, size)))
+        return lambda size: protocol.encode({"op": op} | FRAMES[op](repeated(piece, size)))
 
     assert [name for name in PIECES if not is_linear(take, build_of(PIECES[name]))] == []
 

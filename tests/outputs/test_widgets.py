@@ -18,12 +18,12 @@ from ipywidgets.widgets.widget import _instances, _registry, _remove_buffers
 
 from tests.outputs.payloads import PAYLOADS
 from tests.outputs.strict import problems_in
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
 from wasm_kernel.outputs import widget_models
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.widget_models import BASE, CONTROLS, OUTPUT, PAIRS, may_link
 from wasm_kernel.outputs.widgets import CONTROL, WIDGETS, WidgetGate
+from wasm_kernel.result import CommMessage
 
 SERVER = "http://127.0.0.1:9"
 IMG = "<img src=x onerror=alert(1)>"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
-from wasm_kernel.execution import frames
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
+from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.result import CommMessage
 
 
 class Ear:
@@ -22,10 +22,10 @@ class Ear:
     collects = True
 
     def __init__(self) -> None:
-        self.heard: list[frames.Output] = []
+        self.heard: list[protocol.Output] = []
         self.at: list[float] = []
 
-    def emit(self, output: frames.Output) -> None:
+    def emit(self, output: protocol.Output) -> None:
         self.heard.append(output)
         self.at.append(time.monotonic())
 

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import TravelError, WasmKernelError
-from wasm_kernel.execution import frames
 from wasm_kernel.execution.allowance import Allowance
+from wasm_kernel.execution.comms import Comms, OfferedMessage
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused
+from wasm_kernel.execution.face import InputInterrupted, InputRefused
 from wasm_kernel.execution.turn import Host, Turn
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
-from wasm_kernel.execution.widgets.comms import Comms
-from wasm_kernel.execution.widgets.inbox import Inbox, Offer
+from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import CommMessage
 
 REQUEST = {"op": "execute", "code": "1", "allow_stdin": True}
 DISPLAY = {"op": "display", "data": {"text/plain": "x"}}
@@ -30,13 +29,13 @@ class Ear:
     collects = True
 
     def __init__(self, answer: str | Exception = "a line") -> None:
-        self.heard: list[frames.Output] = []
+        self.heard: list[protocol.Output] = []
         self.said: list[CommMessage] = []
         self.asked: list[tuple[str, bool]] = []
         self.terminated = 0
         self._answer = answer
 
-    def emit(self, output: frames.Output) -> None:
+    def emit(self, output: protocol.Output) -> None:
         self.heard.append(output)
 
     def comm(self, message: CommMessage) -> None:
@@ -59,7 +58,6 @@ class Sandbox:
         self.policy = policy
         self.calls: list[Any] = []
         self.comms = Comms()
-        self.inbox = Inbox()
         self.errands = Errands()
         self.over = False
 
@@ -73,13 +71,12 @@ class Sandbox:
             begun=lambda: self.calls.append("begun"),
             allowance=Allowance(self.policy),
             comms=self.comms,
-            inbox=self.inbox,
             errands=self.errands,
             wait=lambda seconds: self.over,
             over=lambda: self.over,
         )
 
-    def _travel(self, wish: frames.Travel) -> Mapping[str, Any]:
+    def _travel(self, wish: protocol.Travel) -> Mapping[str, Any]:
         if wish.how == "redo":
             raise TravelError("There is nothing to redo.")
         return {"said": "Undone: In[1] x = 1"}
@@ -131,7 +128,7 @@ def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
 def test_an_output_is_told_and_collected() -> None:
     driven = Driven()
     assert driven.send(DISPLAY) == {}
-    assert driven.ear.heard == [frames.Display({"text/plain": "x"})]
+    assert driven.ear.heard == [protocol.Display({"text/plain": "x"})]
     assert [output.kind for output in driven.turn.shown.outputs] == ["display"]
 
 
@@ -164,7 +161,7 @@ def test_text_is_told_and_collected() -> None:
     driven.turn.hear("stdout", "a")
     driven.turn.hear("stdout", "b")
     assert driven.turn.shown.text("stdout") == "ab"
-    assert driven.ear.heard == [frames.Stream("stdout", "a"), frames.Stream("stdout", "b")]
+    assert driven.ear.heard == [protocol.Stream("stdout", "a"), protocol.Stream("stdout", "b")]
 
 
 def test_the_reply_ends_the_turn() -> None:
@@ -212,7 +209,7 @@ def test_errors_without_end_are_dropped() -> None:
     answers = [driven.send(error) for _ in range(100)]
     assert "refused" not in answers[0]
     assert "refused" in answers[-1]
-    assert sum(isinstance(said, frames.Error) for said in driven.ear.heard) < 70
+    assert sum(isinstance(said, protocol.Error) for said in driven.ear.heard) < 70
 
 
 def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
@@ -222,11 +219,11 @@ def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
     shown = []
     for _ in range(3):
         turn = Turn({"op": "execute"}, Ear(), policy, host)
-        frame = frames.write({"op": "display", "data": {"text/plain": "x" * 400}})
+        frame = protocol.encode({"op": "display", "data": {"text/plain": "x" * 400}})
         shown.append(b"refused" not in turn.answer(frame))
     assert shown == [True, True, False]
     assert "session_output_bytes" in turn.shown.text("stderr")
-    error = frames.write({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
+    error = protocol.encode({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
     assert b"refused" not in turn.answer(error)
     assert host.allowance.caps()["stdout"].bytes < 200
 
@@ -234,7 +231,7 @@ def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
 def test_an_error_is_told_although_the_caps_are_reached() -> None:
     driven = Driven(display_count=0)
     driven.send({"op": "error", "ename": "E", "evalue": "v", "traceback": ["t"]})
-    assert driven.turn.error == frames.Error("E", "v", ("t",))
+    assert driven.turn.error == protocol.Error("E", "v", ("t",))
 
 
 def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +268,7 @@ def test_a_cell_that_may_not_ask_does_not_ask() -> None:
 def test_limits_are_handed_on() -> None:
     driven = Driven()
     driven.send({"op": "limit", "seconds": 2})
-    assert driven.sandbox.calls[-1] == frames.Limit(None, 2.0)
+    assert driven.sandbox.calls[-1] == protocol.Limit(None, 2.0)
 
 
 def test_the_end_of_the_kernel_is_asked_for() -> None:
@@ -481,10 +478,10 @@ class Sending:
         self.states.append("ended")
 
 
-def offered(driven: Driven, message: CommMessage) -> tuple[Offer, Ear, Sending]:
+def offered(driven: Driven, message: CommMessage) -> tuple[OfferedMessage, Ear, Sending]:
     ear, sending = Ear(), Sending()
-    offer = Offer(message, {"msg_id": "m"}, ear, sending)
-    driven.sandbox.inbox.put(offer)
+    offer = OfferedMessage(message, {"msg_id": "m"}, ear, sending)
+    driven.sandbox.comms.offer(offer)
     return offer, ear, sending
 
 
@@ -498,7 +495,7 @@ def test_a_cell_that_awaits_is_handed_what_the_page_says() -> None:
     offer, ear, sending = offered(driven, UPDATE)
     answer = driven.send({"op": "comm_next"})["message"]
     assert (answer["op"], answer["data"], answer["parent"]) == ("comm", {"a": 1}, {"msg_id": "m"})
-    assert not offer.withdraw()
+    assert not offer.claim()
     driven.send(DISPLAY)
     assert sending.states == ["began"]
     driven.send({"op": "comm_done"})
@@ -510,7 +507,7 @@ def test_a_cell_that_awaits_is_handed_what_the_page_says() -> None:
 def test_what_was_withdrawn_or_has_nobody_is_not_handed_over() -> None:
     driven = Driven()
     offer, _, _ = offered(driven, UPDATE)
-    assert offer.withdraw()
+    assert offer.claim()
     _, ear, sending = offered(driven, CommMessage("open", "x", target_name="nobody"))
     assert driven.send({"op": "comm_next"}) == {}
     assert ear.said == [CommMessage("close", "x")]

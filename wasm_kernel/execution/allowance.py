@@ -6,8 +6,7 @@ The guest's thread owns all of it.
 from __future__ import annotations
 
 from wasm_kernel.engine.output import Cap, cap_of
-from wasm_kernel.execution.frames import Display, Error, Output, Result
-from wasm_kernel.execution.wire import weight
+from wasm_kernel.guests.protocol import Display, Error, Output, Result, memory_size
 from wasm_kernel.policy import ExecutionPolicy
 
 SESSION = "session_output_bytes"
@@ -96,9 +95,9 @@ def _weight(output: Output) -> int:
     """How many bytes an output takes in the host's memory."""
     match output:
         case Display():
-            return weight([output.data, output.metadata, output.transient])
+            return memory_size([output.data, output.metadata, output.transient])
         case Result():
-            return weight([output.data, output.metadata])
+            return memory_size([output.data, output.metadata])
         case Error():
-            return weight([output.ename, output.evalue, output.traceback])
+            return memory_size([output.ename, output.evalue, output.traceback])
     return 0

@@ -12,9 +12,9 @@ from typing import Any
 
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.errors import GuestClosed
-from wasm_kernel.execution.frames import Error, Travel
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.execution.wishes import Wishes
+from wasm_kernel.guests.protocol import Error, Travel
 
 _CELLS_MOST, _CHARACTERS = 100, 1_000  # that the guest is told of, and of each
 

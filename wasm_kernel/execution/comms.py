@@ -1,154 +1,302 @@
-"""Which comms are open between a guest and its front end, seen from between the two."""
+"""Comms: the channels between objects in the guest, such as widgets, and the front end's page.
+
+`Comms` knows which are open, seen from between the two ends, and what the page says while a cell
+runs. `TurnComms` is one turn's part: its limits, and who listens.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution import wire
-from wasm_kernel.execution.frames import Stream
-from wasm_kernel.execution.listener import Listener
-from wasm_kernel.execution.widgets.comm_frames import (
-    CLOSE,
-    ID_CHARACTERS,
-    OPEN,
-    CommMessage,
-    request_of,
+from wasm_kernel.execution.face import Listener
+from wasm_kernel.guests.protocol import (
+    FRAME_BYTES,
+    NAME_CHARACTERS,
+    CommDone,
+    CommFrame,
+    CommNext,
+    CommTarget,
+    Stream,
+    comm_request,
+    encode,
 )
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import COMMS_MOST, CommMessage
 
-COMMS = 50_000  # open at once; three a widget
-TARGETS = 1_000
+TARGETS_MOST = 1_000
 
 _TOO_LARGE = (
     "[wasm-kernel] What the page sent to a widget ({size:.1f} MB) can't be delivered: the most is "
-    f"{wire.FRAME_BYTES * 3 // 4 / 1e6:.0f} MB. Files of that size go into the workspace folder.\n"
+    f"{FRAME_BYTES * 3 // 4 / 1e6:.0f} MB. Files of that size go into the workspace folder.\n"
 )
 _UNFIT = "[wasm-kernel] What the page sent to a widget can't be delivered: {why}.\n"
+_DROPPED = (
+    "\n[wasm-kernel] More than {limit}: the rest is dropped, and what widgets show may differ from "
+    "what they hold. {advice}\n"
+)
 
 
-class CommsFull(FrameError):
+class TooManyComms(FrameError):
     """So many comms are open that one more is refused."""
 
 
-class Comms:
-    """The open comms, and the targets that a front end may open more to.
+class CommsOverLimit(FrameError):
+    """A message is over the limits; `notice` is for the user, empty after the first time."""
 
-    The guest's thread changes it as messages pass; any thread may ask what is open. A guest whose
-    memory was brought elsewhere believes in other comms than the front end has: `doubtful` says
-    that it has to be asked, with `question`.
+    def __init__(self, notice: str) -> None:
+        super().__init__("over the cap of messages to widgets")
+        self.notice = notice
+
+
+class Sender(Protocol):
+    """Who waits for a message to be served. Called on the guest's thread."""
+
+    def began(self) -> None:
+        """The guest has the message."""
+
+    def ended(self) -> None:
+        """Its callbacks have run."""
+
+
+class OfferedMessage:
+    """A message that waits for its turn, and that the running cell may take earlier.
+
+    Args:
+        message: The message.
+        parent: What the guest may know of the message that carried it.
+        listener: Hears what the callbacks say.
+        sender: Is told when it was served.
+    """
+
+    def __init__(
+        self, message: CommMessage, parent: Mapping[str, str], listener: Listener, sender: Sender
+    ) -> None:
+        self.message = message
+        self.parent = parent
+        self.listener = listener
+        self.sender = sender
+        self._guard = threading.Lock()
+        self._is_gone = False
+
+    def claim(self) -> bool:
+        """Takes the message; False if somebody has taken it already. Any thread.
+
+        The guest's thread takes it for a running cell, the sender when its turn has come.
+        """
+        with self._guard:
+            is_first, self._is_gone = not self._is_gone, True
+            return is_first
+
+
+class Comms:
+    """The open comms of a guest, and the targets that a front end may open more to.
+
+    The guest's thread changes it as messages pass; any thread may ask what is open, and `offer`.
+
+    Attributes:
+        out_of_sync: Whether the guest has to be asked, with `sync_request`, as its memory was
+            brought elsewhere: it then believes in other comms than the front end has.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
         self._targets: frozenset[str] = frozenset()
-        self._met = False  # guest and front end: before, nobody here knows what either has
-        self.doubtful = False
-
-    @property
-    def question(self) -> dict[str, Any]:
-        """The request that asks the guest, and tells it what the front end has."""
-        return {"op": "comms", "open": sorted(self._open) if self._met else None}
+        self._is_known = False  # what the front end has; before the first sync nobody here knows
+        self._offered: deque[OfferedMessage] = deque()
+        self.out_of_sync = False
 
     @property
     def open(self) -> dict[str, str]:
         """The target of each comm that the front end has, by the comm's id."""
         return dict(self._open)
 
-    def said(self, message: CommMessage) -> None:
-        """The guest sends a message.
+    @property
+    def sync_request(self) -> dict[str, Any]:
+        """The request that asks the guest, and tells it what the front end has."""
+        return {"op": "comms", "open": sorted(self._open) if self._is_known else None}
+
+    def sync(self, reply: Mapping[str, Any]) -> list[str]:
+        """Takes over what the guest believes in, from its reply to `sync_request`.
+
+        Returns:
+            The ids of the comms that the front end has and the guest does not know.
+        """
+        self.out_of_sync, self._is_known = False, True
+        believed = dict(_pairs(reply.get("comms")))
+        targets = reply.get("targets")
+        names = targets if isinstance(targets, list) else []
+        self._targets = frozenset(name for name in names[:TARGETS_MOST] if _is_name(name))
+        stale = [comm_id for comm_id in self._open if comm_id not in believed]
+        self._open = believed
+        return stale
+
+    def offer(self, offered: OfferedMessage) -> None:
+        """Lets the running cell take a message while it awaits something. Any thread."""
+        self._offered.append(offered)
+
+    def take_offered(self) -> OfferedMessage | None:
+        """Returns the first message that is still on offer; it is the caller's to serve."""
+        while self._offered:
+            offered = self._offered.popleft()
+            if offered.claim():
+                return offered
+        return None
+
+    def from_guest(self, message: CommMessage) -> None:
+        """Notes a message that the guest sends.
 
         Raises:
-            FrameError: it can't: there is no such comm, or there are too many.
+            FrameError: there is no such comm, or there are too many.
         """
-        if message.kind == OPEN:
+        if message.kind == "open":
             self._add(message.comm_id, message.target_name)
         elif message.comm_id not in self._open:
             raise FrameError("no such comm is open")
-        elif message.kind == CLOSE:
+        elif message.kind == "close":
             del self._open[message.comm_id]
 
-    def aim(self, target: str) -> None:
-        """The guest registers a target.
+    def add_target(self, name: str) -> None:
+        """Notes a target that the guest registers.
 
         Raises:
             FrameError: there are too many.
         """
-        if len(self._targets) >= TARGETS:
+        if len(self._targets) >= TARGETS_MOST:
             raise FrameError("there are too many targets")
-        self._targets |= {target}
+        self._targets |= {name}
 
-    def received(
+    def from_page(
         self, message: CommMessage, parent: Mapping[str, str], listener: Listener
     ) -> Mapping[str, Any] | None:
-        """The request that hands a front end's message to the guest; None where nobody is there.
+        """Returns the request that hands a page's message to the guest; None if nobody is there.
 
         Args:
             message: The message; the opening of a comm to nobody is answered with its close.
             parent: What the guest may know of the message that carried it.
             listener: Hears why it can't be delivered.
         """
-        try:
-            if not self._takes(message):
-                raise FrameError("nobody is there")
-            request = request_of(message, parent)
+        is_open = message.kind == "open"
+        known = self._targets if is_open else self._open
+        if (message.target_name if is_open else message.comm_id) in known:
+            request = comm_request(message, parent)
             if not _fits(request, listener):
                 return None
-            self._heard(message)
-        except FrameError:
-            if message.kind == OPEN:
-                listener.comm(CommMessage(CLOSE, message.comm_id))
-            return None
-        return request
-
-    def _takes(self, message: CommMessage) -> bool:
-        if message.kind == OPEN:
-            return message.target_name in self._targets
-        return message.comm_id in self._open
-
-    def _heard(self, message: CommMessage) -> None:
-        if message.kind == OPEN:
-            self._add(message.comm_id, message.target_name)
-        elif message.kind == CLOSE:
-            del self._open[message.comm_id]
+            try:
+                self.from_guest(message)  # both ends open and close alike
+            except TooManyComms:
+                pass
+            else:
+                return request
+        if is_open:
+            listener.comm(CommMessage("close", message.comm_id))
+        return None
 
     def _add(self, comm_id: str, target: str) -> None:
-        if comm_id not in self._open and len(self._open) >= COMMS:
-            raise CommsFull(f"{COMMS:,} comms are open already")
+        if comm_id not in self._open and len(self._open) >= COMMS_MOST:
+            raise TooManyComms(f"{COMMS_MOST:,} comms are open already")
         self._open[comm_id] = target
 
-    def settle(self, reply: Mapping[str, Any]) -> list[str]:
-        """The guest has said what it believes in; it is so from now on.
 
-        Returns:
-            The ids of the comms that the front end has and the guest does not know.
+class TurnComms:
+    """What one turn says on comms, and what it takes from the page. Lives on the guest's thread.
+
+    Args:
+        listener: The turn's own listener.
+        policy: The limits.
+        comms: The open comms.
+
+    Attributes:
+        listener: Hears the turn: its own one, or while a message of the front end is served, that
+            message's.
+    """
+
+    def __init__(self, listener: Listener, policy: ExecutionPolicy, comms: Comms) -> None:
+        self.listener = self._own = listener
+        self._policy = policy
+        self._comms = comms
+        self._served: OfferedMessage | None = None
+        self._messages = self._bytes = 0
+        self._was_told = False
+
+    def answer(self, frame: CommFrame, size: int) -> Mapping[str, Any]:
+        """Returns the answer to a frame of the guest of so many bytes.
+
+        Raises:
+            CommsOverLimit: it is over a limit; the turn's user is told the first time.
+            FrameError: it is refused.
         """
-        self.doubtful, self._met = False, True
-        believed = dict(_pairs(reply.get("comms")))
-        targets = reply.get("targets")
-        names = targets if isinstance(targets, list) else []
-        self._targets = frozenset(name for name in names[:TARGETS] if _is_name(name))
-        stale = [one for one in self._open if one not in believed]
-        self._open = believed
-        return stale
+        match frame:
+            case CommMessage():
+                self._send(frame, size)
+            case CommTarget():
+                self._comms.add_target(frame.name)
+            case CommNext():
+                return self._take_next()
+            case CommDone():
+                self.end()
+        return {}
+
+    def end(self) -> None:
+        """Notes that what was handed over has been served, or never will be. Safe to call twice."""
+        served, self._served, self.listener = self._served, None, self._own
+        if served is not None:
+            served.sender.ended()
+
+    def _send(self, message: CommMessage, size: int) -> None:
+        self._messages += 1
+        self._bytes += size
+        policy = self._policy
+        if self._messages > policy.comm_count:
+            raise self._over(f"{policy.comm_count:,} messages to widgets", "comm_count")
+        if self._bytes > policy.comm_bytes:
+            raise self._over(f"{policy.comm_bytes:,} bytes to widgets", "comm_bytes")
+        try:
+            self._comms.from_guest(message)
+        except TooManyComms:
+            raise self._over(f"{COMMS_MOST:,} widgets' comms in one session", "") from None
+        self.listener.comm(message)
+
+    def _over(self, limit: str, setting: str) -> CommsOverLimit:
+        is_first, self._was_told = not self._was_told, True
+        advice = f"Raise {setting} to send more." if setting else "Close some of them."
+        return CommsOverLimit(_DROPPED.format(limit=limit, advice=advice) if is_first else "")
+
+    def _take_next(self) -> Mapping[str, Any]:
+        """The front end's next message, if there is any; what its callbacks say goes under it."""
+        self.end()
+        while (offered := self._comms.take_offered()) is not None:
+            self._served = offered
+            offered.sender.began()
+            request = self._comms.from_page(offered.message, offered.parent, offered.listener)
+            if request is not None:
+                self.listener = offered.listener
+                return {"message": request}
+            self.end()
+        return {}
 
 
 def _pairs(value: Any) -> list[tuple[str, str]]:
-    items = list(value.items())[:COMMS] if isinstance(value, dict) else []
-    return [(one, target) for one, target in items if _is_name(one) and _is_name(target)]
+    items = list(value.items())[:COMMS_MOST] if isinstance(value, dict) else []
+    return [
+        (comm_id, target) for comm_id, target in items if _is_name(comm_id) and _is_name(target)
+    ]
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= ID_CHARACTERS and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= NAME_CHARACTERS and value.isprintable()
 
 
 def _fits(request: Mapping[str, Any], listener: Listener) -> bool:
     try:
-        size = len(wire.write(request))
+        size = len(encode(request))
     except (ValueError, TypeError, RecursionError) as problem:
         listener.emit(Stream("stderr", _UNFIT.format(why=problem)))
         return False
-    if size > wire.FRAME_BYTES:
+    if size > FRAME_BYTES:
         listener.emit(Stream("stderr", _TOO_LARGE.format(size=size * 3 / 4 / 1e6)))
         return False
     return True

@@ -21,14 +21,13 @@ from typing import Any
 
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
-from wasm_kernel.execution import frames
+from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.errands import Errands
+from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener, Silence
 from wasm_kernel.execution.facts import Facts
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener, Silence
-from wasm_kernel.execution.widgets.comm_frames import CLOSE, OPEN, CommMessage
-from wasm_kernel.execution.widgets.inbox import Offer
+from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import CellError, SandboxResult
+from wasm_kernel.result import CellError, CommMessage, SandboxResult
 
 Gate = Callable[[Callable[[str], None]], None]
 
@@ -129,12 +128,12 @@ class FakeSandbox:
             hear, page = self._namespace.get("on_comm"), listener or Silence()
             if hear is not None:
                 hear(message, page)
-            elif message.kind == OPEN:
-                page.comm(CommMessage(CLOSE, message.comm_id))
+            elif message.kind == "open":
+                page.comm(CommMessage("close", message.comm_id))
 
         return self._thread.submit(serve)
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: OfferedMessage) -> None:
         """Nothing takes it: what `exec` runs awaits nothing."""
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
@@ -217,7 +216,7 @@ class _Cell:
                 self._sandbox.over()
         except BaseException as problem:
             lines = tuple(traceback.format_exception(problem))
-            error = frames.Error(type(problem).__name__, str(problem), lines)
+            error = protocol.Error(type(problem).__name__, str(problem), lines)
             self._listener.emit(error)
             return CellError(error.ename, error.evalue, error.traceback)
         return None
@@ -232,10 +231,10 @@ class _Cell:
         names["print"] = lambda *a, **k: print(*a, **{"file": out} | k)  # noqa: T201
         names["stderr"] = err
         names["input"] = self._input
-        names["display"] = lambda data, **k: emit(frames.Display(data, {}, k))
-        names["update"] = lambda data, **k: emit(frames.Display(data, {}, k, update=True))
-        names["result"] = lambda data: emit(frames.Result(count, data))
-        names["clear"] = lambda wait=False: emit(frames.ClearOutput(wait))
+        names["display"] = lambda data, **k: emit(protocol.Display(data, {}, k))
+        names["update"] = lambda data, **k: emit(protocol.UpdateDisplay(data, {}, k))
+        names["result"] = lambda data: emit(protocol.Result(count, data))
+        names["clear"] = lambda wait=False: emit(protocol.ClearOutput(wait))
         names["comm"] = lambda *a, **k: self._listener.comm(CommMessage(*a, **k))
         names["terminate"] = self._listener.terminate
         names["payload"] = self._payload.append
@@ -253,11 +252,11 @@ class _Cell:
 class _Writer(io.TextIOBase):
     """A stream whose every write is an output."""
 
-    def __init__(self, emit: Callable[[frames.Output], None], name: str) -> None:
+    def __init__(self, emit: Callable[[protocol.Output], None], name: str) -> None:
         super().__init__()
         self._emit = emit
         self._name = name
 
     def write(self, text: str) -> int:
-        self._emit(frames.Stream(self._name, text))
+        self._emit(protocol.Stream(self._name, text))
         return len(text)

@@ -12,20 +12,20 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import GuestCrashed, GuestStopped
-from wasm_kernel.execution import frames, losses
+from wasm_kernel.execution import losses
 from wasm_kernel.execution.allowance import Allowance
 from wasm_kernel.execution.alone import Alone
 from wasm_kernel.execution.beginning import start_request
+from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.diary import Diary
 from wasm_kernel.execution.errands import Errands
+from wasm_kernel.execution.face import Listener, Silence
 from wasm_kernel.execution.fuel import Fuel
-from wasm_kernel.execution.listener import Listener, Silence
 from wasm_kernel.execution.turn import Host, Turn
-from wasm_kernel.execution.widgets.comms import Comms
-from wasm_kernel.execution.widgets.inbox import Inbox
 from wasm_kernel.execution.wishes import Wishes
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.guests import protocol
 from wasm_kernel.guests.driver import Driver
 from wasm_kernel.guests.python.spoken import only_travels
 from wasm_kernel.policy import ExecutionPolicy
@@ -67,7 +67,7 @@ class Life:
             driver, folders, policy, resume=resume, diary=diary, inherited=inherited
         )
         self.wishes = Wishes(self.timeline)
-        self.comms, self.inbox = Comms(), Inbox()
+        self.comms = Comms()
         self.host = Host(
             flush=self._flush,
             lower=self._lower,
@@ -77,7 +77,6 @@ class Life:
             begun=self.clock.begun,
             allowance=Allowance(policy),
             comms=self.comms,
-            inbox=self.inbox,
             errands=errands,
             wait=self.clock.wait_outside,
             over=self.clock.over,
@@ -296,7 +295,7 @@ class Life:
             self.clock.disarm()
             turn.limits |= {*self._streams.cut, instance.limit} - {""}
             self._streams.end()
-            turn.conversation.end()
+            turn.comms.end()
             self._turn = None
         if status or turn.reply is None:
             raise GuestCrashed("the cell broke the sandbox's own agent")
@@ -323,11 +322,11 @@ class Life:
         self.timeline.untried = False
         self._tell_start(self._living())
         self.timeline.commit(self._living(), cell=0, count=self.next_count, code="")
-        self.comms.settle({})
+        self.comms.sync({})
 
     def _go_on(self) -> None:
         """The instance stands at a commit: it hears what it can't know of itself."""
-        self.comms.doubtful = True
+        self.comms.out_of_sync = True
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
         if estranged or self._untold or self.timeline.untried:
@@ -381,13 +380,13 @@ class Life:
 
     def _answer(self, data: bytes) -> bytes:
         if self._turn is None:
-            return frames.write({"refused": "no turn is running"})
+            return protocol.encode({"refused": "no turn is running"})
         return self._turn.answer(data)
 
     def _flush(self) -> None:
         self._streams.flush()
 
-    def _lower(self, limit: frames.Limit) -> None:
+    def _lower(self, limit: protocol.Limit) -> None:
         if limit.seconds is not None:
             self.clock.lower(limit.seconds)
         if limit.fuel is not None:

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
-from wasm_kernel.execution import frames
 from wasm_kernel.execution.life import Life
 from wasm_kernel.execution.turn import Turn
+from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.state import told
 
 T = TypeVar("T")
 
-NEVER_RAN = frames.Error(
+NEVER_RAN = protocol.Error(
     "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
 )
 
@@ -34,10 +34,10 @@ def in_words(job: Callable[[], T]) -> Callable[[], T]:
     return run
 
 
-def as_error(stopped: GuestStopped) -> frames.Error:
+def as_error(stopped: GuestStopped) -> protocol.Error:
     """A lost guest, in the shape of a Python error."""
     name, text = type(stopped).__name__, str(stopped)
-    return frames.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
+    return protocol.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
 
 
 def result_of(

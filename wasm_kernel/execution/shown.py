@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wasm_kernel import result
-from wasm_kernel.execution import frames
+from wasm_kernel.guests import protocol
 
 
 class Shown:
@@ -26,7 +26,7 @@ class Shown:
         if self._wanted:
             self._text[name] += text.encode("utf-8", "replace")
 
-    def add(self, output: frames.Output) -> None:
+    def add(self, output: protocol.Output) -> None:
         """One more rich output."""
         if self._wanted:
             self.outputs.append(_as_output(output))
@@ -36,12 +36,12 @@ class Shown:
         return self._text[name].decode("utf-8")
 
 
-def _as_output(output: frames.Output) -> result.Output:
-    if isinstance(output, frames.Display):
-        kind = "update" if output.update else "display"
+def _as_output(output: protocol.Output) -> result.Output:
+    if isinstance(output, protocol.Display):
+        kind = "update" if output.is_update else "display"
         return result.Output(kind, output.data, output.metadata, output.transient)
-    if isinstance(output, frames.Result):
+    if isinstance(output, protocol.Result):
         return result.Output("result", output.data, output.metadata)
-    if isinstance(output, frames.Error):
+    if isinstance(output, protocol.Error):
         return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
     return result.Output("clear")

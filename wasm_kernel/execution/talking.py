@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.execution import outcome
-from wasm_kernel.execution.frames import Stream
+from wasm_kernel.execution.comms import OfferedMessage
+from wasm_kernel.execution.face import Listener, Silence
 from wasm_kernel.execution.life import Life
-from wasm_kernel.execution.listener import Listener, Silence
-from wasm_kernel.execution.widgets.comm_frames import CLOSE, CommMessage
-from wasm_kernel.execution.widgets.inbox import Offer
+from wasm_kernel.guests.protocol import Stream
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import CommMessage
 
 T = TypeVar("T")
 
@@ -77,12 +77,12 @@ class Talking(abc.ABC):
         heard = listener or Silence()
         return self._later(lambda: self._comm(message, parent or {}, heard))
 
-    def offer(self, offer: Offer) -> None:
+    def offer(self, offer: OfferedMessage) -> None:
         """Let the running cell take a message while it awaits something.
 
-        Whoever offers it withdraws it when its turn has come, and calls `comm` if that succeeds.
+        Whoever offers it claims it when its turn has come, and calls `comm` if that succeeds.
         """
-        self._life.inbox.put(offer)
+        self._life.comms.offer(offer)
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """The target of each comm that is open, by the comm's id."""
@@ -95,7 +95,7 @@ class Talking(abc.ABC):
 
     def _comm(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
         stuck = self._settle(listener)
-        request = self._life.comms.received(message, parent, listener)
+        request = self._life.comms.from_page(message, parent, listener)
         if request is not None and stuck is None:
             self._serve(request, listener)
 
@@ -127,13 +127,15 @@ class Talking(abc.ABC):
             How the guest was lost before it began; None if it did begin.
         """
         comms, policy = self._life.comms, self.policy
-        if not comms.doubtful:
+        if not comms.out_of_sync:
             return None
         seconds = min(most, policy.comm_seconds, max(1.0, policy.cell_timeout or most))
-        turn, stopped = self._life.run(comms.question, listener, seconds=seconds, for_cell=for_cell)
+        turn, stopped = self._life.run(
+            comms.sync_request, listener, seconds=seconds, for_cell=for_cell
+        )
         if stopped is not None and not turn.handed:
             return stopped
         reply = {} if stopped is not None else turn.reply or {}
-        for stale in comms.settle(reply):
-            listener.comm(CommMessage(CLOSE, stale))
+        for stale in comms.sync(reply):
+            listener.comm(CommMessage("close", stale))
         return None

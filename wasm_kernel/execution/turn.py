@@ -1,6 +1,6 @@
 """One turn, from the host's side: the request that goes in, the frames that come out.
 
-A turn lives on the guest's thread. Whatever arrives is checked by `frames.read`; a frame that
+A turn lives on the guest's thread. Whatever arrives is checked by `protocol.decode`; a frame that
 breaks the protocol, comes out of order or goes over a cap is refused and changes nothing.
 """
 
@@ -10,19 +10,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel.errors import FrameError, TravelError
-from wasm_kernel.execution import frames
 from wasm_kernel.execution.allowance import Allowance
+from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.errands import Errands, Standing, as_answer
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
+from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
 from wasm_kernel.execution.shown import Shown
-from wasm_kernel.execution.widgets.comms import Comms
-from wasm_kernel.execution.widgets.conversation import CommsCut, Conversation
-from wasm_kernel.execution.widgets.inbox import Inbox
+from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.record import record
 
-_ACTS = (frames.Input, frames.Limit, frames.Travel, frames.Errand)  # of what runs, and nobody else
+_ACTS = (
+    protocol.Input,
+    protocol.Limit,
+    protocol.Travel,
+    protocol.Errand,
+)  # of what runs, and nobody else
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
 
 
@@ -33,19 +36,18 @@ class Host:
     `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
     user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
     `begun` that the agent has its request; `allowance` is what it may show; `comms` knows the open
-    ones, `inbox` what came in on them; `errands` are done by the host for the cell's text, and
+    ones; `errands` are done by the host for the cell's text, and
     `wait` and `over` tell one whether the cell still waits for it.
     """
 
     flush: Callable[[], None]
-    lower: Callable[[frames.Limit], None]
+    lower: Callable[[protocol.Limit], None]
     waiting: Callable[[bool], None]
     taken: Callable[[], None]
-    travel: Callable[[frames.Travel], Mapping[str, Any]]
+    travel: Callable[[protocol.Travel], Mapping[str, Any]]
     begun: Callable[[], None]
     allowance: Allowance
     comms: Comms
-    inbox: Inbox
     errands: Errands
     wait: Callable[[float], bool]
     over: Callable[[], bool]
@@ -68,7 +70,7 @@ class Turn:
         self._host = host
         self._frames = 0
         self._allowed = host.allowance.of_cell()
-        self.conversation = Conversation(listener, policy, host.comms, host.inbox)
+        self.comms = TurnComms(listener, policy, host.comms)
         self._is_cell = request.get("op") == "execute"
         self.seen = self._is_cell and not request.get("silent")
         self.code = str(request.get("code", "")) if self._is_cell else ""
@@ -76,12 +78,12 @@ class Turn:
         self._said_bytes = 0
         self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
-        self.error: frames.Error | None = None
+        self.error: protocol.Error | None = None
         self.shown = Shown(wanted=listener.collects)
 
     @property
     def _listener(self) -> Listener:
-        return self.conversation.listener
+        return self.comms.listener
 
     @property
     def handed(self) -> bool:
@@ -99,7 +101,7 @@ class Turn:
         """Text on one of the two streams."""
         self.shown.add_text(name, text)
         self._host.allowance.spend(len(text))
-        self._listener.emit(frames.Stream(name, text))
+        self._listener.emit(protocol.Stream(name, text))
 
     def answer(self, data: bytes) -> bytes:
         """The answer to a frame of the guest; never raises for what the guest sends."""
@@ -107,48 +109,48 @@ class Turn:
         try:
             if self._frames > _FRAMES_MOST:
                 raise FrameError("this cell has sent too many")
-            return frames.write(self._take(frames.read(data), len(data)))
+            return protocol.encode(self._take(protocol.decode(data), len(data)))
         except FrameError as problem:
-            return frames.write({"refused": problem.why})
+            return protocol.encode({"refused": problem.why})
 
-    def _take(self, frame: frames.Frame, size: int) -> Mapping[str, Any]:
-        if isinstance(frame, frames.Next):
+    def _take(self, frame: protocol.Frame, size: int) -> Mapping[str, Any]:
+        if isinstance(frame, protocol.Next):
             return self._next()
         if not self.handed and isinstance(frame, _ACTS):
             raise FrameError("nothing runs yet")
         self._host.flush()
-        if isinstance(frame, frames.Done):
-            self.conversation.end()
+        if isinstance(frame, protocol.Done):
+            self.comms.end()
             self.reply = frame.reply
-        elif isinstance(frame, frames.Input):
+        elif isinstance(frame, protocol.Input):
             return self._ask(frame)
-        elif isinstance(frame, frames.Limit):
+        elif isinstance(frame, protocol.Limit):
             self._host.lower(frame)
-        elif isinstance(frame, frames.Travel):
+        elif isinstance(frame, protocol.Travel):
             return self._travel(frame)
-        elif isinstance(frame, frames.Errand):
+        elif isinstance(frame, protocol.Errand):
             return self._send_out(Order(frame.name, frame.line, frame.cell))
-        elif isinstance(frame, frames.Talked):
+        elif isinstance(frame, protocol.CommFrame):
             return self._talk(frame, size)
-        elif isinstance(frame, frames.Immortal):
+        elif isinstance(frame, protocol.Immortal):
             raise FrameError("only the base image may say so")
-        elif isinstance(frame, frames.Terminate):
+        elif isinstance(frame, protocol.Terminate):
             self._listener.terminate()
         else:
             self.show(frame, size)
         return {}
 
-    def _talk(self, frame: frames.Talked, size: int) -> Mapping[str, Any]:
+    def _talk(self, frame: protocol.CommFrame, size: int) -> Mapping[str, Any]:
         if self.reply is not None:
             raise FrameError("the turn is over")
         try:
-            return self.conversation.take(frame, size)
-        except CommsCut as cut:
-            if cut.told:
-                self.hear("stderr", cut.told)
+            return self.comms.answer(frame, size)
+        except CommsOverLimit as over:
+            if over.notice:
+                self.hear("stderr", over.notice)
             raise
 
-    def _travel(self, frame: frames.Travel) -> Mapping[str, Any]:
+    def _travel(self, frame: protocol.Travel) -> Mapping[str, Any]:
         if self.reply is not None:
             raise FrameError("the turn is over")
         if not self._is_cell and frame.how in ("undo", "redo", "restore", "checkpoint"):
@@ -188,7 +190,7 @@ class Turn:
         self._host.begun()
         return request
 
-    def show(self, output: frames.Output, size: int) -> None:
+    def show(self, output: protocol.Output, size: int) -> None:
         """Take a rich output of so many bytes.
 
         Raises:
@@ -196,13 +198,13 @@ class Turn:
         """
         if self.reply is not None:
             raise FrameError("the turn is over")
-        if isinstance(output, frames.Error):
+        if isinstance(output, protocol.Error):
             self.error = output
         self._check(output, size)
         self.shown.add(output)
         self._listener.emit(output)
 
-    def _check(self, output: frames.Output, size: int) -> None:
+    def _check(self, output: protocol.Output, size: int) -> None:
         """Refuse what is over a limit; each limit is told once."""
         objection, setting = self._allowed.objection(output, size)
         if not objection:
@@ -216,7 +218,7 @@ class Turn:
             )
         raise FrameError("the cell's rich output is over its limit")
 
-    def _ask(self, question: frames.Input) -> Mapping[str, Any]:
+    def _ask(self, question: protocol.Input) -> Mapping[str, Any]:
         if not self._may_ask:
             return {"refused": "input() needs a front end that takes input; there is none here."}
         self._host.waiting(True)

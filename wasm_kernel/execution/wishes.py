@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.errors import FrameError, TravelError
-from wasm_kernel.execution.frames import Display, Travel
 from wasm_kernel.execution.turn import Turn
+from wasm_kernel.guests.protocol import Display, Travel
 from wasm_kernel.guests.python.spoken import wish_of
 from wasm_kernel.state.states import CheckpointTable, HistoryTree
 from wasm_kernel.state.timeline import Timeline

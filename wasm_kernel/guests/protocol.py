@@ -1,238 +1,341 @@
-"""The frames between host and guest agent, as `runtimes/PROTOCOL.md` describes them.
+"""The frames between the host and a guest's agent, as `runtimes/PROTOCOL.md` describes them.
 
-The guest writes frames; hostile code in it may write anything. `read` turns bytes into one of the
-event classes below or raises `FrameError`: every field is checked, nothing is trusted.
+The guest writes frames; hostile code in it may write anything. `decode` bounds what reading may
+cost before it begins, checks every field, and returns one of the frame classes below or raises
+`FrameError`.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
+import json
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Mapping
+from sys import getsizeof
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution import fields, wire
-from wasm_kernel.execution.fields import Message, plain
-from wasm_kernel.execution.widgets.comm_frames import (
-    CommDone,
-    CommMessage,
-    CommNext,
-    CommTarget,
-    read_comm,
-    read_target,
-)
-from wasm_kernel.execution.wire import FRAME_BYTES, FRAME_DEPTH, Json, write
-from wasm_kernel.record import record
+from wasm_kernel.result import CommKind, CommMessage
 
-__all__ = ["FRAME_BYTES", "FRAME_DEPTH", "plain", "read", "write"]
+FRAME_BYTES = 64 * 1024 * 1024
+FRAME_MEMORY = 128 * 1024 * 1024  # of a frame's text, as Python keeps it
+FRAME_NODES = 500_000
+FRAME_DEPTH = 64
+NAME_CHARACTERS = 200  # of a comm's id and of its target's name
 
-_JOURNEYS = {"undo", "redo", "restore", "checkpoint", "checkpoints", "history_tree"}
+_REASON_CHARACTERS = 150
+
+Json = Any
+Object = dict[str, Json]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
+Count = Annotated[int, Meta(ge=0, lt=2**62)]
+Seconds = Annotated[float, Meta(gt=0, lt=1e9)]
+Base64Buffers = Annotated[tuple[str, ...], Meta(max_length=10_000)]
 
 
-@record
-class Next:
+class _Frame(Struct, frozen=True, tag_field="op"):
+    """A frame; its tag is the `op` of the protocol."""
+
+
+class Next(_Frame, frozen=True, tag="next"):
     """The agent asks for the request of this turn."""
 
 
-@record
-class Stream:
+class Stream(Struct, frozen=True):
     """Text on standard output or error; made by the host from descriptors 1 and 2."""
 
     name: str
     text: str
 
 
-@record
-class Display:
-    """`display_data`, or `update_display_data` where `update` is set."""
+class Display(_Frame, frozen=True, tag="display"):
+    """A rich output, such as a figure."""
 
-    data: Mapping[str, Json]
-    metadata: Mapping[str, Json] = field(default_factory=dict)
-    transient: Mapping[str, Json] = field(default_factory=dict)
-    update: bool = False
+    data: Object = {}
+    metadata: Object = {}
+    transient: Object = {}
+
+    @property
+    def is_update(self) -> bool:
+        """Whether it replaces an earlier output with the same display id."""
+        return isinstance(self, UpdateDisplay)
 
 
-@record
-class ClearOutput:
-    """The cell's output is cleared, at the next output where `wait` is set."""
+class UpdateDisplay(Display, frozen=True, tag="update_display"):
+    """New content for an output that is shown already."""
+
+
+class ClearOutput(_Frame, frozen=True, tag="clear_output"):
+    """The cell's output is cleared, or only when the next output comes if `wait` is set."""
 
     wait: bool = False
 
 
-@record
-class Result:
+class Result(_Frame, frozen=True, tag="result"):
     """The value of a cell's last expression."""
 
-    execution_count: int
-    data: Mapping[str, Json]
-    metadata: Mapping[str, Json] = field(default_factory=dict)
+    execution_count: Count
+    data: Object = {}
+    metadata: Object = {}
 
 
-@record
-class Error:
-    """A Python error, with its traceback as IPython renders it."""
+class Error(_Frame, frozen=True, tag="error"):
+    """An error of the cell, with its traceback as the guest renders it."""
 
     ename: str
     evalue: str
     traceback: tuple[str, ...] = ()
 
 
-@record
-class Input:
+class Input(_Frame, frozen=True, tag="input"):
     """The cell asks its user for a line."""
 
     prompt: str
     password: bool = False
 
 
-@record
-class Limit:
+class Limit(_Frame, frozen=True, tag="limit"):
     """The cell lowers its own limits; `seconds` counts from now."""
 
-    fuel: int | None = None
-    seconds: float | None = None
+    fuel: Count | None = None
+    seconds: Seconds | None = None
 
 
-@record
-class Travel:
+class Travel(_Frame, frozen=True, tag="travel"):
     """The cell asks to go elsewhere in the session's history when its turn is over.
 
     `how` is the magic's name, `line` the words behind it. `checkpoint` names the state after this
     cell, `checkpoints` and `history_tree` only list what there is.
     """
 
-    how: str
+    how: Literal["undo", "redo", "restore", "checkpoint", "checkpoints", "history_tree"]
     line: str = ""
 
 
-@record
-class Errand:
-    """A magic asks the host to do what reaches beyond the guest (`errands.py`)."""
+class Errand(_Frame, frozen=True, tag="errand"):
+    """A magic asks the host to do what reaches beyond the guest."""
 
     name: str
     line: str
     cell: str | None = None
 
 
-@record
-class Terminate:
+class Terminate(_Frame, frozen=True, tag="terminate"):
     """The cell asks that its kernel end after this turn."""
 
 
-@record
-class Immortal:
-    """Addresses of objects that never die; only said while the base image is built."""
+class Immortal(_Frame, frozen=True, tag="immortal"):
+    """Addresses of objects that never die; only sent while the base image is built."""
 
-    addresses: tuple[int, ...]
+    addresses: bytes
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """The addresses."""
+        return struct.unpack(f"<{len(self.addresses) // 4}I", self.addresses)
 
 
-@record
-class Done:
+class Done(_Frame, frozen=True, tag="done"):
     """The agent's reply to the turn's request."""
 
-    reply: Mapping[str, Json]
+    reply: Object = {}
+
+
+class CommTarget(_Frame, frozen=True, tag="comm_target"):
+    """From now on front ends may open comms to the target of this name."""
+
+    name: Name
+
+
+class CommNext(_Frame, frozen=True, tag="comm_next"):
+    """The cell awaits something: it would take what the front end sends meanwhile."""
+
+
+class CommDone(_Frame, frozen=True, tag="comm_done"):
+    """The message that was taken has been served."""
+
+
+class _CommOpen(_Frame, frozen=True, tag="comm_open"):
+    """The guest opens a comm."""
+
+    comm_id: Name
+    target_name: Name
+    target_module: Name | None = None
+    data: Object = {}
+    metadata: Object = {}
+    buffers: Base64Buffers = ()
+
+    @property
+    def message(self) -> CommMessage:
+        module = self.target_module
+        _check_name("target_name", self.target_name)
+        if module is not None:
+            _check_name("target_module", module)
+        rest = (self.target_name, module, self.metadata, _decoded(self.buffers))
+        return CommMessage("open", _check_name("comm_id", self.comm_id), self.data, *rest)
+
+
+class _CommMsg(_Frame, frozen=True, tag="comm_msg"):
+    """The guest says something on a comm."""
+
+    comm_id: Name
+    data: Object = {}
+    metadata: Object = {}
+    buffers: Base64Buffers = ()
+
+    @property
+    def message(self) -> CommMessage:
+        kind: CommKind = "close" if isinstance(self, _CommClose) else "msg"
+        rest = ("", None, self.metadata, _decoded(self.buffers))
+        return CommMessage(kind, _check_name("comm_id", self.comm_id), self.data, *rest)
+
+
+class _CommClose(_CommMsg, frozen=True, tag="comm_close"):
+    """The guest closes a comm."""
 
 
 Output = Stream | Display | ClearOutput | Result | Error
-Talked = CommMessage | CommTarget | CommNext | CommDone
-Said = Input | Limit | Travel | Errand | Talked | Terminate | Immortal | Done
-Frame = Next | Display | ClearOutput | Result | Error | Said
+CommFrame = CommMessage | CommTarget | CommNext | CommDone
+_CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
+_Shown = Display | UpdateDisplay | ClearOutput | Result | Error
+_Asked = Next | Input | Limit | Travel | Errand | Terminate | Immortal | Done
+Frame = _Shown | _Asked | CommFrame
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shown | _Asked | _CommWords)
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def read(data: bytes) -> Frame:
-    """The frame that `data` holds.
+def encode(message: Mapping[str, Json]) -> bytes:
+    """Returns a request or an answer as the guest reads it; lone surrogates are replaced.
 
     Raises:
-        FrameError: it holds none, or one that breaks the protocol.
+        ValueError, TypeError, RecursionError: it holds what JSON can't.
     """
-    message = wire.parse(data)
-    build = _BUILDERS.get(message["op"]) if isinstance(message.get("op"), str) else None
-    if build is None:
-        raise FrameError("its op is unknown")
-    return build(message)
+    return _encoder.encode(message).encode("utf-8", "replace")
 
 
-def _bundle(message: Message) -> Message:
-    data = fields.mapping(message, "data")
-    for mime, content in data.items():
-        if not (isinstance(content, str) or mime.endswith("json")):
-            raise FrameError(f"the content of {mime[:80]!r} is no text")
-    return data
+def decode(data: bytes) -> Frame:
+    """Returns the frame that `data` holds.
 
-
-def _display(message: Message) -> Display:
-    return Display(
-        data=_bundle(message),
-        metadata=fields.mapping(message, "metadata"),
-        transient=fields.mapping(message, "transient"),
-        update=message["op"] == "update_display",
-    )
-
-
-def _result(message: Message) -> Result:
-    return Result(
-        fields.whole(message, "execution_count"),
-        _bundle(message),
-        fields.mapping(message, "metadata"),
-    )
-
-
-def _error(message: Message) -> Error:
-    traceback = fields.texts(message, "traceback")
-    return Error(fields.text(message, "ename"), fields.text(message, "evalue"), traceback)
-
-
-def _limit(message: Message) -> Limit:
-    seconds = message.get("seconds")
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
-        raise FrameError("seconds is no number")
-    if seconds is not None and not 0 < seconds < 1e9:
-        raise FrameError("seconds is out of range")
-    fuel = fields.whole(message, "fuel") if message.get("fuel") is not None else None
-    return Limit(fuel, None if seconds is None else float(seconds))
-
-
-def _travel(message: Message) -> Travel:
-    how = fields.text(message, "how")
-    if how not in _JOURNEYS:
-        raise FrameError("how names no journey")
-    return Travel(how, fields.text(message, "line") if "line" in message else "")
-
-
-def _errand(message: Message) -> Errand:
-    cell = fields.text(message, "cell") if message.get("cell") is not None else None
-    return Errand(fields.text(message, "name"), fields.text(message, "line"), cell)
-
-
-def _immortal(message: Message) -> Immortal:
+    Raises:
+        FrameError: it holds none, one that breaks the protocol, or one that is too large.
+    """
+    _check_size(data)
     try:
-        data = base64.b64decode(fields.text(message, "addresses"), validate=True)
-        return Immortal(tuple(address for (address,) in struct.iter_unpack("<I", data)))
-    except (ValueError, struct.error):
-        raise FrameError("addresses are no array of 32-bit words") from None
+        frame = _decoder.decode(data)
+    except RecursionError:
+        raise FrameError("it is nested too deeply") from None
+    except msgspec.ValidationError as problem:
+        raise FrameError(str(problem)[:_REASON_CHARACTERS]) from None
+    except ValueError as problem:
+        raise FrameError("it is no JSON") from problem
+    if data.count(b"[") + data.count(b"{") > FRAME_DEPTH:
+        _check_depth(frame)
+    return _checked(frame)
 
 
-_BUILDERS: dict[str, Callable[[Message], Frame]] = {
-    "next": lambda message: Next(),
-    "display": _display,
-    "update_display": _display,
-    "clear_output": lambda message: ClearOutput(fields.flag(message, "wait")),
-    "result": _result,
-    "error": _error,
-    "input": lambda message: Input(
-        fields.text(message, "prompt"), fields.flag(message, "password")
-    ),
-    "limit": _limit,
-    "comm_open": read_comm,
-    "comm_msg": read_comm,
-    "comm_close": read_comm,
-    "comm_target": read_target,
-    "comm_next": lambda message: CommNext(),
-    "comm_done": lambda message: CommDone(),
-    "immortal": _immortal,
-    "travel": _travel,
-    "errand": _errand,
-    "terminate": lambda message: Terminate(),
-    "done": lambda message: Done(fields.mapping(message, "reply")),
-}
+def comm_request(message: CommMessage, parent: Mapping[str, Any]) -> Object:
+    """Returns the request that hands a front end's message to the guest.
+
+    Args:
+        message: The message.
+        parent: What the guest may know of the front end's own message: `msg_id` and `msg_type`.
+    """
+    return {
+        "op": "comm",
+        "kind": message.kind,
+        "comm_id": message.comm_id,
+        "target_name": message.target_name,
+        "data": dict(message.data),
+        "metadata": dict(message.metadata),
+        "buffers": [base64.b64encode(each).decode("ascii") for each in message.buffers],
+        "parent": dict(parent),
+    }
+
+
+def without_surrogates(text: str) -> str:
+    """Returns `text` without lone surrogates, which no message can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def memory_size(value: Json) -> int:
+    """Returns how many bytes a value takes in the host's memory, with everything in it."""
+    total, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        total += getsizeof(value)
+        if isinstance(value, dict):
+            waiting.extend(value)
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+    return total
+
+
+def _checked(frame: Any) -> Frame:
+    """Returns a decoded frame, checked beyond the types of its fields."""
+    match frame:
+        case Display(data=data) | Result(data=data):
+            for mime, content in data.items():
+                if not (isinstance(content, str) or mime.endswith("json")):
+                    raise FrameError(f"the content of {mime[:80]!r} is no text")
+        case CommTarget():
+            _check_name("name", frame.name)
+        case Immortal() if len(frame.addresses) % 4:
+            raise FrameError("addresses are no array of 32-bit words")
+        case _CommOpen() | _CommMsg():
+            return frame.message
+    checked: Frame = frame
+    return checked
+
+
+def _check_name(field: str, name: str) -> str:
+    if not name.isprintable():
+        raise FrameError(f"{field} is no name")
+    return name
+
+
+def _decoded(buffers: tuple[str, ...]) -> tuple[bytes, ...]:
+    try:
+        return tuple(base64.b64decode(text, validate=True) for text in buffers)
+    except (binascii.Error, ValueError):
+        raise FrameError("buffers are no base64") from None
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > FRAME_BYTES:
+        raise FrameError(f"it is larger than {FRAME_BYTES // 2**20} MiB")
+    if len(data) > FRAME_NODES < sum(data.count(mark) for mark in (b"[", b"{", b",")):
+        raise FrameError("it holds too many values")
+    if len(data) * _WIDEST > FRAME_MEMORY and len(data) * _width(data) > FRAME_MEMORY:
+        raise FrameError(f"its text takes more than {FRAME_MEMORY // 2**20} MiB of memory")
+
+
+# Python keeps each character of a text in as many bytes as the widest of them needs.
+_WIDEST = 4
+_LATIN_1, _PLANE_0 = bytes(range(0xC4)), bytes(range(0xF0))  # of UTF-8, with what follows
+
+
+def _width(data: bytes) -> int:
+    beyond = data.translate(None, _LATIN_1)
+    if beyond.translate(None, _PLANE_0) or b"\\ud" in data or b"\\uD" in data:
+        return _WIDEST
+    return 2 if beyond or b"\\u" in data else 1
+
+
+def _check_depth(frame: Struct) -> None:
+    """Refuses a frame in which objects and arrays lie too deep; the frame itself is one level."""
+    containers: list[Any] = [msgspec.structs.asdict(frame)]
+    for _ in range(FRAME_DEPTH):
+        containers = [
+            inner
+            for value in containers
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list | tuple)
+        ]
+    if containers:
+        raise FrameError("it is nested too deeply")

@@ -13,8 +13,6 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from wasm_kernel.execution.widgets.comm_frames import CLOSE, OPEN, CommMessage
-from wasm_kernel.execution.widgets.comms import COMMS
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.patience import patiently
 from wasm_kernel.outputs.removals import Refused, Removals
@@ -27,6 +25,7 @@ from wasm_kernel.outputs.widget_states import (
     identified,
 )
 from wasm_kernel.outputs.widget_traits import ID
+from wasm_kernel.result import COMMS_MOST, CommMessage
 
 WIDGETS = "jupyter.widget"
 CONTROL = "jupyter.widget.control"
@@ -51,7 +50,7 @@ class WidgetGate:
 
     def admits(self, message: CommMessage) -> bool:
         """Whether the page may open a comm to this target in the guest; it may then be answered."""
-        if self._mode is Mode.TRUSTED or message.kind != OPEN:
+        if self._mode is Mode.TRUSTED or message.kind != "open":
             return True
         if self._mode is Mode.STATIC or not ID.match(message.comm_id):
             return False
@@ -71,12 +70,12 @@ class WidgetGate:
         if self._mode is Mode.TRUSTED:
             return message
         if self._mode is Mode.STATIC:
-            if message.kind == OPEN:
+            if message.kind == "open":
                 removals.add("widgets")
             return None
-        if message.kind == OPEN:
+        if message.kind == "open":
             return self._opened(message, removals)
-        if message.kind == CLOSE:
+        if message.kind == "close":
             return self._closed(message)
         if message.comm_id in self._controls:
             return self._all_states(message, removals)
@@ -88,7 +87,7 @@ class WidgetGate:
             return None
         state, buffers = self._entered(message.comm_id, message.data, message.buffers, removals)
         return CommMessage(
-            OPEN,
+            "open",
             message.comm_id,
             {"state": state, "buffer_paths": [path for path, _ in buffers]},
             target_name=WIDGETS,
@@ -129,7 +128,7 @@ class WidgetGate:
             self._controls.discard(message.comm_id)
             known = True
         # of a comm that the page opened to nobody, too: it has to hear of that
-        return CommMessage(CLOSE, message.comm_id) if known or ID.match(message.comm_id) else None
+        return CommMessage("close", message.comm_id) if known or ID.match(message.comm_id) else None
 
     def _said(self, message: CommMessage, removals: Removals) -> CommMessage | None:
         data = message.data
@@ -171,7 +170,7 @@ class WidgetGate:
         if message.data.get("method") != "update_states":
             return None
         told = _object(message.data.get("states"))
-        fresh = max(0, COMMS - len(self._models))  # more than there may be comms are none
+        fresh = max(0, COMMS_MOST - len(self._models))  # more than there may be comms are none
         named = [one for one in told if ID.match(one)]
         new = set(islice((one for one in named if one not in self._models), fresh))
         states = {one: _object(told[one]) for one in named if one in self._models or one in new}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wasm_kernel.errors import TravelError
-from wasm_kernel.execution.frames import Travel
+from wasm_kernel.guests.protocol import Travel
 from wasm_kernel.guests.python.spoken import Wish, only_travels, wish_of
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.execution import frames
-from wasm_kernel.execution.listener import Silence
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
-from wasm_kernel.execution.widgets.inbox import Offer
+from wasm_kernel.execution.comms import OfferedMessage
+from wasm_kernel.execution.face import Silence
 from wasm_kernel.folders.claim import Resume
+from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import CommKind, CommMessage
 
 SLIDER = "import ipywidgets as w\ns = w.IntSlider(value=3, model_id='s1')\nx = 0\n"
 OBSERVED = SLIDER + "def f(c):\n    global x\n    x = c.new\n    print('now', x)\n"
@@ -31,9 +31,9 @@ class Page(Silence):
 
     def __init__(self) -> None:
         self.said: list[CommMessage] = []
-        self.heard: list[frames.Output] = []
+        self.heard: list[protocol.Output] = []
 
-    def emit(self, output: frames.Output) -> None:
+    def emit(self, output: protocol.Output) -> None:
         self.heard.append(output)
 
     def comm(self, message: CommMessage) -> None:
@@ -44,11 +44,11 @@ class Page(Silence):
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.heard if isinstance(part, frames.Stream))
+        return "".join(part.text for part in self.heard if isinstance(part, protocol.Stream))
 
     @property
     def errors(self) -> list[str]:
-        return [part.ename for part in self.heard if isinstance(part, frames.Error)]
+        return [part.ename for part in self.heard if isinstance(part, protocol.Error)]
 
 
 class Notebook:
@@ -63,7 +63,7 @@ class Notebook:
         assert result.success, result.error
         return result.stdout.strip()
 
-    def say(self, kind: str, comm_id: str, data: Any = None, **fields: Any) -> Page:
+    def say(self, kind: CommKind, comm_id: str, data: Any = None, **fields: Any) -> Page:
         page = Page()
         message = CommMessage(kind, comm_id, data or {}, **fields)
         self.sandbox.comm(message, parent=PARENT, listener=page).result(SECONDS)
@@ -131,7 +131,7 @@ def test_a_figure_of_a_callback_is_shown(notebook: Notebook) -> None:
         "import ipywidgets as w, matplotlib.pyplot as plt\n"
         "@w.interact(n=w.IntSlider(value=1, model_id='n1'))\ndef draw(n): plt.plot(range(n))"
     )
-    shown = [part for part in notebook.move(4, "n1").heard if isinstance(part, frames.Display)]
+    shown = [part for part in notebook.move(4, "n1").heard if isinstance(part, protocol.Display)]
     assert [list(part.data) for part in shown] == [["text/plain", "image/png"]]
 
 
@@ -191,11 +191,11 @@ def test_a_cell_that_awaits_takes_what_comes_meanwhile(notebook: Notebook) -> No
     )
     state = {"method": "update", "state": {"value": 7}, "buffer_paths": []}
     page, sender = Page(), Counting()
-    offer = Offer(CommMessage("msg", "s1", state), PARENT, page, sender)
+    offer = OfferedMessage(CommMessage("msg", "s1", state), PARENT, page, sender)
     notebook.sandbox.offer(offer)
     result = cell.result(SECONDS)
     assert (result.stdout, page.text) == ("now 7\nends\n", "now 7\n")
-    assert (sender.served, offer.withdraw()) == (1, False)
+    assert (sender.served, offer.claim()) == (1, False)
     assert notebook.page.text == "ends\n"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wasm_kernel.execution.frames import Output, Stream
-from wasm_kernel.execution.listener import InputRefused
-from wasm_kernel.execution.widgets.comm_frames import OPEN, CommMessage
+from wasm_kernel.execution.face import InputRefused
 from wasm_kernel.frontends.jupyter import messages, outputs
+from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.outputs import patience, terminal
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.terminal import StreamCleaner
+from wasm_kernel.result import CommMessage
 
 TOLD_MOST = 20  # things left out that one cell is told of
 
@@ -77,7 +77,7 @@ class CellListener:
             passed = self._sift(message, removals)
         if passed is not None:
             self._talk(passed)
-        elif message.kind == OPEN:
+        elif message.kind == "open":
             self.refused.append(message.comm_id)
         self._tell(removals.phrases)
 

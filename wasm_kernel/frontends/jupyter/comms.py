@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.frames import Stream
+from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.sandbox import BaseSandbox
-from wasm_kernel.execution.widgets.comm_frames import CLOSE, CommMessage
-from wasm_kernel.execution.widgets.inbox import Offer
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
 from wasm_kernel.frontends.jupyter.starting import Starting
+from wasm_kernel.guests.protocol import Stream
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.result import CommMessage
 
 if TYPE_CHECKING:
     from wasm_kernel.outputs.widgets import WidgetGate
@@ -69,12 +69,12 @@ class CommKernel(PlainKernel):
         """
         offer = self._offered(msg) if self._main_asyncio_lock.locked() else None
         async with self._main_asyncio_lock:
-            if offer is None or offer.withdraw():
+            if offer is None or offer.claim():
                 await self.dispatch_shell(msg)
             else:
                 self._parsed(msg)  # noted, so that it can't be sent a second time
 
-    def _offered(self, frames: list[zmq.Frame]) -> Offer | None:
+    def _offered(self, frames: list[zmq.Frame]) -> OfferedMessage | None:
         """A comm message on offer to the cell that runs; None for any other message."""
         assert self.session is not None
         try:
@@ -89,7 +89,9 @@ class CommKernel(PlainKernel):
             return None
         listener = self.listener_to(parent)
         now = self.get_parent("shell")
-        offer = Offer(message, header_of(parent), listener, _Served(self, parent, now, listener))
+        offer = OfferedMessage(
+            message, header_of(parent), listener, _Served(self, parent, now, listener)
+        )
         self.sandbox.offer(offer)
         return offer
 
@@ -133,7 +135,7 @@ class CommKernel(PlainKernel):
         """Tell the guest that comms which the page never heard of are closed."""
         if self.mode is Mode.SAFE:
             for refused in listener.refused[:REFUSED_MOST]:
-                self.sandbox.comm(CommMessage(CLOSE, refused))
+                self.sandbox.comm(CommMessage("close", refused))
 
     async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
         """Hand a message to the guest; whoever opens a comm to nobody is told so."""
@@ -144,13 +146,13 @@ class CommKernel(PlainKernel):
             if not self._gate.admits(message):
                 if self.mode is Mode.SAFE:
                     listener.emit(Stream("stderr", _NOT_ADMITTED))
-                self.send_comm(parent, CommMessage(CLOSE, message.comm_id))
+                self.send_comm(parent, CommMessage("close", message.comm_id))
             elif await self._is_up():
                 about = header_of(parent)
                 future = self.sandbox.comm(message, parent=about, listener=listener)
                 await asyncio.wrap_future(future)
             elif message.target_name:
-                listener.comm(CommMessage(CLOSE, message.comm_id))
+                listener.comm(CommMessage("close", message.comm_id))
         except WasmKernelError as problem:
             self.log.warning("a widget's message was not delivered: %s", problem)
         listener.finish()

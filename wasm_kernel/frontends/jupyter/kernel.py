@@ -17,7 +17,6 @@ import zmq
 from jupyter_client.session import Session
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.frames import Error, Stream, plain
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.frontends.jupyter import about, messages
 from wasm_kernel.frontends.jupyter.cell import CellListener
@@ -26,6 +25,7 @@ from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.starting import Starting
 from wasm_kernel.frontends.jupyter.stdin import StdinChannel
 from wasm_kernel.frontends.jupyter.usage import Usage
+from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
 from wasm_kernel.outputs.bundle import Mode
 
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
@@ -173,7 +173,7 @@ class WasmKernel(CommKernel):
 
     def _publish_execute_input(self, code: str, parent: Content, execution_count: int) -> None:
         # a lone surrogate can't be sent; an exception here would leave the request unanswered
-        super()._publish_execute_input(plain(code), parent, execution_count)
+        super()._publish_execute_input(without_surrogates(code), parent, execution_count)
 
     # -- the shell channel
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.frames import ClearOutput, Display, Error, Output, Result, Stream
 from wasm_kernel.frontends.jupyter import outputs
 from wasm_kernel.frontends.jupyter.outputs import Over
+from wasm_kernel.guests.protocol import ClearOutput, Display, Error, Output, Result, Stream
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, never
 from wasm_kernel.result import CellError, SandboxResult
@@ -34,7 +34,7 @@ def of_output(output: Output) -> Message:
         case Stream():
             return "stream", {"name": output.name, "text": output.text}
         case Display():
-            kind = "update_display_data" if output.update else "display_data"
+            kind = "update_display_data" if output.is_update else "display_data"
             return kind, {
                 "data": dict(output.data),
                 "metadata": dict(output.metadata),

@@ -6,10 +6,11 @@ Everything a cell sends to the notebook passes through here once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from wasm_kernel.execution.frames import Display, Error, Output, Result
+from msgspec.structs import replace
+
+from wasm_kernel.guests.protocol import Display, Error, Output, Result
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode
 

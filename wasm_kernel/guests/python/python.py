@@ -17,9 +17,9 @@ from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_seco
 from wasm_kernel.engine.instance import SCRATCH_BYTES, Instance, Surroundings
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
 from wasm_kernel.errors import GuestStopped, ImageError
-from wasm_kernel.execution import frames
 from wasm_kernel.folders.folders import SITE, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
+from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python import bundles
 from wasm_kernel.guests.python.bundles import Layout
 from wasm_kernel.guests.python.environment import Environment, environment, remembered
@@ -305,13 +305,13 @@ class _Booting:
         self.said += text
 
     def __call__(self, data: bytes) -> bytes:
-        frame = frames.read(data)
-        if isinstance(frame, frames.Next) and not self._asked:
+        frame = protocol.decode(data)
+        if isinstance(frame, protocol.Next) and not self._asked:
             self._asked = True
-            return frames.write({"op": "boot"})
-        if isinstance(frame, frames.Immortal):
-            self.immortal += frame.addresses
-        if isinstance(frame, frames.Done):
+            return protocol.encode({"op": "boot"})
+        if isinstance(frame, protocol.Immortal):
+            self.immortal += frame.words
+        if isinstance(frame, protocol.Done):
             self.booted = frame.reply.get("status") == "ok"
             self.said += "" if self.booted else str(dict(frame.reply))
         return b"{}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, cast
 
 from wasm_kernel.errors import TravelError
-from wasm_kernel.execution.frames import Travel
+from wasm_kernel.guests.protocol import Travel
 from wasm_kernel.record import record
 
 _MAGIC = re.compile(r"%(undo|redo|restore|checkpoints?|history_tree)(?:[ \t]+(\S.*))?")
@@ -42,7 +43,7 @@ def only_travels(code: str) -> list[Travel] | None:
         match = _MAGIC.fullmatch(line)
         if match is None or _GUESTS.search(line):
             return None
-        found.append(Travel(match[1], match[2] or ""))
+        found.append(Travel(cast("Any", match[1]), match[2] or ""))
     return found or None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from wasm_kernel.execution.frames import Output
-from wasm_kernel.execution.widgets.comm_frames import CommMessage
+from wasm_kernel.guests.protocol import Output
+from wasm_kernel.result import CommMessage
 
 
 class InputInterrupted(Exception):
