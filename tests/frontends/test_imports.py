@@ -22,7 +22,7 @@ Moments = dict[str, set[str]]
 # Of other parts, or only for what few cells do; `{name}.` stands for all that is below it.
 BEFORE_THE_GUEST = {
     *("IPython", "debugpy", "ipykernel", "jupyter_client", "tornado", "zmq", "psutil", "dateutil"),
-    *("decimal", "email", "http", "importlib.metadata", "sqlite3", "zoneinfo", "_strptime"),
+    *("email", "http", "importlib.metadata", "sqlite3", "zoneinfo", "_strptime"),
 }
 BEFORE_THE_REPLY = {
     *("IPython.core.interactiveshell", "IPython.terminal", "jupyter_client.manager", "psutil"),
