@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -150,6 +151,48 @@ class SandboxLogger:
             duration=result.duration,
             **_session(session_id),
         )
+
+
+class Notices:
+    """What a sandbox tells of itself: events for the application's log, sentences for its user.
+
+    A sentence waits for the next cell that somebody sees. Any thread may tell one.
+
+    Attributes:
+        logger: Hears the events.
+        quiet: Whether a session that goes on just as it was left is not worth a sentence.
+    """
+
+    def __init__(self, logger: SandboxLogger, *, quiet: bool = False) -> None:
+        self.logger = logger
+        self.quiet = quiet
+        self._untold: deque[str] = deque()
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Sends an event, without a word to the user."""
+        self.logger.log_event(event, **fields)
+
+    def tell(self, text: str, event: str = MEMORY_TROUBLE, **fields: Any) -> None:
+        """Sends an event, and keeps a sentence for the user.
+
+        Args:
+            text: What the user is told.
+            event: The event's name; by default, that a state is lost or can't be kept.
+            fields: The event's fields, which hold nothing of a cell's text.
+        """
+        self._untold.append(text)
+        self.log(event, **fields)
+
+    def take(self) -> list[str]:
+        """Returns the sentences that the user has not been told yet; they count as told now."""
+        taken: list[str] = []
+        while self._untold:  # one by one: other threads tell more meanwhile
+            taken.append(self._untold.popleft())
+        return taken
+
+    def take_last(self) -> str:
+        """Returns the last sentence, which the user is told in another way."""
+        return self._untold.pop()
 
 
 def heard_by(logger: SandboxLogger | EventLogger | None) -> SandboxLogger:

@@ -12,12 +12,12 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import GuestCrashed, GuestStopped
+from wasm_kernel.events import Notices
 from wasm_kernel.execution import losses
 from wasm_kernel.execution.allowance import Allowance
 from wasm_kernel.execution.alone import Alone
 from wasm_kernel.execution.beginning import start_request
 from wasm_kernel.execution.comms import Comms
-from wasm_kernel.execution.diary import Diary
 from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.face import Listener, Silence
 from wasm_kernel.execution.fuel import Fuel
@@ -56,7 +56,7 @@ class Life:
         *,
         resume: Resume,
         errands: Errands,
-        diary: Diary,
+        notices: Notices,
         inherited: Branch | None = None,
     ) -> None:
         self.clock = Clock()
@@ -64,7 +64,7 @@ class Life:
         self.fuel = Fuel(policy.fuel_budget)
         self._streams = Streams.keeping(folders.workspace, policy.text_file_bytes)
         self.timeline = Timeline(
-            driver, folders, policy, resume=resume, diary=diary, inherited=inherited
+            driver, folders, policy, resume=resume, notices=notices, inherited=inherited
         )
         self.wishes = Wishes(self.timeline)
         self.comms = Comms()
@@ -84,7 +84,7 @@ class Life:
         self._driver = driver
         self.folders = folders
         self.policy = policy
-        self._diary = diary
+        self._notices = notices
         self._instance: Instance | None = None
         self._turn: Turn | None = None
         self._untold = bool(policy.env)  # whether a guest that stands at a state must hear of it
@@ -239,7 +239,8 @@ class Life:
     def _tell(self, turn: Turn) -> None:
         """What happened to the variables is told in the cell, or the next one that anybody sees."""
         if turn.seen:
-            self._diary.tell(turn.hear)
+            for text in self._notices.take():
+                turn.hear("stderr", text)
 
     def go(self, journey: Journey) -> Brought | None:
         """Stand elsewhere in the history; execution counts go on upwards.

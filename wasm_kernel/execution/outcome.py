@@ -1,4 +1,4 @@
-"""From a turn that is over to the `SandboxResult` that people see. Pure."""
+"""From a turn that is over to the `SandboxResult` that people see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wasm_kernel import events
 from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.life import Life
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
@@ -80,6 +82,25 @@ def result_of(
         reply=reply,
         metadata={"session_id": session_id} if session_id else {},
     )
+
+
+def log(
+    logger: SandboxLogger,
+    runtime: str,
+    turn: Turn,
+    stopped: GuestStopped | None,
+    result: SandboxResult,
+) -> None:
+    """Sends the events of a cell that has ended."""
+    limits = set(turn.limits)
+    if stopped is not None:
+        if stopped.setting:
+            limits.add(stopped.setting)
+        trap = type(stopped).__name__
+        logger.log_event(events.EXECUTION_TRAP, runtime=runtime, trap=trap)
+    for limit in sorted(limits):
+        logger.log_event(events.EXECUTION_LIMIT, runtime=runtime, limit=limit)
+    logger.log_execution_complete(runtime, result)
 
 
 def _cell_error(turn: Turn, reply: Mapping[str, Any]) -> CellError | None:

@@ -16,10 +16,9 @@ from typing import Any, Self, TypeVar
 
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import GuestStopped, SandboxClosed
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
 from wasm_kernel.execution.checkpoints import Travelling
-from wasm_kernel.execution.diary import Diary
 from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.face import Listener, Silence
 from wasm_kernel.execution.fork import Forking
@@ -76,14 +75,14 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._driver = driver
         self._keeper = keeper
         self.errands = Errands()
-        self._diary = Diary(logger, driver.name, quiet=quiet)
+        self._notices = Notices(logger, quiet=quiet)
         self._life = Life(
             driver,
             folders,
             policy,
             resume=resume,
             errands=self.errands,
-            diary=self._diary,
+            notices=self._notices,
             inherited=inherited,
         )
         own = {"session_id": session_id, "runtime": driver.name}
@@ -214,7 +213,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         if logger is not None:
             name = self.session_id
             self._logger = logger if name is None else logger.bind(session_id=name)
-            self._diary.logger = self._logger
+            self._notices.logger = self._logger
             if self._keeper is not None:
                 self._keeper.heard_by(logger)
         if self._life.policy != self.policy:
@@ -367,7 +366,7 @@ class BaseSandbox(Travelling, Forking, Talking):
             started.result()
             self._take_up()
             self._life.ensure()
-            self._diary.begin_cell(self._life.policy)
+            self._logger.log_execution_start(self._driver.name, self._life.policy)
             begun = time.monotonic()
             alone = only_travels(request["code"]) is not None  # the guest is not asked
             stopped = None if alone else self._settle(listener, for_cell=True)
@@ -386,7 +385,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._settle(listener, most=AGREE_SECONDS if stopped is None else _SETTLE_SECONDS)
         if self._keeper is not None:
             self._keeper.executed()
-        self._diary.end_cell(turn, stopped, result)
+        outcome.log(self._logger, self._driver.name, turn, stopped, result)
         return result
 
     def _never_ran(self) -> SandboxResult:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from wasm_kernel import events
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyError, TravelError
-from wasm_kernel.execution.diary import Diary
+from wasm_kernel.events import Notices
 from wasm_kernel.folders.claim import Claim, Resume
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
 from wasm_kernel.guests.driver import Driver
@@ -29,6 +30,11 @@ _COPIED_A_SECOND = 1 << 30  # bytes, about
 _SAVE_SECONDS = 60.0
 _SINCE = " (and what widgets did since)"
 _RESEEDED = " (with fresh seeds)"
+_TRAVELLED = {
+    "undo": events.MEMORY_UNDO,
+    "redo": events.MEMORY_REDO,
+    "restore": events.MEMORY_RESTORE,
+}
 
 
 class Timeline:
@@ -41,7 +47,7 @@ class Timeline:
         policy: ExecutionPolicy,
         *,
         resume: Resume,
-        diary: Diary,
+        notices: Notices,
         inherited: Branch | None = None,
     ) -> None:
         self._driver = driver
@@ -51,7 +57,7 @@ class Timeline:
         self._policy = policy
         self.folders = folders
         self._recorder: Recorder | None = None
-        self._diary = diary
+        self._notices = notices
         self.saving = False  # the last commits are being written, the session is over
         self.untried = False  # no guest has run yet in the state that an earlier process left
         self._held: Journey | None = None
@@ -61,7 +67,7 @@ class Timeline:
     def open(self) -> None:
         """Begin a history, or go on with the one that is there; the guest's image is known by now.
 
-        What the user must be told about it stands in the diary afterwards.
+        What the user must be told about it stands in the notices afterwards.
         """
         if self._recorder is None:
             try:
@@ -75,9 +81,9 @@ class Timeline:
     def _history(self) -> History:
         image = self._driver.image_id
         for notice in self.folders.notices:
-            self._diary.trouble(notice, "private state")
+            self._notices.tell(notice, error="private state")
         if not self._claim.take():
-            self._diary.trouble(told.TAKEN, "another process has the session open")
+            self._notices.tell(told.TAKEN, error="another process has the session open")
             return History(None, image)
         if self._inherited is not None:
             history = self._inherit(self._inherited)
@@ -90,7 +96,7 @@ class Timeline:
     def _inherit(self, branch: Branch) -> History:
         if branch.left_out:
             words = f"{len(branch.left_out)} files of the parent are not in the fork"
-            self._diary.trouble(told.left_out(branch.left_out), words)
+            self._notices.tell(told.left_out(branch.left_out), error=words)
         return branch.history
 
     def _found(self, image: str) -> History:
@@ -117,7 +123,7 @@ class Timeline:
         try:
             damaged = history.load()
         except HistoryError as problem:
-            self._diary.trouble(told.lost(problem), told.why(problem))
+            self._notices.tell(told.lost(problem), error=told.why(problem))
             history.set_aside()
             return
         head = history.commits.get(history.head)
@@ -125,17 +131,25 @@ class Timeline:
             history.set_aside()
             return
         claim, self.untried = self._claim, True
-        self._diary.go_on(head, forked=claim.forked, crashed=claim.crashed)
+        self._tell_resumed(head, forked=claim.forked, crashed=claim.crashed)
         if damaged:
             words = f"{len(damaged)} saved states are damaged"
-            self._diary.trouble(told.damaged(len(damaged)), words)
+            self._notices.tell(told.damaged(len(damaged)), error=words)
+
+    def _tell_resumed(self, head: Commit, *, forked: bool, crashed: bool) -> None:
+        fields = {"cell": head.cell, "crashed": crashed}
+        if self._notices.quiet and not (forked or crashed):
+            self._notices.log(events.MEMORY_RESUME, **fields)
+        else:
+            text = told.going_on(head, forked=forked, crashed=crashed)
+            self._notices.tell(text, events.MEMORY_RESUME, **fields)
 
     def _narrow(self, cells: int) -> None:
         words = told.narrowed(cells, self._policy.history_bytes)
-        self._diary.trouble(words, f"only {cells} cells can be undone within history_bytes")
+        self._notices.tell(words, error=f"only {cells} cells can be undone within history_bytes")
 
     def _trouble(self, problem: Exception) -> None:
-        self._diary.trouble(told.unsaved(problem), told.why(problem))
+        self._notices.tell(told.unsaved(problem), error=told.why(problem))
 
     @property
     def history(self) -> History:
@@ -183,7 +197,7 @@ class Timeline:
     def give_up(self, problem: Unreadable) -> None:
         """A commit that the head stands on can't be read: the head is the state before it now."""
         lost = self.history.commits[problem.one]
-        self._diary.trouble(told.unreadable(lost, problem), told.why(problem))
+        self._notices.tell(told.unreadable(lost, problem), error=told.why(problem))
         self.history.forget(lost.id)
         self._save_head()
 
@@ -196,7 +210,7 @@ class Timeline:
             last: Whether no earlier state is to be tried.
         """
         begin = last or not head.parent or not self.untried
-        self._diary.trouble(told.DEAD_LOST if begin else told.dead(head), told.why(problem))
+        self._notices.tell(told.DEAD_LOST if begin else told.dead(head), error=told.why(problem))
         self.leave(begin=begin)
 
     def commit(
@@ -248,7 +262,7 @@ class Timeline:
         """
         recorder = self._live()
         if recorder.behind and not self.commit_between(instance):
-            raise ForkError(self._diary.take_back().removeprefix("[wasm-kernel] ").strip())
+            raise ForkError(self._notices.take_last().removeprefix("[wasm-kernel] ").strip())
         if self.head is None:
             raise ForkError("its beginning could not be kept")
         copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
@@ -262,15 +276,15 @@ class Timeline:
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
-            self._diary.trouble(told.untaken(cell, label, problem), told.why(problem))
+            self._notices.tell(told.untaken(cell, label, problem), error=told.why(problem))
             return False
         self._forget_undone()
         self._pin()
         for words in self.files.taken(self.history):
-            self._diary.trouble(words, "earlier versions of files are not kept")
+            self._notices.tell(words, error="earlier versions of files are not kept")
         if self.folders.removed and not self._removed:
             self._removed = True
-            self._diary.trouble(told.REMOVED, "the workspace folder was removed")
+            self._notices.tell(told.REMOVED, error="the workspace folder was removed")
         return True
 
     def _forget_undone(self) -> None:
@@ -312,12 +326,12 @@ class Timeline:
     def fall_back(self) -> None:
         """The guest is lost in a turn: memory goes back to where the head is."""
         self.hold(None)
-        self._diary.fall_back(self.head)
+        self._log_fall_back()
 
     def leave(self, *, begin: bool = False) -> bool:
         """The head is of no use: go back to the state before it, or `begin` without any.
 
-        `%redo` leads there again. The diary is not told.
+        `%redo` leads there again. The user is not told.
 
         Returns:
             Whether there is a state to stand at now.
@@ -336,7 +350,15 @@ class Timeline:
         self.history.move(journey.to, journey.undone)
         self.hold(None)
         self._save_head()
-        self._diary.travel(journey, self.head)
+        if journey.how not in _TRAVELLED:
+            self._log_fall_back()
+            return
+        cell = self.head.cell if self.head is not None else 0
+        self._notices.log(_TRAVELLED[journey.how], to_cell=cell, cells=len(journey.cells))
+
+    def _log_fall_back(self) -> None:
+        if self.head is not None:
+            self._notices.log(events.MEMORY_ROLLBACK, to_cell=self.head.cell)
 
     def check_names(self, names: Collection[str]) -> None:
         """See that a state like the head can be given names.
@@ -361,8 +383,9 @@ class Timeline:
         for name in names:
             self.history.name(name, self.history.head)
         self._save_head()
+        cell = self.head.cell if self.head is not None else 0
         for name in names:
-            self._diary.name(name, self.head)
+            self._notices.log(events.MEMORY_CHECKPOINT, name=name, cell=cell)
 
     def _save_head(self) -> None:
         try:
