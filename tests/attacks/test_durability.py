@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.faces import wait_for
 from tests.private import private_of
 from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -29,14 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
 TENTHS = 10
 WHOLE_ENDING = "True True True"
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    """The writer is behind the cells, and on a busy machine far behind."""
-    until = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < until, "it never happened"
-        time.sleep(0.1)
 
 
 def commit_in(folder: Path, **env: str) -> subprocess.Popen[str]:

@@ -18,6 +18,8 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
+from tests.faces import happens
+
 SECONDS = 2.0  # one is promised; the tests share their machine
 PATIENCE = 60.0
 
@@ -62,15 +64,6 @@ class Started:
         client.stop_channels()
 
 
-def until(holds: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if holds():
-            return True
-        time.sleep(0.02)
-    return False
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     kernels: list[Started] = []
@@ -89,7 +82,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 def nothing_is_left(kernel: Started) -> None:
     kernel.process.wait(PATIENCE)
     ended = time.monotonic()
-    assert until(lambda: not kernel.commands(), SECONDS), kernel.commands()
+    assert happens(lambda: not kernel.commands(), SECONDS), kernel.commands()
     assert time.monotonic() - ended < SECONDS
 
 
@@ -111,7 +104,7 @@ def test_a_first_compilation_ends_with_its_kernel(
 ) -> None:
     cache = tmp_path / "cache"
     kernel = start(WASM_KERNEL_CACHE=str(cache))
-    assert until(lambda: list(cache.glob("*.cwasm.lock")))
+    assert happens(lambda: list(cache.glob("*.cwasm.lock")))
     time.sleep(1.0)  # it is in the midst of it
     assert len(kernel.commands()) > 1
     end(kernel)
@@ -123,6 +116,6 @@ def test_pip_ends_with_its_kernel(start: Callable[..., Started], warm: None) -> 
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         kernel = start(PIP_INDEX_URL=index, PIP_EXTRA_INDEX_URL="", PIP_NO_INDEX="0")
         with kernel.running("%pip install nothing-of-this-name"):
-            assert until(lambda: any(" download " in each for each in kernel.commands().values()))
+            assert happens(lambda: any(" download " in each for each in kernel.commands().values()))
         kill_the_group(kernel)
         nothing_is_left(kernel)

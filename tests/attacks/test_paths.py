@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import says
 from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
@@ -45,12 +46,6 @@ def session(
     tree.remove(root / session_id)
 
 
-def guest(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
-
-
 def untouched(root: Path) -> None:
     assert [path.name for path in (root / "outside").iterdir()] == ["file"]
     assert (root / "outside" / "file").read_bytes() == SECRET
@@ -74,7 +69,7 @@ def test_case_10_links_that_the_guest_made_are_not_followed_out(
     session: tuple[str, BaseSandbox, Path], target: str
 ) -> None:
     session_id, sandbox, root = session
-    made = guest(
+    made = says(
         sandbox,
         f"import os\ntry: os.symlink({target!r}, 'x')\nexcept OSError as e: print('no link', e)\n",
     )
@@ -90,7 +85,7 @@ def test_case_9_the_host_skips_the_reserved_names_too(
     session: tuple[str, BaseSandbox, Path],
 ) -> None:
     session_id, sandbox, root = session
-    guest(sandbox, "open('/tmp/in-scratch', 'w').write('x')")
+    says(sandbox, "open('/tmp/in-scratch', 'w').write('x')")
     assert (private_of(root / session_id) / "tmp" / "in-scratch").exists()
     before = (root / session_id / ".metadata.json").read_bytes()
     for path in (".metadata.json", ".metadata.json~spare", ".Metadata.JSON"):
@@ -102,7 +97,7 @@ def test_case_9_the_host_skips_the_reserved_names_too(
 def test_case_12_names_of_the_guest_are_carried(session: tuple[str, BaseSandbox, Path]) -> None:
     session_id, sandbox, root = session
     names = ["COM1", "a\nb", "\x1b]0;t\x07", "x" * 255, "-rf *", "\uff45", "\xe9", "e\u0301", "..x"]
-    guest(sandbox, f"import os\nos.mkdir('odd')\nfor n in {names!r}: open('odd/' + n, 'w').close()")
+    says(sandbox, f"import os\nos.mkdir('odd')\nfor n in {names!r}: open('odd/' + n, 'w').close()")
     found = list_session_files(session_id, root, "odd/*")
     assert found == sorted(f"odd/{name}" for name in names)
     for path in found:
@@ -117,7 +112,7 @@ def test_case_13_a_sparse_file_of_the_guest_does_not_fill_the_hosts_memory(
     session_id, sandbox, root = session
     (root / session_id / "huge").touch()
     os.truncate(root / session_id / "huge", 1 << 40)
-    guest(sandbox, "import os; assert os.path.getsize('huge') == 1 << 40")
+    says(sandbox, "import os; assert os.path.getsize('huge') == 1 << 40")
     with pytest.raises(OSError, match="over"):
         read_session_file(session_id, "huge", root)
     delete_session_path(session_id, "huge", root)
@@ -127,7 +122,7 @@ def test_case_14_a_tree_of_the_guests_600_levels_is_listed_and_deleted(
     session: tuple[str, BaseSandbox, Path],
 ) -> None:
     session_id, sandbox, root = session
-    guest(
+    says(
         sandbox,
         "import os\nfor _ in range(600):\n    os.mkdir('deep'); os.chdir('deep')\n"
         "open('leaf', 'w').write('x')\nos.chdir('/app')",

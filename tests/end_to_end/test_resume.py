@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.real_kernel import RealKernel
+from tests.faces import wait_for
 from tests.private import private_of
 
 Starting = Callable[..., RealKernel]
@@ -64,10 +64,7 @@ def commits_in(sessions: Path) -> list[Path]:
 
 def saved(sessions: Path, commits: int = 2) -> None:
     """Wait until the one session has saved its beginning and its first cell."""
-    deadline = time.monotonic() + 30
-    while len(commits_in(sessions)) < commits:
-        assert time.monotonic() < deadline, "nothing was saved"
-        time.sleep(0.02)
+    wait_for(lambda: len(commits_in(sessions)) >= commits, "a commit on disk")
 
 
 def test_the_same_notebook_finds_its_variables_tomorrow(start: Starting, notebook: Path) -> None:
@@ -200,8 +197,5 @@ def test_a_cell_that_kills_its_kernel_costs_no_variable(start: Starting) -> None
     first = start(session_id="killed")
     first.run("x = 1")
     first.client.execute("import os; os.kill(os.getpid(), 9)")
-    until = time.monotonic() + 10
-    while first.manager.is_alive() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not first.manager.is_alive()
+    wait_for(lambda: not first.manager.is_alive(), "the kernel's end")
     assert start(session_id="killed").run("print(x)")["stdout"] == "1\n"

@@ -9,9 +9,3 @@ from wasm_kernel import BaseSandbox
 Opening = Callable[..., BaseSandbox]
 Forking = Callable[..., BaseSandbox]
 TRAP = "import os; os._exit(3)"
-
-
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import says
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders.claim import Resume
 
@@ -185,12 +186,6 @@ def workspace(warm: None, tmp_path: Path) -> Path:
 
 def opened(workspace: Path) -> BaseSandbox:
     return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
-
-
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 @pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS.keys())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import says
 from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -37,12 +38,6 @@ class Ear:
 
     def terminate(self) -> None:
         """Nothing to end."""
-
-
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 def test_variables_live_from_cell_to_cell(module_sandbox: BaseSandbox) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.faces import says
 from tests.private import private_of
 from wasm_kernel import (
-    BaseSandbox,
     SandboxLogger,
     SessionInUse,
     get_session_sandbox,
@@ -47,12 +47,6 @@ def there(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     return tmp_path / "session.tar.gz"
-
-
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 # -- files

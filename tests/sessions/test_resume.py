@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import says, wait_for
 from tests.private import folders_of
 from tests.sessions.other_process import Other
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
@@ -60,18 +61,9 @@ def here(warm: None, root: Path) -> Iterator[Callable[[], BaseSandbox]]:
         sandbox.close()
 
 
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
-
-
 def saved(history: Path, states: int) -> None:
     """Wait until so many states are on disk."""
-    deadline = time.monotonic() + 30
-    while len(list(history.glob("*.commit"))) < states:
-        assert time.monotonic() < deadline, "nothing was saved"
-        time.sleep(0.01)
+    wait_for(lambda: len(list(history.glob("*.commit"))) >= states, "a state on disk")
 
 
 STATE = """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import says
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
@@ -39,12 +40,6 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 @pytest.fixture
 def sandbox(opened: Opening) -> BaseSandbox:
     return opened()
-
-
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
 
 
 def state(sandbox: BaseSandbox) -> dict[str, str]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.forks import TRAP, Forking, Opening, says
+from tests.faces import says
+from tests.sandbox.forks import TRAP, Forking, Opening
 from tests.sandbox.keeping import Keeping
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import ForkError, TravelError, WasmKernelError

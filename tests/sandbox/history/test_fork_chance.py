@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sandbox.forks import Forking, says
+from tests.faces import says
+from tests.sandbox.forks import Forking
 from wasm_kernel import BaseSandbox
 
 CHANCE = """

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import says
 from tests.private import private_of
-from tests.sandbox.forks import Forking, Opening, says
+from tests.sandbox.forks import Forking, Opening
 from wasm_kernel import BaseSandbox
 from wasm_kernel.linux import tree
 from wasm_kernel.policy import Mount

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import says, wait_for
 from tests.private import private_of
 from tests.sandbox.story import Story
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -48,20 +49,6 @@ def opened(warm: None, tmp_path: Path) -> Iterator[Opening]:
 @pytest.fixture
 def sandbox(opened: Opening) -> BaseSandbox:
     return opened()
-
-
-def says(sandbox: BaseSandbox, code: str) -> str:
-    result = sandbox.execute(code)
-    assert result.success, result.error
-    return result.stdout.strip()
-
-
-def wait_for(happened: Callable[[], object]) -> None:
-    """The writer is behind the cells, and on a busy machine far behind."""
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 def stories(folder: Path, seed: int, steps: int) -> None:

@@ -1,0 +1,40 @@
+"""What tests of every room say to the faces: run a cell, wait for something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from wasm_kernel import SandboxResult
+
+PATIENCE = 60.0
+"""Seconds that a busy machine may take for what happens at once on a quiet one."""
+
+
+class Executes(Protocol):
+    """A sandbox, or what stands before one."""
+
+    def execute(self, code: str, **options: Any) -> SandboxResult: ...
+
+
+def says(sandbox: Executes, code: str) -> str:
+    """What a cell that must succeed prints."""
+    result = sandbox.execute(code)
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def happens(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    """Waits until a condition holds; False when it does not within the time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def wait_for(condition: Callable[[], object], what: str = "it") -> None:
+    """Waits until a condition holds; what the sandbox's writer does comes after the cell."""
+    assert happens(condition), f"{what} never happened"
