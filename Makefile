@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 BENCH := build/bench-venv
 GALLERY := build/gallery-venv
 SOAK_ROUNDS ?= 20
+WORKERS ?= 2
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test pytest lint bench soak clean
 
 # The environment holds one of two installs; each stamp says which, and making one removes the other.
 PLAIN := $(VENV)/.plain
@@ -32,8 +33,13 @@ demo: $(PLAIN)
 	$(BIN)/jupyter execute --kernel_name=wasm-python --output=$(CURDIR)/build/1-tour notebooks/1-tour.ipynb
 	@echo "The executed notebook is build/1-tour.ipynb; open it with any Jupyter."
 
-test: lint
-	$(BIN)/python -m pytest
+# The workers and mypy share the processors; a temporary folder of its own, so that runs never meet.
+test: $(EDITABLE)
+	@folder=$$(mktemp -d) && export PYTEST_DEBUG_TEMPROOT=$$folder && \
+	$(MAKE) --no-print-directory --jobs=2 lint pytest; status=$$?; rm -rf $$folder; exit $$status
+
+pytest: $(EDITABLE)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS)
 
 lint: $(EDITABLE)
 	$(BIN)/ruff check .
@@ -57,7 +63,7 @@ $(GALLERY)/.installed: tests/browser/requirements.txt
 
 soak: $(EDITABLE) $(GALLERY)/.installed
 	$(BIN)/python -m pytest -m soak
-	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x || exit 1; done
+	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q -x --numprocesses=$(WORKERS) || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .ruff_cache

@@ -1,18 +1,21 @@
 """What every test may use: a warm cache, and real sandboxes on folders of their own.
 
 The compiled guest and the base image lie in the user's cache, or where `WASM_KERNEL_CACHE` says, so
-that a machine builds them once and not once a run.
+that a machine builds them once and not once a run. `make test` runs the files on several workers
+(pytest-xdist): a file stays on one worker, in its order, and the longest files begin first.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 import wasm_kernel
 from wasm_kernel.policy import ExecutionPolicy
@@ -26,6 +29,37 @@ settings.load_profile("house")
 
 FIRST_START_SECONDS = 600  # compiling the guest and building its image on a slow machine
 
+LONGEST_FIRST = ("tests/browser/", "tests/attacks/", "tests/end_to_end/", "tests/frontends/")
+TOGETHER = ("tests/browser/",)  # one server and one browser at a time
+
+
+class FilesInOrder(LoadScopeScheduling):
+    """Gives each worker a whole file, or a whole folder of `TOGETHER`, as they were collected."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInOrder:
+    """`-n` distributes by file."""
+    return FilesInOrder(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A long file that begins last would keep the other workers waiting."""
+
+    def rank(item: pytest.Item) -> int:
+        ranks = (n for n, prefix in enumerate(LONGEST_FIRST) if item.nodeid.startswith(prefix))
+        return next(ranks, len(LONGEST_FIRST))
+
+    items.sort(key=rank)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -37,8 +71,20 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The private state of a file's sandboxes lies by itself and goes with the file.
+
+    A sandbox that starts looks through all the state that there is; a whole run leaves gigabytes.
+    """
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

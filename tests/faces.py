@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from wasm_kernel import SandboxResult
 
+A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
+"""As sessions are named; the same in every run, so that parameters are."""
 PATIENCE = 60.0
 """Seconds that a busy machine may take for what happens at once on a quiet one."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import A_UUID
 from wasm_kernel import BaseSandbox, create_sandbox, create_session_sandbox, get_session_sandbox
 from wasm_kernel.sessions import ids
 
@@ -102,9 +103,7 @@ def test_its_guest_reaches_none(whole: BaseSandbox, root: Path, way: str) -> Non
     assert {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.name != "mine"} == before
 
 
-@pytest.mark.parametrize(
-    "name", [ids.new(), ids.new().upper(), ".metadata.json", "mine/.metadata.json"]
-)
+@pytest.mark.parametrize("name", [A_UUID, A_UUID.upper(), ".metadata.json", "mine/.metadata.json"])
 def test_its_guest_makes_nothing_that_is_taken_for_one(
     whole: BaseSandbox, root: Path, name: str
 ) -> None:

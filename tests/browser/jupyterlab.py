@@ -139,6 +139,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "JUPYTERLAB_SETTINGS_DIR": folder / "settings",
         "JUPYTERLAB_WORKSPACES_DIR": folder / "workspaces",
         "WASM_KERNEL_WORKSPACE_ROOT": folder / "sessions",
+        "XDG_STATE_HOME": folder / "state",
     }
     return os.environ | {name: str(path) for name, path in own.items()}
 

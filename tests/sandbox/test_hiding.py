@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import A_UUID
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import SessionsHidden
-from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 
@@ -82,10 +82,10 @@ def test_private_folders_are_hidden(tmp_path: Path) -> None:
         (0, ".metadata.json", True),
         (3, ".Metadata.JSON", True),
         (1, ".metadata.json~write-1", True),
-        (0, ids.new(), True),
-        (0, ids.new().upper(), True),
-        (0, f"{ids.new()}. ", True),
-        (1, ids.new(), False),
+        (0, A_UUID, True),
+        (0, A_UUID.upper(), True),
+        (0, f"{A_UUID}. ", True),
+        (1, A_UUID, False),
         (0, "12345678-1234", False),
         (0, ".wasm_kernel-removed-x-01234567", True),
         (4, ".wasm_kernel-removed-x-01234567", True),
