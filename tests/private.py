@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 
 def private_of(workspace: Path) -> Path:

@@ -1,7 +1,7 @@
 """Nothing opens by path below a folder that others may change (F1, F11, case 40).
 
 In the rooms below, whatever is opened, looked at, made, renamed or removed is named by one plain
-name and the descriptor of its folder: through `Folder`, `Descent`, `walk`, or a call with `dir_fd`.
+name and the descriptor of its folder: through `Folder`, `walks`, or a call with `dir_fd`.
 What goes by a path is listed, with the reason why nobody else can change what lies on it.
 """
 
@@ -33,9 +33,9 @@ BY_PATH = {
 BY_PATH |= {"unlink", "mkdir", "touch", "exists", "is_dir", "is_file", "is_symlink", "is_fifo"}
 BY_PATH |= {"stat", "lstat", "rmdir", "resolve", "symlink_to", "hardlink_to", "readlink", "chmod"}
 BY_PATH |= {"samefile", "expanduser"}
-OTHERS = {"open_folder", "outline", "identity", "rmtree", "copyfile", "copytree", "move"}
+OTHERS = {"open_folder", "summarize", "file_identity", "rmtree", "copyfile", "copytree", "move"}
 DESCRIPTORS = {"dir_fd", "src_dir_fd", "dst_dir_fd"}
-NO_PATHS = {"Folder", "walk", "tarfile", "gzip", "privates", "PrivateFolders", "LIVE"}
+NO_PATHS = {"Folder", "walks", "tarfile", "gzip", "privates", "PrivateFolders", "LIVE"}
 """Names whose methods take no path, or one that their user chose."""
 
 SYSTEM = "the system's own"
@@ -54,7 +54,6 @@ KNOWN = {
     "wasi_files/listing.py": NO_PATH,
     "state/image.py": CACHE,
     "state/pages.py": SYSTEM,
-    "linux/spare.py": SYSTEM,
     "state/bringing.py": NO_PATH,
     "state/inherit.py:_cloned": NO_PATH,
     "state/store.py:Store._copy": NO_PATH,

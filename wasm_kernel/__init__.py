@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from wasm_kernel.folders.claim import Resume
     from wasm_kernel.folders.overlap import OverlapError
     from wasm_kernel.folders.private import PrivateFolderError
-    from wasm_kernel.linux.chosen import PlantedLinkError
+    from wasm_kernel.linux.folders import PlantedLinkError
     from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
     from wasm_kernel.result import (
         CellError,

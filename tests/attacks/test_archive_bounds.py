@@ -25,8 +25,8 @@ from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import ArchiveError, Packing
@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("secret")
     yield tmp_path / "sessions"
-    tree.remove(tmp_path / "sessions")
+    trees.remove_tree(tmp_path / "sessions")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from tests.attacks.test_archives import Members, manifest, member, packed, refused
 from tests.peak import MB
 from wasm_kernel import list_session_files
-from wasm_kernel.linux import tree, walk
+from wasm_kernel.linux import trees, walks
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.workspace import write_session_file
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("secret")
     yield tmp_path / "sessions"
-    tree.remove(tmp_path / "sessions")
+    trees.remove_tree(tmp_path / "sessions")
 
 
 def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:
@@ -60,18 +60,18 @@ SWOLLEN: dict[str, Members] = {
 def test_folders_and_links_take_room(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: Members
 ) -> None:
-    most, empty = 0, walk.empty
+    most, empty = 0, trees.remove_contents
 
     def measured(place: int) -> None:
         nonlocal most
         statuses = (
             os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
-            for entry in walk.entries(place)
+            for entry in walks.entries(place)
         )
         most = sum(status.st_blocks * 512 for status in statuses)
         empty(place)
 
-    monkeypatch.setattr(walk, "empty", measured)
+    monkeypatch.setattr(trees, "remove_contents", measured)
     archive = packed(tmp_path / "a.tar.gz", [manifest(), *members])
     refused(root, archive, max_bytes=MOST)
     assert most < 2 * MOST
@@ -108,7 +108,7 @@ def test_a_tree_in_its_own_order_is_no_way_to_and_fro(root: Path, tmp_path: Path
     made = import_session(tmp_path / "a.tar.gz", root)
     assert made.left_out == {}
     assert list_session_files(made.session_id, root) == list_session_files("here", tmp_path / "own")
-    tree.remove(tmp_path / "own")
+    trees.remove_tree(tmp_path / "own")
 
 
 def test_a_path_that_no_guest_can_name_is_left_out_and_told(root: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.peak import MB, Peak
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import ArchiveError
 
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("secret")
     yield tmp_path / "sessions"
-    tree.remove(tmp_path / "sessions")
+    trees.remove_tree(tmp_path / "sessions")
 
 
 def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, **fields: Any) -> Any:

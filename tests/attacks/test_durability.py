@@ -21,7 +21,7 @@ from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders import claim
 from wasm_kernel.folders.claim import Resume
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commit as commits
 
@@ -113,7 +113,7 @@ def test_killed_at_every_operation(warm: None, tmp_path: Path, first: int) -> No
         if not kill_at(folder, operation):
             break
         found_in(folder)
-        tree.remove(folder)
+        trees.remove_tree(folder)
     assert operation > 1000
 
 

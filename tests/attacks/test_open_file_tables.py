@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import Packing
@@ -67,7 +67,7 @@ def archive(honest: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of the table, for a test to change."""
     shutil.copytree(honest, tmp_path / "parts")
     yield tmp_path / "parts"
-    tree.remove(tmp_path / "there")
+    trees.remove_tree(tmp_path / "there")
 
 
 Files = list[dict[str, Any]]

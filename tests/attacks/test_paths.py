@@ -26,7 +26,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 
 SECRET = b"the host's own"
 ROUNDS = 100
@@ -43,7 +43,7 @@ def session(
     (root / "outside" / "file").write_bytes(SECRET)
     yield session_id, sandbox, root
     sandbox.close()
-    tree.remove(root / session_id)
+    trees.remove_tree(root / session_id)
 
 
 def untouched(root: Path) -> None:

@@ -19,7 +19,7 @@ from wasm_kernel.folders import places
 from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.folders.overlap import Spot
 from wasm_kernel.folders.places import beside
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from tests.peak import MB, Peak
 from tests.private import private_of
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.folder import NotRegular
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import NotRegular
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.state import commit as commits
 
@@ -135,7 +135,7 @@ def test_a_session_opens_whatever_lies_beside_its_history(
 ) -> None:
     place = history_of(saved).parent / name
     if place.is_dir():
-        tree.remove(place)
+        trees.remove_tree(place)
     place.unlink(missing_ok=True)
     kind(place)
 

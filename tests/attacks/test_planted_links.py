@@ -24,7 +24,7 @@ from wasm_kernel import (
 )
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
-from wasm_kernel.linux.chosen import PlantedLinkError, real_path
+from wasm_kernel.linux.folders import PlantedLinkError, real_path
 from wasm_kernel.sessions import (
     delete_session_path,
     list_session_files,

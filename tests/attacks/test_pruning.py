@@ -26,7 +26,7 @@ from wasm_kernel import (
     get_session_sandbox,
     prune_sessions,
 )
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.sessions import ids
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "sessions"
     assert (tmp_path / "kept" / "file").read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "sessions"]
-    tree.remove(tmp_path / "sessions")
+    trees.remove_tree(tmp_path / "sessions")
 
 
 def dated(root: Path, session_id: str, age: timedelta) -> None:

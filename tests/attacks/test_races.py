@@ -18,7 +18,7 @@ import pytest
 
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.bringing import bring
 from wasm_kernel.state.versions import Versions
 

@@ -17,8 +17,8 @@ from tests.private import private_of
 from wasm_kernel import delete_session_workspace
 from wasm_kernel.folders.places import PrivateFolders, discard
 from wasm_kernel.folders.presence import is_used
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import metadata, removal, staging
 from wasm_kernel.sessions.session import Session
 
@@ -63,7 +63,7 @@ def test_a_session_begun_meanwhile_is_not_deleted(
         for file in files:
             (root / ID / file).write_text(file)
 
-    with walk.opened(root) as top:
+    with walks.opened_folder(root) as top:
         once_before(monkeypatch, owner, name, another)
         with pytest.raises(FileNotFoundError):
             removal.remove(top, ID, PrivateFolders(root))

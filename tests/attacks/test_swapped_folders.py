@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import get_session_sandbox, list_session_files, write_session_file
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     write_session_file(ID, "a/kept", b"kept", tmp_path / "sessions")
     yield tmp_path / "sessions"
     for folder in ("sessions", "there"):  # pytest's own can't go so deep
-        tree.remove(tmp_path / folder)
+        trees.remove_tree(tmp_path / folder)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def test_folders_are_swapped_while_they_are_listed_and_exported(
 
 def deep(folder: Path, depth: int) -> None:
     (folder / "origin").write_text("one file")
-    with Descent(folder) as way:
+    with FolderWalk(folder) as way:
         for number in range(depth):
             os.mkdir("d", dir_fd=way.fd)
             way.enter("d")

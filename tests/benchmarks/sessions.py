@@ -20,7 +20,7 @@ from statistics import median
 
 from tests.private import folders_of
 from wasm_kernel import BaseSandbox, create_session_sandbox, prune_sessions
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata
 
 YEAR = timedelta(days=366)

@@ -8,10 +8,10 @@ import textwrap
 
 import pytest
 
-from wasm_kernel.linux import walls
+from wasm_kernel.linux import confinement
 
 needs_walls = pytest.mark.skipif(
-    not walls.possible().standing, reason=f"this machine can't: {walls.possible()}"
+    not confinement.possible().standing, reason=f"this machine can't: {confinement.possible()}"
 )
 
 

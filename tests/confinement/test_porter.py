@@ -11,7 +11,7 @@ from tests.confinement.inside import needs_walls, said_by
 _DUTIES = """
 import os, sys, time, threading
 from pathlib import Path
-from wasm_kernel.linux import porter, walls
+from wasm_kernel.linux import broker, confinement
 from wasm_kernel.errors import WasmKernelError
 
 def read(fields, tell, stopped):
@@ -45,7 +45,7 @@ def tried(what):
 folder = Path(sys.argv[1])
 
 def hire():
-    return porter.hire({each.__name__: each for each in (read, wait, deaf, compute, fail, crash)})
+    return broker.hire({each.__name__: each for each in (read, wait, deaf, compute, fail, crash)})
 """
 _HIRED = f"{_DUTIES}\nhired = hire()\n"
 
@@ -60,8 +60,8 @@ def test_a_duty_is_done_and_says_how_far_it_is(tmp_path: Path) -> None:
 def test_it_stays_outside_the_walls(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("known outside")
     code = f"""{_HIRED}
-walls.close_files(walls.Kept())
-walls.close_calls()
+confinement.close_files(confinement.KeptPaths())
+confinement.close_calls()
 print(hired.ask('read', {{'path': sys.argv[1] + '/secret'}}))
 """
     assert said_by(code, tmp_path) == ["{'text': 'known outside'}"]
@@ -115,11 +115,11 @@ print(time.monotonic() - begun < 1.5)
 def test_a_program_that_it_starts_ends_with_it(tmp_path: Path) -> None:
     code = """
 import os, subprocess, time
-from wasm_kernel.linux.child import tied
+from wasm_kernel.linux.broker import tied_command
 watch, alive = os.pipe()
 starter = os.fork()
 if not starter:
-    program = tied("import time; print('up', flush=True); time.sleep(60)")
+    program = tied_command("import time; print('up', flush=True); time.sleep(60)")
     up = subprocess.Popen(program, pass_fds=[alive], stdout=subprocess.PIPE).stdout.readline()
     os.kill(os.getpid(), 9)
 os.close(alive)

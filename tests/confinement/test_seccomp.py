@@ -11,7 +11,7 @@ from wasm_kernel.linux import seccomp
 
 _SHUT = """
 import os, socket, subprocess, sys, threading
-from wasm_kernel.linux.walls import close_calls
+from wasm_kernel.linux.confinement import close_calls
 
 def tried(what):
     try:

@@ -10,21 +10,12 @@ import pytest
 from tests.engine.tiny import APP, MIB, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.errors import ImageError
-from wasm_kernel.linux import mapping
 from wasm_kernel.state import image
 from wasm_kernel.wasi_files.descriptors import OpenFile
 
 WORDS = {128: 1}
 SCRATCH = 41_024
 Making = Callable[..., Guest]
-
-
-@pytest.fixture(params=[True, False], ids=["mapped", "read"])
-def maps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of giving an instance its memory."""
-    if request.param and not mapping.MAPS:
-        pytest.skip("this system maps no images")
-    monkeypatch.setattr(mapping, "MAPS", request.param)
 
 
 @pytest.fixture
@@ -53,18 +44,14 @@ def saved(make: Making, tmp_path: Path) -> tuple[Path, image.Facts]:
     return path, image.Facts(guest.instance.reach.size, WORDS, SCRATCH)
 
 
-def test_a_new_instance_remembers(
-    maps: None, make: Making, saved: tuple[Path, image.Facts]
-) -> None:
+def test_a_new_instance_remembers(make: Making, saved: tuple[Path, image.Facts]) -> None:
     guest = make()
     image.attach(guest.instance, *saved)
     assert guest.instance.reach.read(200_000, 10) == b"remembered"
     assert guest.instance.reach.read(2 * MIB, 8) == b"far away"
 
 
-def test_what_one_guest_writes_no_other_sees(
-    maps: None, make: Making, saved: tuple[Path, image.Facts]
-) -> None:
+def test_what_one_guest_writes_no_other_sees(make: Making, saved: tuple[Path, image.Facts]) -> None:
     before = saved[0].read_bytes()
     one, other = make(), make()
     for guest in (one, other):
@@ -74,18 +61,14 @@ def test_what_one_guest_writes_no_other_sees(
     assert saved[0].read_bytes() == before
 
 
-def test_a_guest_with_an_image_runs(
-    maps: None, make: Making, saved: tuple[Path, image.Facts]
-) -> None:
+def test_a_guest_with_an_image_runs(make: Making, saved: tuple[Path, image.Facts]) -> None:
     guest = make()
     image.attach(guest.instance, *saved)
     assert guest.make("a", b"x") == abi.SUCCESS
     assert guest.call("grow", 1) * 65_536 == saved[1].size
 
 
-def test_an_image_arms_the_interrupt_words(
-    maps: None, make: Making, saved: tuple[Path, image.Facts]
-) -> None:
+def test_an_image_arms_the_interrupt_words(make: Making, saved: tuple[Path, image.Facts]) -> None:
     guest = make()
     image.attach(guest.instance, *saved)
     guest.instance.words.raise_()

@@ -16,7 +16,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.output import HOLD_CHARS, NAMES, Streams, cap_of
 from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.errors import GuestCrashed
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 CAP = 1000
 

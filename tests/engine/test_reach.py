@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.engine.tiny import Guest
 from wasm_kernel.engine.interrupt import Words, candidates
 from wasm_kernel.engine.reach import OutOfBounds
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 
 PAGE = 4096

@@ -20,7 +20,7 @@ from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import NAMES, Streams, cap_of
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY, FileHistory
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen, Preopens

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import wasm_kernel
-from wasm_kernel.linux import walls
+from wasm_kernel.linux import confinement
 
-pytestmark = pytest.mark.skipif(not walls.possible().standing, reason="no confinement here")
+pytestmark = pytest.mark.skipif(not confinement.possible().standing, reason="no confinement here")
 
 PATIENCE = 60.0
 KERNEL = """

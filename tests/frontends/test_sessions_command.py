@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import get_session_sandbox, write_session_file
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 
 ID = "abc-123"
 Done = subprocess.CompletedProcess[str]
@@ -22,7 +22,7 @@ Command = Callable[..., Done]
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "sessions"
-    tree.remove(tmp_path / "sessions")
+    trees.remove_tree(tmp_path / "sessions")
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path
     write_session_file(ID, "a", b"", tmp_path / "other")
     for words in (("--root", "other", "list", "--json"), ("list", "--json", "--root", "other")):
         assert [one["session_id"] for one in json.loads(good(command(*words)))] == [ID]
-    tree.remove(tmp_path / "other")
+    trees.remove_tree(tmp_path / "other")
 
 
 def test_a_session_is_shown(command: Command, root: Path) -> None:

@@ -18,7 +18,7 @@ from tests.private import folders_of
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages import fetching, outside
 from wasm_kernel.guests.python.packages.fetching import Pip
-from wasm_kernel.linux.porter import PorterError
+from wasm_kernel.linux.broker import PorterError
 
 Make = Callable[..., Path]
 PIP = Pip("3.15.0")

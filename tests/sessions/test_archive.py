@@ -24,7 +24,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import SessionExists, import_session
 from wasm_kernel.sessions.tarball import ArchiveError
@@ -35,13 +35,13 @@ ID = "abc-123"
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "here"
-    tree.remove(tmp_path / "here")
+    trees.remove_tree(tmp_path / "here")
 
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "there"
-    tree.remove(tmp_path / "there")
+    trees.remove_tree(tmp_path / "there")
 
 
 @pytest.fixture

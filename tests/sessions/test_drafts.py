@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import walks
 from wasm_kernel.sessions import drafts
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.sessions.workspace import list_session_files
 
 _KILLED = """
 import os, signal, sys
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import walks
 from wasm_kernel.sessions import drafts
-with walk.opened(sys.argv[1]) as root, drafts.written(root, b"x" * 1000, None):
+with walks.opened_folder(sys.argv[1]) as root, drafts.written(root, b"x" * 1000, None):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 PATTERN = ".metadata.json~*"
@@ -43,7 +43,7 @@ def test_opening_the_session_removes_what_a_killed_writer_left(
 
 
 def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
-    with walk.opened(workspace) as folder, drafts.written(folder, b"slow", None) as draft:
+    with walks.opened_folder(workspace) as folder, drafts.written(folder, b"slow", None) as draft:
         Session(tmp_path, "one").closed()
         assert [path.name for path in workspace.glob(PATTERN)] == [draft]
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from tests.private import private_of
+from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.folders.claim import Claim, Resume
-from wasm_kernel.linux import content, tree
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import identity
+from wasm_kernel.linux import files, trees
+from wasm_kernel.linux.files import file_identity
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.founding import Founder
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
@@ -66,9 +67,8 @@ def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
 
 
 def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
-    answers = iter([False, True])
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
-        Founder(parent.parent, "parent").fork("fork", PLAN.as_json(), lambda: next(answers))
+        Founder(parent.parent, "parent").fork("fork", PLAN.as_json(), cancelled_after(1))
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
@@ -123,7 +123,7 @@ def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
 
 
 def test_open_files_are_called_as_their_copies(parent: Path) -> None:
-    here = identity(str(parent / "data.csv"))
+    here = file_identity(str(parent / "data.csv"))
     inventory = (
         OpenThere("written", here, "/app", "data.csv"),
         OpenThere("replaced", "another", "/app", "data.csv"),
@@ -131,7 +131,7 @@ def test_open_files_are_called_as_their_copies(parent: Path) -> None:
     )
     made = fork(parent, Plan(PLAN.mark, False, inventory))
     names = Origin.read(Folder.open(history_of(made)), 99).files
-    assert names == {"written": identity(str(made / "data.csv")), "replaced": "gone"}
+    assert names == {"written": file_identity(str(made / "data.csv")), "replaced": "gone"}
 
 
 @pytest.mark.parametrize("path", ["../other/secret", "a/../../other/secret", ".."])
@@ -139,7 +139,7 @@ def test_a_plan_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> No
     other = parent.parent / "other"
     other.mkdir()
     (other / "secret").touch()
-    known = identity(str(other / "secret"))
+    known = file_identity(str(other / "secret"))
     made = fork(parent, Plan(PLAN.mark, False, (OpenThere("x", known, "/app", path),)))
     assert Origin.read(Folder.open(history_of(made)), 99).files == {"x": "gone"}
 
@@ -244,7 +244,7 @@ def test_a_full_disk_leaves_nothing_behind(parent: Path, monkeypatch: pytest.Mon
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(content.Content, "copy", full)
+    monkeypatch.setattr(files.FileCopier, "copy", full)
     with pytest.raises(ForkError, match="No space left on device"):
         fork(parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
@@ -298,5 +298,5 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
         assert (made / "data.csv").read_text() == "1,2\n", number
         if left > 0:
             break
-        tree.remove(made)
+        trees.remove_tree(made)
     assert number > 12

@@ -10,7 +10,7 @@ import pytest
 
 from tests.private import folders_of
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.linux.identity import identity
+from wasm_kernel.linux.files import file_identity
 from wasm_kernel.sessions.handles import arrived
 
 
@@ -42,7 +42,7 @@ def test_a_file_that_is_there_is_known(
     folders: SandboxFolders, guest: str, path: str, host: str
 ) -> None:
     there = folders.real / host if host else folders.private_path / "tmp" / "t"
-    assert arrived(folders, {"1:2": (guest, path)}) == {"1:2": identity(str(there))}
+    assert arrived(folders, {"1:2": (guest, path)}) == {"1:2": file_identity(str(there))}
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
 
@@ -31,7 +31,7 @@ TOUCHING = """
 import sys, time
 from pathlib import Path
 from wasm_kernel.sessions import metadata
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 name, folder, private = Path(sys.argv[1]).name, Folder.open(sys.argv[1]), Folder.open(sys.argv[2])
 for _ in range(200):
     metadata.touch(folder, name, private)
@@ -117,7 +117,7 @@ def test_two_processes_lose_nothing_and_go_forward(
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     seen = []
     while any(writer.poll() is None for writer in writers):
-        with walk.opened(workspace) as folder:
+        with walks.opened_folder(workspace) as folder:
             found = metadata.read(folder, ID)  # never torn, never gone
         assert found is not None
         assert found.fields["note"] == "kept"
@@ -278,7 +278,7 @@ def test_a_file_system_without_locks_gets_a_rename(
 def test_a_file_system_that_cannot_exchange_files_gets_a_rename(
     file: Path, workspace: Path, private: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "exchange", lambda *args: False)
+    monkeypatch.setattr(metadata, "swap_names", lambda *args: False)
     before = file.read_bytes()
     assert touch(workspace, private)
     assert file.read_bytes() != before

@@ -29,8 +29,8 @@ from wasm_kernel.folders.folders import MISSED, SandboxFolders
 from wasm_kernel.folders.places import beside
 from wasm_kernel.folders.private import PrivateFolderError
 from wasm_kernel.frontends.setup.doctor import examine
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import Mark
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.session import Session
 
 HOUR = 3600.0
@@ -110,13 +110,13 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
 ) -> None:
     private = a_session(root, hours=24 * 8)
     with Folder.open(root) as folder:
-        own = Mark.of(folder.fd)
-    of = Mark.of
+        own = FileMark.of(folder.fd)
+    of = FileMark.of
 
-    def elsewhere(fd: int) -> Mark:
+    def elsewhere(fd: int) -> FileMark:
         found = of(fd)
         if found.same(own):
-            return Mark(found.number, found.born, found.device + 1, found.boot)
+            return FileMark(found.number, found.born, found.device + 1, found.boot)
         return found
 
     private_record = private / "record.json"
@@ -129,7 +129,7 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
             f'"device": {own.device}'.encode(), f'"device": {own.device + 1}'.encode(), 2
         )
     private_record.write_bytes(told)
-    monkeypatch.setattr(Mark, "of", elsewhere)
+    monkeypatch.setattr(FileMark, "of", elsewhere)
     shutil.rmtree(root)
     root.mkdir()
     orphans.sweep()
@@ -326,12 +326,12 @@ def test_without_any_place_nothing_is_opened(
 def test_a_folder_that_cant_be_told_from_a_later_one_is_not_gone_on_with(
     warm: None, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of = Mark.of
+    of = FileMark.of
 
-    def forgetful(fd: int) -> Mark:
-        return Mark(of(fd).number, "", of(fd).device, of(fd).boot)
+    def forgetful(fd: int) -> FileMark:
+        return FileMark(of(fd).number, "", of(fd).device, of(fd).boot)
 
-    monkeypatch.setattr(Mark, "of", forgetful)
+    monkeypatch.setattr(FileMark, "of", forgetful)
     for _ in range(2):
         with get_session_sandbox("one", workspace_root=root) as sandbox:
             assert sandbox.execute("print('x' in globals())").stdout == "False\n"
@@ -339,12 +339,12 @@ def test_a_folder_that_cant_be_told_from_a_later_one_is_not_gone_on_with(
 
 
 def test_a_device_counts_within_one_boot_only() -> None:
-    mark = Mark(7, "1.0", os.makedev(8, 1), "today")
-    assert not mark.same(Mark(7, "1.0", os.makedev(8, 2), "today"))
-    assert mark.same(Mark(7, "1.0", os.makedev(8, 2), "yesterday"))
-    assert mark.same(Mark(7, "1.0", os.makedev(0, 50), "today"))
-    assert not mark.same(Mark(7, "1.1", os.makedev(8, 1), "today"))
-    assert not mark.same(Mark(8, "1.0", os.makedev(8, 1), "today"))
+    mark = FileMark(7, "1.0", os.makedev(8, 1), "today")
+    assert not mark.same(FileMark(7, "1.0", os.makedev(8, 2), "today"))
+    assert mark.same(FileMark(7, "1.0", os.makedev(8, 2), "yesterday"))
+    assert mark.same(FileMark(7, "1.0", os.makedev(0, 50), "today"))
+    assert not mark.same(FileMark(7, "1.1", os.makedev(8, 1), "today"))
+    assert not mark.same(FileMark(8, "1.0", os.makedev(8, 1), "today"))
 
 
 def test_a_record_of_another_workspace_is_not_used(tmp_path: Path) -> None:

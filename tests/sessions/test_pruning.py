@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
 from wasm_kernel import PruneError, WasmKernelError, prune_sessions
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import readable
 from wasm_kernel.sessions import ids, metadata, pruning
 from wasm_kernel.sessions.pruning import Found, planned

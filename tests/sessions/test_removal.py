@@ -18,9 +18,9 @@ from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
 from wasm_kernel.folders.claim import Claim
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.folders.presence import alone, is_used
-from wasm_kernel.linux import tree, walk
-from wasm_kernel.linux.descent import Descent
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session
 
@@ -36,7 +36,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def used(workspace: Path) -> bool:
-    with walk.opened(workspace) as folder:
+    with walks.opened_folder(workspace) as folder:
         found = PrivateFolders(workspace.parent).find(workspace.name, Folder(folder))
     if found is None:
         return False
@@ -54,7 +54,7 @@ def test_everything_goes_and_nothing_else(workspace: Path, tmp_path: Path) -> No
     (private / "history").mkdir()
     (private / "history" / "c1").write_bytes(b"x" * 100)
     (workspace / "closed").mkdir(mode=0o000)
-    with Descent(workspace) as way:
+    with FolderWalk(workspace) as way:
         for _ in range(700):
             os.mkdir("deep", dir_fd=way.fd)
             way.enter("deep")
@@ -93,7 +93,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
     first, second = Session(tmp_path, ID), Session(tmp_path, ID)
     for user in (first, second):
         assert used(workspace)
-        with walk.opened(tmp_path) as root, pytest.raises(SessionInUse):
+        with walks.opened_folder(tmp_path) as root, pytest.raises(SessionInUse):
             removal.remove(root, ID, PrivateFolders(tmp_path))
         user.closed()
     assert not used(workspace)
@@ -122,7 +122,7 @@ def test_looking_whether_it_is_used_makes_nothing(tmp_path: Path) -> None:
 def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_path: Path) -> None:
     (workspace / "file").touch()
     opened: list[Session] = []
-    with Folder.open(private_of(workspace)) as private, walk.opened(tmp_path) as root:
+    with Folder.open(private_of(workspace)) as private, walks.opened_folder(tmp_path) as root:
         with alone(private):
             starting = threading.Thread(target=lambda: opened.append(Session(tmp_path, ID)))
             starting.start()
@@ -146,7 +146,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(
     def cut(folder: int, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(walk, "empty", cut)
+    monkeypatch.setattr(trees, "remove_contents", cut)
     with pytest.raises(KeyboardInterrupt):
         delete_session_workspace(ID, tmp_path)
     monkeypatch.undo()
@@ -169,7 +169,7 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
     for cut_short in (False, True):
         if cut_short:
             workspace.rename(aside)
-        monkeypatch.setattr(walk, "empty", fail)
+        monkeypatch.setattr(trees, "remove_contents", fail)
         with pytest.raises(WorkspaceError, match="Input/output"):
             delete_session_workspace(ID, tmp_path)
         monkeypatch.undo()
@@ -177,13 +177,13 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
     workspace.rename(aside)
     Session(tmp_path, ID).closed()  # another one has the id by now
     (workspace / "file").write_text("mine")
-    monkeypatch.setattr(walk, "empty", fail)
-    with walk.opened(tmp_path) as root:
+    monkeypatch.setattr(trees, "remove_contents", fail)
+    with walks.opened_folder(tmp_path) as root:
         assert {name: problem.errno for name, problem in removal.finish(root).items()} == {ID: 5}
     monkeypatch.undo()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([ID, aside.name])
     assert (workspace / "file").read_text() == "mine"
-    with walk.opened(tmp_path) as root:
+    with walks.opened_folder(tmp_path) as root:
         assert removal.finish(root) == {}
     assert [path.name for path in tmp_path.iterdir()] == [ID]
 
@@ -211,7 +211,7 @@ def test_a_root_that_may_not_be_written_to_is_an_error_in_words(
         delete_session_workspace(ID, tmp_path)
     tmp_path.chmod(0o700)
     assert (workspace / ".metadata.json").exists()
-    tree.remove(workspace)
+    trees.remove_tree(workspace)
 
 
 def test_who_is_late_does_not_delete_the_session_that_came_after(
@@ -228,7 +228,7 @@ def test_who_is_late_does_not_delete_the_session_that_came_after(
         return locked(private)
 
     monkeypatch.setattr(removal, "alone", late)
-    with walk.opened(tmp_path) as root, pytest.raises(FileNotFoundError):
+    with walks.opened_folder(tmp_path) as root, pytest.raises(FileNotFoundError):
         removal.remove(root, ID, PrivateFolders(tmp_path))
     assert (workspace / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == [ID]

@@ -19,7 +19,7 @@ from wasm_kernel import (
     get_session_sandbox,
 )
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import walks
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
@@ -80,7 +80,7 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
             made = json.loads((fork.workspace / ".metadata.json").read_text())
             assert made["session_id"] == fork.session_id
             assert made["updated_at"] > made["created_at"]
-            with pytest.raises(SessionInUse), walk.opened(tmp_path) as root:
+            with pytest.raises(SessionInUse), walks.opened_folder(tmp_path) as root:
                 removal.remove(root, fork.session_id, PrivateFolders(tmp_path))
         fork.close()
     told = [(call.args[0], call.kwargs) for call in captured.calls]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.sessions import entry
 from wasm_kernel.sessions.paths import SessionPathError
 from wasm_kernel.sessions.workspace import (
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     """A root with one session in it."""
     (tmp_path / ID).mkdir()
     yield tmp_path
-    tree.remove(tmp_path / ID)  # pytest's own can't go so deep
+    trees.remove_tree(tmp_path / ID)  # pytest's own can't go so deep
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from structlog.testing import CapturingLogger
 
 from tests import documented
 from wasm_kernel import BaseSandbox, SandboxLogger, create_session_sandbox, get_session_sandbox
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 
 ID = "abc-123"
 Getting = Callable[..., BaseSandbox]
@@ -26,7 +26,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The default workspace root, `workspace/` in the current folder."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "workspace"
-    tree.remove(tmp_path / "workspace")
+    trees.remove_tree(tmp_path / "workspace")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import walks
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.overview import session_in, sessions_in
 from wasm_kernel.sessions.session import Session
@@ -128,7 +128,7 @@ def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
     def full(*args: Any) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(metadata, "exchange", full)
+    monkeypatch.setattr(metadata, "swap_names", full)
     for _ in range(2):
         assert sandbox.execute("print(x)").stdout == "1\n"
     assert metadata_of(root / ID) == before
@@ -546,5 +546,5 @@ def test_prune_skips_legacy_sessions(root: Path) -> None:
     assert set(result.deleted_sessions) == gone
     assert set(result.skipped_sessions) == kept
     assert {path.name for path in root.iterdir()} == kept
-    with walk.opened(root) as folder:
-        assert walk.size_of(folder) == 0
+    with walks.opened_folder(root) as folder:
+        assert walks.size_of(folder) == 0

@@ -16,7 +16,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.overflow import Overflow
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 
 HOLD_SECONDS = 0.05

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import BinaryIO
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 _TRIES = 100
 

@@ -11,7 +11,7 @@ from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.guests.driver import Driver
-from wasm_kernel.linux.chosen import real_path
+from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
 

@@ -6,7 +6,7 @@ import contextlib
 import stat
 from enum import Enum
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
 
 LOCK = "lock"

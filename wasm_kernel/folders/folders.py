@@ -18,9 +18,8 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.hiding import SessionHidden, SessionsHidden
 from wasm_kernel.folders.overlap import Spot, check, check_mounts, guarded
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.chosen import PlantedLinkError, open_named, real_path
-from wasm_kernel.linux.folder import Folder, making
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import Preopen
@@ -122,7 +121,7 @@ class SandboxFolders:
             OSError: it can't be opened or made.
         """
         real = real_path(path)
-        with making(real), contextlib.ExitStack() as held:
+        with making_folder(real), contextlib.ExitStack() as held:
             workspace = held.enter_context(open_named(path))
             check("The workspace", Spot.of(workspace.fd), guarded(private_root))
             privates = PrivateFolders(real.parent, private_root, lone=real.name)
@@ -210,7 +209,7 @@ class SandboxFolders:
     def discard(self) -> None:
         """Closes the folders, and removes the workspace and its private folder."""
         with contextlib.suppress(OSError):
-            tree.remove(self.real)
+            trees.remove_tree(self.real)
         with contextlib.suppress(OSError):
             discard(self.private_path)
         self.close()

@@ -19,8 +19,8 @@ from wasm_kernel.folders.overlap import Spot
 from wasm_kernel.folders.places import places
 from wasm_kernel.folders.private import Place, owner_of
 from wasm_kernel.folders.state_folder import LOOK_SECONDS, lists_places, noted_in, notes, watched
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import Mark
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.names import is_hidden, spelling
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, NothingHidden
 
@@ -42,7 +42,7 @@ class Registered:
     def __init__(self) -> None:
         self._seen: dict[Path, int] = {}
         self._settled = False  # a change right after a look may have the same time as one before
-        self._sessions: dict[Path, Mark | None] = {}
+        self._sessions: dict[Path, FileMark | None] = {}
         self._private: set[tuple[int, int]] = set()
         self._numbers: frozenset[int] = frozenset()
 
@@ -54,14 +54,14 @@ class Registered:
             return True
         if found.st_ino not in self._numbers:
             return False
-        mark = Mark.of(fd)
+        mark = FileMark.of(fd)
         alike = [one for one in self._sessions.values() if one and one.number == mark.number]
         return any(one.same(mark) or not mark.lasting for one in alike)
 
     def _refresh(self) -> None:
         if self._settled and all(_changed(path) == at for path, at in self._seen.items()):
             return
-        found, private, now = dict[Path, Mark | None](), set[tuple[int, int]](), time.time_ns()
+        found, private, now = dict[Path, FileMark | None](), set[tuple[int, int]](), time.time_ns()
         self._seen = {path: _changed(path) for path in watched()}
         for place in places():
             with contextlib.closing(place):
@@ -72,7 +72,7 @@ class Registered:
         self._numbers = frozenset(mark.number for mark in found.values() if mark is not None)
 
     def _look_into(
-        self, place: Place, found: dict[Path, Mark | None], private: set[tuple[int, int]]
+        self, place: Place, found: dict[Path, FileMark | None], private: set[tuple[int, int]]
     ) -> None:
         own = os.fstat(place.folder.fd)
         private.add((own.st_dev, own.st_ino))

@@ -22,8 +22,8 @@ from wasm_kernel.folders.places import places
 from wasm_kernel.folders.presence import alone
 from wasm_kernel.folders.private import Owner, Place, owner_of
 from wasm_kernel.folders.state_folder import forget_roots, state_folder
-from wasm_kernel.linux import tree, walk
-from wasm_kernel.linux.identity import Mark
+from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux.files import FileMark
 from wasm_kernel.record import record
 from wasm_kernel.result import readable
 
@@ -68,8 +68,8 @@ class Orphan:
     def size(self) -> int:
         """Returns the bytes of its files; 0 if it is gone by now."""
         try:
-            with walk.opened(self.place / self.key) as folder:
-                return walk.size_of(folder, force=True)
+            with walks.opened_folder(self.place / self.key) as folder:
+                return walks.size_of(folder, force=True)
         except OSError:
             return 0
 
@@ -114,18 +114,18 @@ def is_gone(owner: Owner) -> bool:
     return there is None or (above is not None and there.device == above.device)
 
 
-def _is(path: Path, mark: Mark) -> bool:
+def _is(path: Path, mark: FileMark) -> bool:
     there = _mark(path)
     return there is not None and there.same(mark)
 
 
-def _mark(path: Path) -> Mark | None:
+def _mark(path: Path) -> FileMark | None:
     try:
         fd = os.open(path, _LOOK)
     except OSError:
         return None
     try:
-        return Mark.of(fd)
+        return FileMark.of(fd)
     finally:
         os.close(fd)
 
@@ -191,7 +191,7 @@ def _note(place: Place, name: str, *, missed: bool) -> None:
 def _removed(place: Place, one: Orphan) -> bool:
     try:
         if one.unfinished:
-            tree.remove(one.place / one.key)
+            trees.remove_tree(one.place / one.key)
             return True
         with place.folder.enter(one.key) as folder, alone(folder):
             again = _judged(place, one.key)  # nobody can begin to use it from here on

@@ -18,9 +18,8 @@ from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.folders.places import named, places
 from wasm_kernel.folders.private import Owner
 from wasm_kernel.folders.state_folder import known_roots, remembered, state_folder
-from wasm_kernel.linux.chosen import PlantedLinkError, open_named
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import Mark
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder, PlantedLinkError, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.record import record
 
@@ -205,7 +204,7 @@ def workspaces_above(path: Path) -> Iterator[Path]:
     keys = {}
     for above in (path, *path.parents):
         with contextlib.suppress(OSError), Folder.open(above) as folder:
-            mark = Mark.of(folder.fd)
+            mark = FileMark.of(folder.fd)
             keys[Owner(str(above.parent), above.name, mark, mark, mark).key] = above
     for place in places():
         with contextlib.closing(place):

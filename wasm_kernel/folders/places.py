@@ -27,9 +27,8 @@ from wasm_kernel.folders.state_folder import (
     remembered,
     state_folder,
 )
-from wasm_kernel.linux.chosen import real_path
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import Mark
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.record import record
 
 _NAME = "wasm-kernel"
@@ -168,9 +167,9 @@ class PrivateFolders:
             return PrivateFolder(made, place.path / owner.key, place.far, True, owner.mark.lasting)
 
     def _owner(self, name: str, workspace: Folder) -> Owner:
-        mark = Mark.of(workspace.fd)
+        mark = FileMark.of(workspace.fd)
         with Folder.open(self.root) as root, Folder.open(self.root.parent) as above:
-            root_mark, above_mark = Mark.of(root.fd), Mark.of(above.fd)
+            root_mark, above_mark = FileMark.of(root.fd), FileMark.of(above.fd)
         return Owner(str(self.root), name, mark, root_mark, above_mark, not self._lone)
 
     def _known(self, workspace: Folder) -> Iterator[Place]:
@@ -221,7 +220,7 @@ class PrivateFolders:
 
 def _is_given(path: Path) -> bool:
     """Whether a folder is, or lies in, a workspace or a root of sessions."""
-    given: dict[int, list[Mark]] = {}
+    given: dict[int, list[FileMark]] = {}
     for place in places():
         with contextlib.closing(place):
             for name in place.folder.names():
@@ -233,7 +232,7 @@ def _is_given(path: Path) -> bool:
                             given.setdefault(mark.number, []).append(mark)
     for above in (path, *path.parents):
         with contextlib.suppress(OSError), Folder.open(above) as folder:
-            own = Mark.of(folder.fd)
+            own = FileMark.of(folder.fd)
             if any(own.same(mark) for mark in given.get(own.number, ())):
                 return True
     return False

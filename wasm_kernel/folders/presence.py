@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.claim import LOCK
 from wasm_kernel.folders.folders import PRESENT
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock, unlock, wait_lock
 
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session

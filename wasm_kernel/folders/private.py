@@ -4,7 +4,7 @@ Each workspace has one private folder: its history, the guest's `/tmp`, packages
 the user's state folder, or beside the root of the workspaces; never inside a workspace, where a
 stranger could have put links in its place. Which one belongs to a workspace is decided by the
 root's path, the workspace's name in it, and by what the system knows of the very folder
-(`linux/identity.py`): a folder that is made anew at the same path gets a new one.
+(`linux/files.py`): a folder that is made anew at the same path gets a new one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import Mark
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 
 RECORD = "record.json"
@@ -57,9 +57,9 @@ class Owner:
 
     root: str
     name: str
-    mark: Mark
-    root_mark: Mark
-    above: Mark
+    mark: FileMark
+    root_mark: FileMark
+    above: FileMark
     session: bool = False
 
     @property
@@ -100,8 +100,8 @@ class Owner:
             raise ValueError("not a record") from problem
 
 
-def _mark(raw: dict[str, Any]) -> Mark:
-    return Mark(int(raw["number"]), str(raw["born"]), int(raw["device"]), str(raw["boot"]))
+def _mark(raw: dict[str, Any]) -> FileMark:
+    return FileMark(int(raw["number"]), str(raw["born"]), int(raw["device"]), str(raw["boot"]))
 
 
 def owner_of(folder: Folder) -> Owner | None:
@@ -165,7 +165,7 @@ class Place:
         except BaseException:
             made.close()
             with contextlib.suppress(OSError):
-                tree.remove(self.path / aside)
+                trees.remove_tree(self.path / aside)
             raise
         return made
 
@@ -198,7 +198,7 @@ class Place:
         """
         for left in reversed(range(_ATTEMPTS)):
             try:
-                tree.remove(self.path / aside)
+                trees.remove_tree(self.path / aside)
             except OSError as problem:
                 if problem.errno != errno.ENOTEMPTY or not left:
                     raise

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from wasm_kernel.folders.private import Place
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 _NAME = "wasm-kernel"
 PRIVATE, ELSEWHERE, ROOTS = "private", "elsewhere", "roots"

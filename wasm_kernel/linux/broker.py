@@ -13,6 +13,7 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -173,6 +174,23 @@ class _Service:
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._link.send(_packet({"say": text[: _PACKET // 8]}))
+
+
+_TIE = """
+import ctypes, os, signal
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != {parent}:
+    os._exit(1)
+"""
+
+
+def tied_command(code: str) -> list[str]:
+    """The command of a Python that runs `code`, and is killed when the calling thread has ended.
+
+    It imports nothing from the folder that it is started in. The system sends the signal, so it
+    also comes if this process is killed.
+    """
+    return [sys.executable, "-P", "-c", _TIE.format(parent=os.getpid()) + code]
 
 
 def _packet(said: Mapping[str, Any]) -> bytes:

@@ -1,20 +1,26 @@
-"""A file's content, copied as cheaply as the file system can: cloned, or copied inside the kernel.
+"""Files: their contents copied as cheaply as can be, their names changed in one step, and what
+tells a file from another that took its name.
 
-Holes stay holes. Sources: ioctl_ficlone(2), copy_file_range(2), and `SEEK_DATA` in lseek(2).
+Sources: ioctl_ficlone(2), copy_file_range(2), `SEEK_DATA` in lseek(2), renameat2(2), statx(2).
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import stat
-import sys
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
-Stopped = Callable[[], bool]
-"""Whether the copy is not wanted any more; asked before each file and every 64 MiB."""
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.record import record
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
@@ -22,52 +28,56 @@ _STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 # ENOENT: also while another file takes the name. Opening says whether there is one.
 _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
-_NO_DATA = errno.ENXIO
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_NOREPLACE, _EXCHANGE = 1, 2  # RENAME_NOREPLACE, RENAME_EXCHANGE
 
-class CopyStopped(Exception):
-    """Whoever wanted the copy wants it no more; a part of it is there."""
+_AT_FDCWD, _NO_FOLLOW, _EMPTY_PATH, _WANTED = -100, 0x100, 0x1000, 0x900  # number and birth
+_BORN = 0x800
+_ANSWER = 256
+_NEVER = "0.000000000"  # in file systems that were made as images
+_GET_GENERATION = 0x80087601
+_BOOT = "/proc/sys/kernel/random/boot_id"
 
 
-class Content:
-    """Copies content between two file systems, and learns what they can. One thread's own.
+class FileCopier:
+    """Copies contents between two file systems, and learns what they can. One thread's own.
 
     Args:
-        stopped: Says when to stop; never by default.
+        task: Asked before each file and every 64 MiB whether the copy is still wanted.
     """
 
-    def __init__(self, stopped: Stopped = lambda: False) -> None:
-        self._stopped = stopped
-        self._clones = sys.platform == "linux"
-        self._ranges = hasattr(os, "copy_file_range")
+    def __init__(self, task: Task = QUIET) -> None:
+        self._task = task
+        self._clones = self._copies_ranges = True
 
     def copy(self, source: int, target: int, size: int) -> None:
-        """Make an empty file's content that of another, `size` bytes of it.
+        """Make an empty file's content that of another, `size` bytes of it. Holes stay holes.
 
         Raises:
             OSError: one can't be read, or the other not be written.
-            CopyStopped: it is not wanted any more.
+            Cancelled: it is not wanted any more.
         """
-        if self._stopped():
-            raise CopyStopped
+        self._check_wanted()
         if size == 0 or self.clone(source, target):
             return
         os.ftruncate(target, size)
-        for start, end in stretches(source, size):
-            self._copy_stretch(source, target, start, end)
+        for start, end in data_ranges(source, size):
+            self._copy_range(source, target, start, end)
+
+    def _check_wanted(self) -> None:
+        if self._task.cancelled:
+            raise Cancelled
 
     def clone(self, source: int, target: int) -> bool:
-        """Make an empty file a clone of another; False where the file system can't.
+        """Make an empty file a clone of another; False if the file system can't.
 
         Raises:
             OSError: it could, and there is no room.
         """
         if not self._clones:
             return False
-        import fcntl
-
         try:
             fcntl.ioctl(target, _FICLONE, source)
         except OSError as problem:
@@ -76,28 +86,28 @@ class Content:
             self._clones = False
         return self._clones
 
-    def _copy_stretch(self, source: int, target: int, start: int, end: int) -> None:
+    def _copy_range(self, source: int, target: int, start: int, end: int) -> None:
         at = start
         while at < end:
             done = self._copy_some(source, target, at, end - at)
             if done == 0:
                 return  # the file became shorter meanwhile
             at += done
-            if at < end and self._stopped():
-                raise CopyStopped
+            if at < end:
+                self._check_wanted()
 
     def _copy_some(self, source: int, target: int, at: int, length: int) -> int:
-        if self._ranges:
+        if self._copies_ranges:
             try:
                 return os.copy_file_range(source, target, min(length, _STEP), at, at)
             except OSError as problem:
                 if problem.errno not in _CANNOT:
                     raise
-                self._ranges = False
+                self._copies_ranges = False
         return os.pwrite(target, os.pread(source, min(length, _BLOCK), at), at)
 
 
-def clones(folder: Path) -> bool:
+def can_clone(folder: Path) -> bool:
     """Whether the file system of a folder clones files.
 
     Raises:
@@ -109,11 +119,11 @@ def clones(folder: Path) -> bool:
     ):
         one.write(bytes(4096))
         one.flush()
-        return Content().clone(one.fileno(), other.fileno())
+        return FileCopier().clone(one.fileno(), other.fileno())
 
 
-def share(folder: int, name: str, target: Path | str, there: int | None = None) -> None:
-    """Give a file that is never written again a second name, or copy it where that can't be.
+def link_or_copy(folder: int, name: str, target: Path | str, there: int | None = None) -> None:
+    """Give a file that is never written again a second name, or copy it if that can't be.
 
     Another file may take its name meanwhile: it is given whole, as it was before or is after that.
 
@@ -134,7 +144,7 @@ def share(folder: int, name: str, target: Path | str, there: int | None = None) 
         with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as old:
             _check_regular(os.fstat(old.fileno()))
             with os.fdopen(os.open(target, _NEW, 0o600, dir_fd=there), "wb") as new:
-                Content().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
+                FileCopier().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
         return
     try:
         _check_regular(os.stat(target, dir_fd=there, follow_symlinks=False))
@@ -148,19 +158,180 @@ def _check_regular(status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def stretches(source: int, size: int) -> Iterator[tuple[int, int]]:
+def data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
     """Start and end of the parts of a file that hold data."""
-    if not hasattr(os, "SEEK_DATA"):
-        yield 0, size
-        return
     at = 0
     while at < size:
         try:
             start = os.lseek(source, at, os.SEEK_DATA)
         except OSError as problem:
-            if problem.errno == _NO_DATA:
+            if problem.errno == errno.ENXIO:
                 return  # only a hole is left
             raise
         at = min(os.lseek(source, start, os.SEEK_HOLE), size)
         if start < at:
             yield start, at
+
+
+def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bool:
+    """Swap two names in one step; False, with nothing done, if the file system can't.
+
+    Args:
+        folder: A descriptor of the folder of `name`.
+        name: Some file.
+        other_folder: A descriptor of the folder of `other_name`, in the same file system.
+        other_name: Another file.
+    """
+    names = os.fsencode(name), os.fsencode(other_name)
+    return _renameat2()(folder, names[0], other_folder, names[1], _EXCHANGE) == 0
+
+
+def take_name(folder: int, name: str, new: str) -> bool:
+    """Rename something in its folder; False, with nothing done, if the name is taken or can't be.
+
+    Args:
+        folder: A descriptor of the folder.
+        name: The name that it has.
+        new: The name that it is to have.
+    """
+    return _renameat2()(folder, os.fsencode(name), folder, os.fsencode(new), _NOREPLACE) == 0
+
+
+@cache
+def _renameat2() -> Callable[..., int]:
+    """Returns the C library's renameat2, or what always fails if the library has none."""
+    function: Any = getattr(ctypes.CDLL(None), "renameat2", None)
+    if function is None:
+        return lambda *_: -1
+    one = (ctypes.c_int, ctypes.c_char_p)
+    function.argtypes = (*one, *one, ctypes.c_uint)
+    return cast("Callable[..., int]", function)
+
+
+def file_identity(name: str, folder: int = _AT_FDCWD) -> str:
+    """Names the file itself, a link at the end not followed; empty if there is none.
+
+    Args:
+        name: The file's name, or a path.
+        folder: A descriptor of the folder that it is in.
+    """
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return ""
+    return f"{found.st_ino}:{_birth(folder, os.fsencode(name), _NO_FOLLOW)}"
+
+
+def open_file_identity(fd: int) -> str:
+    """Names an open file; empty if its descriptor is closed."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return ""
+    return f"{found.st_ino}:{_birth(fd, b'', _EMPTY_PATH)}"
+
+
+def file_identity_below(folder: int, path: str) -> str:
+    """Names the file at a path below an open folder; empty if there is none without a link."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        return ""
+    try:
+        with FolderWalk(folder) as walk:
+            for part in parts[:-1]:
+                walk.enter(part)
+            return file_identity(f"/proc/self/fd/{walk.fd}/{parts[-1]}")
+    except (OSError, ValueError):  # a link, say, or no name that this system can have
+        return ""
+
+
+@record
+class FileMark:
+    """What tells a file or folder from all others, also from one that takes its place tomorrow.
+
+    The number of an inode is given again as soon as its file is gone, so the time of birth belongs
+    to it, which statx(2) alone tells. If a file system keeps no time of birth, the generation of an
+    inode (`FS_IOC_GETVERSION`) tells the same.
+
+    Attributes:
+        number: Its inode.
+        born: Its time of birth, or its generation; empty if the file system knows neither.
+        device: The number of the device that it lies on.
+        boot: The boot of the machine in which the device had that number.
+    """
+
+    number: int
+    born: str
+    device: int
+    boot: str
+
+    @classmethod
+    def of(cls, fd: int) -> FileMark:
+        """Returns the mark of what is open."""
+        found = os.fstat(fd)
+        born = _birth(fd, b"", _EMPTY_PATH)
+        if born in ("", _NEVER):
+            born = _generation(fd)
+        return cls(found.st_ino, born, found.st_dev, _boot())
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it tells a file from a later one with the same inode."""
+        return bool(self.born)
+
+    def same(self, other: FileMark) -> bool:
+        """Returns whether both are of one file, as far as that is known.
+
+        The number of a device counts within one boot, and only if it belongs to a disk: overlays,
+        network file systems and the like get another one each time they are mounted.
+        """
+        if (self.number, self.born) != (other.number, other.born):
+            return False
+        disks = os.major(self.device) and os.major(other.device)
+        comparable = disks and self.boot and self.boot == other.boot
+        return not comparable or self.device == other.device
+
+
+def _birth(fd: int, path: bytes, flags: int) -> str:
+    answer = ctypes.create_string_buffer(_ANSWER)
+    if _statx()(fd, path, flags, _WANTED, answer):
+        return ""
+    seconds, nanoseconds = struct.unpack_from("<qI", answer, 80)
+    known = struct.unpack_from("<I", answer)[0] & _BORN
+    return f"{seconds}.{nanoseconds:09d}" if known else ""
+
+
+def _generation(fd: int) -> str:
+    answer = bytearray(8)
+    try:
+        readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        fcntl.ioctl(readable, _GET_GENERATION, answer)
+    except OSError:
+        return ""
+    finally:
+        os.close(readable)
+    return f"generation {int.from_bytes(answer[:4], 'little')}"
+
+
+@cache
+def _boot() -> str:
+    """Names this boot of the machine; empty if it can't be told."""
+    try:
+        with open(_BOOT, encoding="ascii") as file:  # noqa: PTH123 - no path is needed
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+@cache
+def _statx() -> Callable[..., int]:
+    """Returns the C library's statx, or what always fails if the library is too old to have it."""
+    function: Any = getattr(ctypes.CDLL(None), "statx", None)
+    if function is None:
+        return lambda *_: -1
+    word = ctypes.c_uint
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, word, ctypes.c_char_p]
+    return cast("Callable[..., int]", function)

@@ -4,6 +4,10 @@ Everything that the host does in a folder that a stranger may have filled goes t
 guest, the author of a repository, another process. A name is checked and acted on in the same
 system call, so nobody can swap what lies there in between. Source of the rules: openat(2),
 `O_NOFOLLOW` and `O_NONBLOCK` in open(2).
+
+A folder that somebody names may itself be a trap: the current folder may be a repository that was
+just cloned, with a link in the place of `workspace`. So a relative path is walked name by name, and
+a link on it is refused. An absolute path may lead through links: whoever names it knows them.
 """
 
 from __future__ import annotations
@@ -16,8 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from wasm_kernel.errors import WasmKernelError
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not hold whoever opens it
+_SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".aside"
 
 
@@ -65,8 +72,8 @@ class Folder:
             for name in names:
                 if make:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(plain(name), 0o700, dir_fd=fd)
-                below = os.open(plain(name), _FOLDER, dir_fd=fd)
+                        os.mkdir(plain_name(name), 0o700, dir_fd=fd)
+                below = os.open(plain_name(name), _FOLDER, dir_fd=fd)
                 os.close(fd)
                 fd = below
         except BaseException:
@@ -88,7 +95,7 @@ class Folder:
     def status(self, name: str) -> os.stat_result | None:
         """Returns the status of what has a name, links not followed; None for nothing."""
         try:
-            return os.stat(plain(name), dir_fd=self.fd, follow_symlinks=False)
+            return os.stat(plain_name(name), dir_fd=self.fd, follow_symlinks=False)
         except (FileNotFoundError, ValueError):
             return None
 
@@ -105,7 +112,7 @@ class Folder:
             OSError: it is missing, or can't be opened.
         """
         try:
-            fd = os.open(plain(name), flags | _FILE, mode, dir_fd=self.fd)
+            fd = os.open(plain_name(name), flags | _FILE, mode, dir_fd=self.fd)
         except OSError as problem:
             if problem.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise NotRegular(problem.errno, "it is not a regular file") from None
@@ -143,7 +150,7 @@ class Folder:
         Raises:
             OSError: it can't be written; what had the name has it still.
         """
-        aside = f".{plain(name)}{_ASIDE}"
+        aside = f".{plain_name(name)}{_ASIDE}"
         try:
             self.remove(aside)
             fd = self.open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -169,7 +176,7 @@ class Folder:
             OSError: it can't be removed.
         """
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(plain(name), dir_fd=self.fd)
+            os.unlink(plain_name(name), dir_fd=self.fd)
 
     def rename(self, name: str, new: str, to: Folder | None = None) -> None:
         """Gives a file another name, here or in another folder of the same file system.
@@ -178,7 +185,7 @@ class Folder:
             OSError: it can't be.
         """
         there = self.fd if to is None else to.fd
-        os.rename(plain(name), plain(new), src_dir_fd=self.fd, dst_dir_fd=there)
+        os.rename(plain_name(name), plain_name(new), src_dir_fd=self.fd, dst_dir_fd=there)
 
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
@@ -193,7 +200,7 @@ class Folder:
         self.close()
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Returns a name that is one: what leads elsewhere is refused.
 
     Raises:
@@ -205,7 +212,7 @@ def plain(name: str) -> str:
 
 
 @contextlib.contextmanager
-def making(path: Path, mode: int = 0o777) -> Iterator[None]:
+def making_folder(path: Path, mode: int = 0o777) -> Iterator[None]:
     """Makes a folder that may be there already, with those above it.
 
     If the block fails, what was made is removed again, as far as nobody put anything there.
@@ -222,3 +229,74 @@ def making(path: Path, mode: int = 0o777) -> Iterator[None]:
             for folder in missing:
                 folder.rmdir()
         raise
+
+
+class PlantedLinkError(WasmKernelError, ValueError):
+    """A relative path leads through a link."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} leads through a link, which whoever made the current folder may have put "
+            "there. Nothing was opened. If the link is yours, name the folder that it leads to by "
+            "its absolute path."
+        )
+
+
+def real_path(path: Path | str) -> Path:
+    """Returns the real path of a folder that somebody named; it need not be there.
+
+    Raises:
+        PlantedLinkError: the path is relative, and leads through a link.
+    """
+    path = Path(path)
+    if path.is_absolute():
+        return path.resolve()
+    with contextlib.suppress(OSError):  # missing, say: whoever opens it tells
+        os.close(_walked(path, _SEARCHED))
+    return _lexical(path)
+
+
+def open_named(path: Path | str) -> Folder:
+    """Returns a folder that somebody named, open; the caller closes it.
+
+    Raises:
+        PlantedLinkError: as `real_path`.
+        OSError: it is missing, not a folder, or closed to this user.
+    """
+    path = Path(path)
+    return Folder.open(path) if path.is_absolute() else Folder(_walked(path, _FOLDER))
+
+
+def _lexical(path: Path) -> Path:
+    return Path(os.path.normpath(Path.cwd() / path))  # exact: no name on the way is a link
+
+
+def _walked(path: Path, how: int) -> int:
+    """Goes from the current folder to another one; returns its descriptor."""
+    *above, last = Path(os.path.relpath(_lexical(path))).parts or (".",)
+    fd = os.open(".", _SEARCHED)
+    try:
+        for name in above:
+            below = _entered(fd, name, _SEARCHED, path)
+            os.close(fd)
+            fd = below
+        return _entered(fd, last, how, path)
+    finally:
+        os.close(fd)
+
+
+def _entered(fd: int, name: str, how: int, path: Path) -> int:
+    try:
+        return os.open(name, how, dir_fd=fd)
+    except OSError as problem:
+        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(fd, name):
+            raise PlantedLinkError(str(path)) from None
+        raise
+
+
+def _is_link(fd: int, name: str) -> bool:
+    try:
+        os.readlink(name, dir_fd=fd)
+    except OSError:
+        return False
+    return True

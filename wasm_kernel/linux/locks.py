@@ -2,59 +2,38 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import sys
 import time
 from pathlib import Path
 
-from wasm_kernel.linux.folder import Folder
-
-if sys.platform == "win32":
-    import msvcrt
-
-    _SPAN = 1024  # bytes; a shared lock is one of them, an exclusive one is all
-
-    def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-        """Lock an open file, at once or not at all."""
-        for at in range(_SPAN) if shared else (0,):
-            os.lseek(descriptor, at, os.SEEK_SET)
-            try:
-                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1 if shared else _SPAN)
-            except OSError:
-                continue
-            return True
-        return False
-
-    def unlock(descriptor: int) -> None:
-        """Give a lock back before the descriptor is closed; here, closing does it."""
-
-else:
-    import fcntl
-
-    def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-        """Lock an open file or folder, at once or not at all.
-
-        The lock ends when the descriptor is closed, also by the end of the process.
-
-        Args:
-            descriptor: What to lock.
-            shared: Whether others may hold it, too, as long as theirs are shared.
-
-        Raises:
-            OSError: this file system has no locks.
-        """
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def unlock(descriptor: int) -> None:
-        """Give a lock back, also for a forked process that has the descriptor, too."""
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
+from wasm_kernel.linux.folders import Folder
 
 _POLL_SECONDS = 0.0005
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file or folder, at once or not at all.
+
+    The lock ends when the descriptor is closed, also by the end of the process.
+
+    Args:
+        descriptor: What to lock.
+        shared: Whether others may hold it, too, as long as theirs are shared.
+
+    Raises:
+        OSError: this file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Give a lock back, also for a forked process that has the descriptor, too."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:

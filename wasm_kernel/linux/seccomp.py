@@ -29,7 +29,7 @@ _THREAD = 0x00010000  # CLONE_THREAD
 
 
 @record
-class Call:
+class SystemCall:
     """A system call's name and its numbers; None where an architecture does not have it."""
 
     name: str
@@ -39,40 +39,40 @@ class Call:
 
 REFUSED = (
     # the network, and the sockets of services on this machine
-    Call("socket", 41, 198),
-    Call("connect", 42, 203),
-    Call("bind", 49, 200),
-    Call("listen", 50, 201),
+    SystemCall("socket", 41, 198),
+    SystemCall("connect", 42, 203),
+    SystemCall("bind", 49, 200),
+    SystemCall("listen", 50, 201),
     # other programs
-    Call("execve", 59, 221),
-    Call("execveat", 322, 281),
-    Call("fork", 57, None),
-    Call("vfork", 58, None),
+    SystemCall("execve", 59, 221),
+    SystemCall("execveat", 322, 281),
+    SystemCall("fork", 57, None),
+    SystemCall("vfork", 58, None),
     # other processes; Landlock keeps their memory closed to process_vm_readv, which commits use
-    Call("ptrace", 101, 117),
-    Call("pidfd_getfd", 438, 438),
+    SystemCall("ptrace", 101, 117),
+    SystemCall("pidfd_getfd", 438, 438),
     # a second way to everything above
-    Call("io_uring_setup", 425, 425),
+    SystemCall("io_uring_setup", 425, 425),
     # what escapes from containers are made of
-    Call("unshare", 272, 97),
-    Call("setns", 308, 268),
-    Call("mount", 165, 40),
-    Call("move_mount", 429, 429),
-    Call("fsopen", 430, 430),
-    Call("open_tree", 428, 428),
-    Call("pivot_root", 155, 41),
-    Call("chroot", 161, 51),
-    Call("bpf", 321, 280),
-    Call("perf_event_open", 298, 241),
-    Call("add_key", 248, 217),
-    Call("request_key", 249, 218),
-    Call("keyctl", 250, 219),
-    Call("init_module", 175, 105),
-    Call("finit_module", 313, 273),
-    Call("kexec_load", 246, 104),
+    SystemCall("unshare", 272, 97),
+    SystemCall("setns", 308, 268),
+    SystemCall("mount", 165, 40),
+    SystemCall("move_mount", 429, 429),
+    SystemCall("fsopen", 430, 430),
+    SystemCall("open_tree", 428, 428),
+    SystemCall("pivot_root", 155, 41),
+    SystemCall("chroot", 161, 51),
+    SystemCall("bpf", 321, 280),
+    SystemCall("perf_event_open", 298, 241),
+    SystemCall("add_key", 248, 217),
+    SystemCall("request_key", 249, 218),
+    SystemCall("keyctl", 250, 219),
+    SystemCall("init_module", 175, 105),
+    SystemCall("finit_module", 313, 273),
+    SystemCall("kexec_load", 246, 104),
 )
-_CLONE = Call("clone", 56, 220)
-_CLONE3 = Call("clone3", 435, 435)
+_CLONE = SystemCall("clone", 56, 220)
+_CLONE3 = SystemCall("clone3", 435, 435)
 
 
 def available() -> bool:

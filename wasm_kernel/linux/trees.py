@@ -1,4 +1,4 @@
-"""A folder with everything in it, copied or removed, whatever a guest or a user put there.
+"""A folder with everything in it, copied, removed or summed up, whatever was put there.
 
 No link is followed and no pipe opened; a folder may be deeper than any path may be long. A copy
 keeps links (also hard ones between the files copied), holes, permissions and times.
@@ -7,14 +7,17 @@ keeps links (also hard ones between the files copied), holes, permissions and ti
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.content import Content, Stopped
-from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.linux.walks import FolderWalk, HiddenTest
 from wasm_kernel.record import record
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -32,11 +35,11 @@ class LeftOut:
     why: str
 
 
-def copy(
+def copy_tree(
     source: Path | int,
     target: Path | int,
     hidden: Callable[[str], bool],
-    stopped: Stopped = lambda: False,
+    task: Task = QUIET,
 ) -> list[LeftOut]:
     """Copy what is in a folder into another, which has none of it.
 
@@ -44,36 +47,56 @@ def copy(
         source: The folder to copy, or its descriptor.
         target: The folder to fill, or its descriptor.
         hidden: Which names at the top are not copied.
-        stopped: Says when the copy is not wanted any more.
+        task: Says when the copy is not wanted any more.
 
     Returns:
         What could not be read, or is nothing that can be copied.
 
     Raises:
         OSError: the copy can't be written; a part of it is there.
-        CopyStopped: it is not wanted any more; the same.
+        Cancelled: it is not wanted any more; the same.
     """
-    with Descent(source) as here, Descent(target) as there:
-        copying = _Copying(here, there, target, Content(stopped))
+    with FolderWalk(source) as here, FolderWalk(target) as there:
+        copying = _Copying(here, there, target, FileCopier(task))
         names = [name for name in here.names() if not hidden(name)]
         _walk(names, here, copying.visit, copying.leave)
         return copying.left_out
 
 
-def remove(folder: Path) -> None:
+def remove_tree(folder: Path) -> None:
     """Remove a folder with everything in it; nothing happens where there is none.
 
     Raises:
         OSError: something can't be removed; a part may be gone.
     """
     with contextlib.suppress(FileNotFoundError):
-        with walk.opened(folder, force=True) as here:
-            walk.empty(here)
+        with walks.opened_folder(folder, force=True) as here:
+            remove_contents(here)
         folder.rmdir()
 
 
+def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
+    """Delete everything below a folder, also in folders that their owner closed to himself.
+
+    Links themselves are deleted, never what they lead to.
+
+    Args:
+        folder: The folder's descriptor.
+        hidden: Says what is left there, as for `walks.entries`.
+
+    Raises:
+        OSError: something can't be deleted; what comes before it is gone.
+    """
+    for entry in walks.entries(folder, force=True, hidden=hidden):
+        remove = os.rmdir if entry.is_folder else os.unlink
+        try:
+            remove(entry.name, dir_fd=entry.folder)
+        except FileNotFoundError:
+            continue  # somebody was faster
+
+
 def _walk(
-    names: list[str], here: Descent, visit: Callable[[str], bool], leave: Callable[[], None]
+    names: list[str], here: FolderWalk, visit: Callable[[str], bool], leave: Callable[[], None]
 ) -> None:
     """Visit every name; where a visit went down into a folder (True), those in there come next."""
     ways = [iter(names)]
@@ -90,11 +113,13 @@ def _walk(
 class _Copying:
     """A copy on its way, in two folders that correspond to each other."""
 
-    def __init__(self, here: Descent, there: Descent, target: Path | int, content: Content) -> None:
+    def __init__(
+        self, here: FolderWalk, there: FolderWalk, target: Path | int, copier: FileCopier
+    ) -> None:
         self._here = here
         self._there = there
         self._target = target
-        self._content = content
+        self._copier = copier
         self._twins: dict[tuple[int, int], tuple[str, ...]] = {}
         self._entered: list[os.stat_result] = []
         self.left_out: list[LeftOut] = []
@@ -121,7 +146,7 @@ class _Copying:
         }
 
     def _path(self, name: str) -> str:
-        return "/".join([*self._here.way, name])
+        return "/".join([*self._here.path, name])
 
     def _folder(self, name: str, found: os.stat_result) -> bool:
         with _reading():
@@ -154,19 +179,19 @@ class _Copying:
         finally:
             os.close(source)
         if found.st_nlink > 1:
-            self._twins[found.st_dev, found.st_ino] = (*self._there.way, name)
+            self._twins[found.st_dev, found.st_ino] = (*self._there.path, name)
         return False
 
     def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
         target = os.open(name, _WRITE, 0o600, dir_fd=self._there.fd)
         try:
-            self._content.copy(source, target, found.st_size)
+            self._copier.copy(source, target, found.st_size)
             _dress(target, found)
         finally:
             os.close(target)
 
     def _link_to(self, twin: tuple[str, ...], name: str) -> None:
-        with Descent(self._target) as way:
+        with FolderWalk(self._target) as way:
             for part in twin[:-1]:
                 way.enter(part)
             os.link(twin[-1], name, src_dir_fd=way.fd, dst_dir_fd=self._there.fd)
@@ -206,3 +231,49 @@ def _dress(fd: int, like: os.stat_result) -> None:
     """Give a copy the permissions and times of what it is a copy of."""
     os.fchmod(fd, like.st_mode & _PERMISSIONS)
     os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
+
+
+@dataclass
+class TreeSummary:
+    """What lies in a folder.
+
+    `names` are its files and links, by their paths below it, with device and number, `folders` the
+    folders in it; `count` is of all these and itself; `size` is the bytes of its files, `longest`
+    the bytes of the longest path.
+    """
+
+    names: dict[str, tuple[int, int]] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+    count: int = 1
+    size: int = 0
+    longest: int = 0
+
+
+def summarize(folder: int, hidden: HiddenTest) -> TreeSummary:
+    """What lies in an open folder, at all depths.
+
+    Args:
+        folder: The folder's descriptor.
+        hidden: Says which folder may not be moved, by a descriptor of the folder it is in, its name
+            there, and its depth.
+
+    Raises:
+        OSError: it can't be read, or such a folder is in it.
+    """
+    found = TreeSummary()
+    for entry in walks.entries(folder):
+        path = "/".join([*entry.path, entry.name])
+        found.count += 1
+        found.longest = max(found.longest, len(os.fsencode(path)))
+        if entry.is_folder:
+            if hidden(entry.folder, entry.name, len(entry.path)):
+                raise PermissionError(errno.EACCES, "it holds a folder that is not the guest's")
+            found.folders.append(path)
+            continue
+        try:
+            status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # somebody was faster
+        found.names[path] = (status.st_dev, status.st_ino)
+        found.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return found

@@ -1,20 +1,251 @@
-"""Everything in a folder, from the host: named, measured, deleted; never through a link."""
+"""Walks through a tree of folders, step by step: no link is followed, no path grows too long.
+
+Only the deepest few folders are kept open, so that a tree may be deeper than this process may have
+files open; on the way back the others are opened again, and must be the same folders still.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from wasm_kernel.linux.descent import Descent, open_folder
-
-HiddenEntry = Callable[[int, str, int], bool]
-
+HiddenTest = Callable[[int, str, int], bool]
+"""Says what a walk passes over, by a descriptor of the folder it is in, its name there, and how
+many folders lie between that folder and the walk's beginning."""
 
 DEEPEST = 2000
 """Longer paths are not made: those of a deep tree together have the square of its size."""
+
+_KEPT = 16
+_OWNER = stat.S_IRWXU
+_SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class FolderWalk:
+    """Where a walk through a folder stands; close it. One thread's own."""
+
+    def __init__(self, root: Path | int, *, to_list: bool = True) -> None:
+        """Begins in a folder.
+
+        Args:
+            root: Its path, or a descriptor that stays the caller's.
+            to_list: Whether folders are opened so that they can be listed, which needs the right
+                to read them. Otherwise the right to search them is enough.
+        """
+        place, parent = (".", root) if isinstance(root, int) else (root, None)
+        self._how = _FOLDER if to_list else _SEARCHED
+        self._open = [os.open(place, self._how, dir_fd=parent)]
+        self._marks = [_mark(self._open[0])]
+        self._names: list[str] = []
+
+    @property
+    def fd(self) -> int:
+        """The folder that the walk stands in."""
+        return self._open[-1]
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names that led here from the root."""
+        return tuple(self._names)
+
+    @property
+    def depth(self) -> int:
+        """How many folders below the root the walk stands."""
+        return len(self._names)
+
+    @property
+    def top(self) -> str:
+        """The first name of the path; empty at the root."""
+        return self._names[0] if self._names else ""
+
+    def names(self) -> list[str]:
+        """What is in the folder that the walk stands in."""
+        with os.scandir(self.fd) as entries:
+            return [entry.name for entry in entries]
+
+    def enter(self, name: str, *, force: bool = False) -> None:
+        """Go down into a folder.
+
+        Args:
+            name: The folder's name.
+            force: Whether one that its owner closed to himself is opened for him.
+
+        Raises:
+            OSError: it is none, or can't be opened; the walk stands where it stood.
+        """
+        fd = (
+            open_folder(name, self.fd, force=True)
+            if force
+            else os.open(name, self._how, dir_fd=self.fd)
+        )
+        self._open.append(fd)
+        self._marks.append(_mark(fd))
+        self._names.append(name)
+        far = len(self._open) - 1 - _KEPT
+        if far > 0 and self._open[far] >= 0:
+            os.close(self._open[far])
+            self._open[far] = -1
+
+    def leave(self) -> str:
+        """Go back up.
+
+        Returns:
+            The name of the folder that was left.
+
+        Raises:
+            OSError: somebody moved a folder that leads to the one above.
+        """
+        if self._open[-2] < 0:
+            self._open[-2] = self._parent()
+        os.close(self._open.pop())
+        self._marks.pop()
+        return self._names.pop()
+
+    def _parent(self) -> int:
+        """The folder above, also if somebody moved the one that the walk stands in."""
+        fd = os.open("..", self._how, dir_fd=self.fd)
+        if _mark(fd) == self._marks[-2]:
+            return fd
+        os.close(fd)
+        fd = os.open(".", self._how, dir_fd=self._open[0])
+        try:
+            for name in self._names[:-1]:
+                below = os.open(name, self._how, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            if _mark(fd) != self._marks[-2]:
+                raise OSError(errno.ESTALE, "a folder was moved meanwhile")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def close(self) -> None:
+        """Give everything back; idempotent."""
+        while self._open:
+            fd = self._open.pop()
+            if fd >= 0:
+                os.close(fd)
+
+    def __enter__(self) -> FolderWalk:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Lookup:
+    """Leads to many paths below one folder; close it. One thread's own.
+
+    It keeps the way to the last one open, so paths in sorted order cost what the tree has, however
+    deep it is. A folder that somebody moves meanwhile is not found.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._walk = FolderWalk(root, to_list=False)
+
+    def parent(self, path: str, *, make: bool = False) -> tuple[int, str]:
+        """Returns the folder that a path's last name is in, open until the next call, and the name.
+
+        Args:
+            path: The path, of plain names. No link is followed.
+            make: Whether folders that are missing are made.
+
+        Raises:
+            OSError: a folder on the way is missing, or something else is in its place.
+        """
+        *above, name = path.split("/")
+        here, shared = self._walk.path, 0
+        while shared < min(len(above), len(here)) and above[shared] == here[shared]:
+            shared += 1
+        try:
+            for _ in here[shared:]:
+                self._walk.leave()
+        except OSError:
+            self._walk.close()
+            self._walk = FolderWalk(self._root, to_list=False)
+            raise
+        for part in above[shared:]:
+            self._enter(part, make=make)
+        return self._walk.fd, name
+
+    def _enter(self, name: str, *, make: bool) -> None:
+        try:
+            self._walk.enter(name)
+        except FileNotFoundError:
+            if not make:
+                raise
+            os.mkdir(name, dir_fd=self._walk.fd)
+            self._walk.enter(name)
+
+    def close(self) -> None:
+        """Closes what is open. Safe to call twice."""
+        self._walk.close()
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def opened_parent(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """The folder that a path's last name is in, open, and that name; as `Lookup.parent`.
+
+    Raises:
+        OSError: a folder on the way is missing, or something else is in its place.
+    """
+    with Lookup(root) as lookup:
+        yield lookup.parent(path)
+
+
+def open_folder(
+    name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
+) -> int:
+    """A descriptor of a folder, which is no link; close it.
+
+    Args:
+        name: The folder's path, or its name in `parent`.
+        parent: The descriptor of the folder that it is in.
+        force: Whether one that its owner closed to himself is opened for him, for good.
+
+    Raises:
+        OSError: it is none, or can't be opened.
+    """
+    try:
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    except PermissionError:
+        if not force:
+            raise
+        _permit(name, parent)
+        fd = os.open(name, _FOLDER, dir_fd=parent)
+    if force and os.fstat(fd).st_mode & _OWNER != _OWNER:
+        os.fchmod(fd, _OWNER)
+    return fd
+
+
+def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
+    """Let the owner into a folder; a link in its place is not followed."""
+    # Linux changes modes through links only; a descriptor that only names the folder is none
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
+    finally:
+        os.close(fd)
+
+
+def _mark(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +258,7 @@ class Entry:
         is_folder: Whether it is a folder; a link to one is none.
     """
 
-    here: Descent
+    here: FolderWalk
     name: str
     is_folder: bool
 
@@ -37,9 +268,9 @@ class Entry:
         return self.here.fd
 
     @property
-    def way(self) -> tuple[str, ...]:
+    def path(self) -> tuple[str, ...]:
         """The names of the folders that lead there; made when asked for, as it may be long."""
-        return self.here.way
+        return self.here.path
 
     @property
     def top(self) -> str:
@@ -53,10 +284,10 @@ class Entry:
 
 
 @contextmanager
-def opened(
+def opened_folder(
     folder: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
 ) -> Iterator[int]:
-    """A descriptor of a folder, for as long as the block lasts; as `descent.open_folder`.
+    """A descriptor of a folder, for as long as the block lasts; as `open_folder`.
 
     Raises:
         OSError: it can't be opened, or is a link or no folder.
@@ -69,7 +300,7 @@ def opened(
 
 
 def entries(
-    folder: int, *, force: bool = False, hidden: HiddenEntry | None = None
+    folder: int, *, force: bool = False, hidden: HiddenTest | None = None
 ) -> Iterator[Entry]:
     """Everything below a folder; what is in a folder comes before the folder itself.
 
@@ -83,7 +314,7 @@ def entries(
     Raises:
         OSError: a folder can't be opened, or was moved while it was walked.
     """
-    with Descent(folder) as here:
+    with FolderWalk(folder) as here:
         folders, files = _listed(here.fd, 0, hidden)
         ways = [folders]
         yield from (Entry(here, name, False) for name in files)
@@ -109,7 +340,7 @@ def entries(
                 return
 
 
-def _listed(folder: int, depth: int, hidden: HiddenEntry | None) -> tuple[list[str], list[str]]:
+def _listed(folder: int, depth: int, hidden: HiddenTest | None) -> tuple[list[str], list[str]]:
     """The folders in a folder, and what else is in it."""
     with os.scandir(folder) as listing:
         found = [
@@ -121,7 +352,7 @@ def _listed(folder: int, depth: int, hidden: HiddenEntry | None) -> tuple[list[s
     return folders, [name for name, is_folder in found if not is_folder]
 
 
-def _entered(here: Descent, name: str, *, force: bool) -> bool:
+def _entered(here: FolderWalk, name: str, *, force: bool) -> bool:
     """Go down into a folder; False where it is closed, or gone by now."""
     try:
         here.enter(name, force=force)
@@ -164,23 +395,3 @@ def size_of(folder: int, *, force: bool = False) -> int:
             seen.add((status.st_dev, status.st_ino))
         total += status.st_size
     return total
-
-
-def empty(folder: int, *, hidden: HiddenEntry | None = None) -> None:
-    """Delete everything below a folder, also in folders that their owner closed to himself.
-
-    Links themselves are deleted, never what they lead to.
-
-    Args:
-        folder: The folder's descriptor.
-        hidden: Says what is left there, as for `entries`.
-
-    Raises:
-        OSError: something can't be deleted; what comes before it is gone.
-    """
-    for entry in entries(folder, force=True, hidden=hidden):
-        remove = os.rmdir if entry.is_folder else os.unlink
-        try:
-            remove(entry.name, dir_fd=entry.folder)
-        except FileNotFoundError:
-            continue  # somebody was faster

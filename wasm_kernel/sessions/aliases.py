@@ -14,7 +14,7 @@ import os
 import stat
 from pathlib import Path
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.paths import SessionPathError, resolve
 

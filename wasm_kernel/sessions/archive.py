@@ -23,8 +23,8 @@ from wasm_kernel.folders.folders import APP, HISTORY, TMP, SandboxFolders
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.folders.presence import alone
 from wasm_kernel.guests.python.bundles import PACKAGES_GUEST
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
@@ -111,7 +111,7 @@ def export_session(
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
     with ExitStack() as held:
-        folder = held.enter_context(walk.opened(workspace))
+        folder = held.enter_context(walks.opened_folder(workspace))
         folders = _folders(held, workspace, folder, private_root)
         memory, image, note = None, None, _FILES_ONLY
         history = None if files_only else _history_folder(held, folders)
@@ -237,13 +237,13 @@ class _Packed:
                 self._part(name, folders.seen_at(guest).fd, lambda name: False)
 
     def _part(self, part: str, folder: int, hidden: Callable[[str], bool]) -> None:
-        for found in walk.entries(folder):
+        for found in walks.entries(folder):
             if hidden(found.top):
                 continue
             if found.is_deep:
-                self.left_out[f"{part}/…"] = f"it lies in more than {walk.DEEPEST:,} folders"
+                self.left_out[f"{part}/…"] = f"it lies in more than {walks.DEEPEST:,} folders"
                 continue
-            path = "/".join((part, *found.way, found.name))
+            path = "/".join((part, *found.path, found.name))
             if len(os.fsencode(path)) > NAME_MOST:
                 self.left_out[f"{path[:_SHOWN]}…"] = "its path is too long"
             else:

@@ -21,8 +21,7 @@ from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.linux.chosen import real_path
-from wasm_kernel.linux.folder import making
+from wasm_kernel.linux.folders import making_folder, real_path
 from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
 from wasm_kernel.sessions.ground import Ground
@@ -106,7 +105,7 @@ def import_session(
     wanted, told = None if session_id is None else ids.checked(session_id), heard_by(logger)
     folder = real_path(workspace_root)
     with (
-        making(folder, 0o700),
+        making_folder(folder, 0o700),
         Path(source).open("rb") as file,
         staged(folder) as (root, made),
         members(file, max_bytes) as found,

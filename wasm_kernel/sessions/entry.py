@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import trees, walks
 from wasm_kernel.sessions import drafts
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -104,6 +104,6 @@ def delete(folder: int, name: str, *, recursive: bool) -> None:
         os.unlink(name, dir_fd=folder)
         return
     if recursive:
-        with walk.opened(name, folder) as below:
-            walk.empty(below)
+        with walks.opened_folder(name, folder) as below:
+            trees.remove_contents(below)
     os.rmdir(name, dir_fd=folder)

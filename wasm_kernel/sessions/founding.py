@@ -17,9 +17,8 @@ from wasm_kernel.errors import ForkError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.linux.chosen import real_path
-from wasm_kernel.linux.content import Stopped
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.staging import inscribe, settle, staged
 from wasm_kernel.state import told
@@ -31,15 +30,13 @@ _TAKEN = "there is a session of that id already"
 class Founding(Protocol):
     """Who makes sessions for the forks of one. One thread's own."""
 
-    def fork(
-        self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
-    ) -> str:
+    def fork(self, session_id: str, plan: Mapping[str, Any], task: Task = QUIET) -> str:
         """Make a session as a plan says.
 
         Args:
             session_id: The id that it is to have; there is none of that id.
             plan: A `Plan` as JSON.
-            stopped: Says when it is not wanted any more; then it is not made.
+            task: Says when it is not wanted any more; then it is not made.
 
         Returns:
             What the cell's author must be told, such as which files were left out.
@@ -71,27 +68,25 @@ class Founder:
         self._parent = ids.checked(parent)
         self._logger = heard_by(logger)
 
-    def fork(
-        self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
-    ) -> str:
+    def fork(self, session_id: str, plan: Mapping[str, Any], task: Task = QUIET) -> str:
         """As `Founding` has it."""
         wanted, name = Plan.from_json(plan), ids.checked(session_id)
         if os.path.lexists(self._root / name):
             raise ForkError(_TAKEN)
         try:
-            left_out = self._make(name, wanted, stopped)
+            left_out = self._make(name, wanted, task)
         except OSError as problem:
             raise ForkError(told.why(problem)) from problem
         self._tell(events.SESSION_CREATED, name, workspace_path=self._root / name)
         return told.left_out(left_out) if left_out else ""
 
-    def _make(self, name: str, plan: Plan, stopped: Stopped) -> Mapping[str, str]:
+    def _make(self, name: str, plan: Plan, task: Task) -> Mapping[str, str]:
         """What could not be copied."""
         with (
             contextlib.closing(self._parents_own()) as own,
             staged(self._root) as (root, made),
         ):
-            left_out = carry_out(plan, own, made.folders(name, self._private_root), stopped)
+            left_out = carry_out(plan, own, made.folders(name, self._private_root), task)
             try:
                 inscribe(made.workspace.fd, name)
             except OSError as problem:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions.tarball import ArchiveError, Room
 
 _STEPS = 100_000
@@ -26,7 +26,7 @@ class Ground:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._ways: dict[int, Descent] = {}
+        self._ways: dict[int, FolderWalk] = {}
         self._steps = _STEPS
 
     def another(self) -> None:
@@ -58,8 +58,8 @@ class Ground:
         """
         way = self._ways.get(part)
         if way is None:
-            way = self._ways[part] = Descent(part)
-        pairs = enumerate(zip(way.way, names, strict=False))
+            way = self._ways[part] = FolderWalk(part)
+        pairs = enumerate(zip(way.path, names, strict=False))
         shared = next((at for at, (one, other) in pairs if one != other), None)
         if shared is None:
             shared = min(way.depth, len(names))

@@ -1,6 +1,6 @@
 """The files that a session's states had open, in an archive: open again where it arrives.
 
-A state names a file by what the system calls it (`linux/identity.py`), which is another
+A state names a file by what the system calls it (`linux/files.py`), which is another
 name on every disk. So the archive says where each of them lies in it, and they get the names of the
 files that were unpacked there. That is a stranger's word: only a file that is reached by its plain
 path, without a link and past the session's own names, is opened.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from wasm_kernel.folders.folders import APP, TMP, SandboxFolders
-from wasm_kernel.linux.identity import identity_below
+from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.origin import Origin
 from wasm_kernel.wasi_files.names import is_hidden
@@ -51,4 +51,4 @@ def _named(folders: SandboxFolders, guest: str, path: str) -> str:
     """What the system calls a file of the guest's; empty where it is not to be opened."""
     if guest not in _PLACES or (guest == APP and is_hidden(path.partition("/")[0])):
         return ""
-    return identity_below(folders.seen_at(guest).fd, path)
+    return file_identity_below(folders.seen_at(guest).fd, path)

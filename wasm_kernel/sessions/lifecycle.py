@@ -18,7 +18,7 @@ from wasm_kernel.folders import orphans
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.linux.chosen import open_named, real_path
+from wasm_kernel.linux.folders import open_named, real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget, target_of

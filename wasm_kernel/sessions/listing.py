@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import walks
 from wasm_kernel.sessions.globbing import Pattern
 from wasm_kernel.sessions.paths import SessionPathError, entered, resolve
 from wasm_kernel.wasi_files.names import is_hidden
@@ -15,11 +15,11 @@ from wasm_kernel.wasi_files.names import is_hidden
 
 def files(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     """The paths of the files in a workspace that a pattern fits."""
-    with walk.opened(workspace) as root:
-        for found in walk.entries(root):
+    with walks.opened_folder(workspace) as root:
+        for found in walks.entries(root):
             if found.is_folder or is_hidden(found.top) or found.is_deep:
                 continue
-            parts = (*found.way, found.name)
+            parts = (*found.path, found.name)
             if wanted is not None and not wanted.matches(parts):
                 continue
             if _is_file(workspace, found.folder, parts):

@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux.exchange import exchange
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.files import swap_names
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.record import record
 
@@ -226,7 +226,7 @@ def _write(folder: Folder, private: Folder | None, data: bytes) -> None:
         _write_beside(folder, data)
         return
     _fill(private.fd, data)
-    if not exchange(private.fd, _SPARE, folder.fd, NAME):
+    if not swap_names(private.fd, _SPARE, folder.fd, NAME):
         private.rename(_SPARE, NAME, folder)
 
 

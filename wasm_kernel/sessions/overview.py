@@ -14,9 +14,8 @@ from pathlib import Path
 from wasm_kernel.folders.folders import HISTORY
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders
 from wasm_kernel.folders.presence import is_used
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.chosen import open_named, real_path
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -92,7 +91,7 @@ def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overvi
     """A session's folder; None where it is none, or can't be looked into."""
     try:
         ids.checked(name)
-        with walk.opened(privates.root / name) as folder, ExitStack() as held:
+        with walks.opened_folder(privates.root / name) as folder, ExitStack() as held:
             found = privates.find(name, Folder(folder))
             if found is not None:
                 held.enter_context(found.folder)
@@ -136,7 +135,7 @@ def _states(private: Folder) -> tuple[list[int], Bookmark | None]:
 
 
 def _file_sizes(folder: int) -> Iterator[int]:
-    for found in walk.entries(folder):
+    for found in walks.entries(folder):
         if found.is_folder or is_hidden(found.top):
             continue
         try:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.wasi_files.names import is_hidden
 
 LINKS_MOST = 40  # as many as Linux follows
@@ -128,7 +128,7 @@ def resolve(
         OSError: a folder on the way can't be looked at, or links lead in circles.
     """
     todo = list(reversed(parts))
-    with Descent(workspace) as way:
+    with FolderWalk(workspace) as way:
         walk = _Walk(workspace, way, path)
         if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not walk.holds(parts[0]):
             raise SessionPathError(_ABSOLUTE, path)
@@ -142,7 +142,7 @@ def resolve(
 class _Walk:
     """A walk along a path: the folders that exist, and the names beyond the last of them."""
 
-    def __init__(self, workspace: Path | int, way: Descent, path: str) -> None:
+    def __init__(self, workspace: Path | int, way: FolderWalk, path: str) -> None:
         self._root = "" if isinstance(workspace, int) else str(workspace)
         self._way = way
         self._path = path
@@ -151,7 +151,7 @@ class _Walk:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return (*self._way.way, *self._beyond)
+        return (*self._way.path, *self._beyond)
 
     def holds(self, name: str) -> bool:
         """Whether something of that name lies where the walk stands."""
@@ -222,7 +222,7 @@ class _Walk:
 @contextmanager
 def entered(
     workspace: Path | int, folders: Sequence[str], *, make: bool = False, mode: int = 0o777
-) -> Iterator[Descent]:
+) -> Iterator[FolderWalk]:
     """Stand in a folder below `workspace`, going by names alone; no link is followed.
 
     Args:
@@ -236,7 +236,7 @@ def entered(
         OSError: something on the way is no folder any more, or can't be opened or made.
     """
     made = 0
-    with Descent(workspace) as way:
+    with FolderWalk(workspace) as way:
         try:
             for name in folders:
                 try:
@@ -251,7 +251,7 @@ def entered(
         except BaseException:
             with suppress(OSError):
                 for _ in range(made):
-                    name = way.way[-1]
+                    name = way.path[-1]
                     way.leave()
                     os.rmdir(name, dir_fd=way.fd)
             raise

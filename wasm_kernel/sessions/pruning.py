@@ -27,9 +27,8 @@ from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.folders.presence import is_used
 from wasm_kernel.folders.private import PrivateFolderError
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.chosen import open_named, real_path
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.aliases import aliases_in, forget
@@ -190,7 +189,7 @@ def survey(root: int, now: datetime) -> list[Found]:
 def _seen(root: int, name: str, now: datetime) -> Found | None:
     """One session's folder; None where it is gone by now."""
     try:
-        with walk.opened(name, root) as folder:
+        with walks.opened_folder(name, root) as folder:
             age = _age(folder, name, now)
         return Found(name, age) if age is not None else Found(name, reason=_NO_METADATA)
     except MetadataCorrupted:
@@ -290,8 +289,8 @@ class _Pruning:
         Returns:
             The bytes of its workspace and, in a dry run, of its private folder.
         """
-        with walk.opened(one.session_id, self._root) as folder:
-            size = walk.size_of(folder)
+        with walks.opened_folder(one.session_id, self._root) as folder:
+            size = walks.size_of(folder)
             hours = (one.age or timedelta()) / timedelta(hours=1)
             self._log(
                 events.PRUNE_CANDIDATE, session_id=one.session_id, age_hours=hours, size_bytes=size
@@ -312,7 +311,7 @@ class _Pruning:
         with found.folder:
             if not LIVE.has(workspace) and is_used(found.folder):
                 raise SessionInUse
-            return walk.size_of(found.folder.fd)
+            return walks.size_of(found.folder.fd)
 
     def _remove(self, one: Found) -> tuple[int, int]:
         sizes: list[tuple[int, int]] = []
@@ -320,9 +319,9 @@ class _Pruning:
         def agree(folder: int, private: Folder) -> None:
             """Nobody can use it any more: is it still as old as it was?"""
             self._check_age(folder, one.session_id)
-            sizes.append((walk.size_of(folder, force=True), walk.size_of(private.fd, force=True)))
+            sizes.append((walks.size_of(folder, force=True), walks.size_of(private.fd, force=True)))
 
-        with walk.opened(one.session_id, self._root) as folder:
+        with walks.opened_folder(one.session_id, self._root) as folder:
             self._check_age(folder, one.session_id)
         why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
         if used := LIVE.retire(self._place / one.session_id, why):

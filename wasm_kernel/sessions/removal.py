@@ -18,9 +18,9 @@ from contextlib import ExitStack, suppress
 from wasm_kernel.folders.hiding import ASIDE
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard, removing
 from wasm_kernel.folders.presence import alone
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.exchange import take_name
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux.files import take_name
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -62,7 +62,7 @@ def remove(
             session's id.
     """
     with ExitStack() as held:
-        workspace = held.enter_context(walk.opened(name, root, force=agree is None))
+        workspace = held.enter_context(walks.opened_folder(name, root, force=agree is None))
         found = _private_of(root, name, workspace, privates)
         held.enter_context(found.folder)
         with alone(found.folder):
@@ -135,7 +135,7 @@ def finish(root: int) -> dict[str, OSError]:
     problems: dict[str, OSError] = {}
     for aside, name in ((found[0], found[1]) for found in left):
         try:
-            with walk.opened(aside, root, force=True) as folder:
+            with walks.opened_folder(aside, root, force=True) as folder:
                 try:
                     _delete(root, aside, folder, 0)
                 except OSError:
@@ -160,8 +160,10 @@ def _is_session(folder: int, name: str) -> bool:
 def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
     if not wait_lock(folder, seconds):
         return  # somebody else deletes it just now
-    walk.empty(folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME)
-    walk.empty(folder)  # the metadata last: a session that can't be deleted whole keeps it
+    trees.remove_contents(
+        folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
+    )
+    trees.remove_contents(folder)  # the metadata goes last: what can't be deleted whole keeps it
     if _is_there(root, name, folder):
         with suppress(FileNotFoundError):
             os.rmdir(name, dir_fd=root)

@@ -27,9 +27,8 @@ from wasm_kernel.folders.overlap import (
 )
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.folders.presence import Presence, is_used
-from wasm_kernel.linux.chosen import open_named, real_path
-from wasm_kernel.linux.exchange import take_name
-from wasm_kernel.linux.folder import Folder, making
+from wasm_kernel.linux.files import take_name
+from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import drafts, ids, metadata, removal
@@ -107,7 +106,7 @@ class Session:
         self.root = real_path(root)
         check_opening(self.root / self.id, self.root, mounts, private_root)
         try:
-            with making(self.root, _OWNER_ONLY):
+            with making_folder(self.root, _OWNER_ONLY):
                 _check_outside(self.root)
                 self.id = target_of(self.root, self.id)
                 self.workspace = root / self.id

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import PrivateFolders, discard
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.exchange import take_name
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.files import take_name
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import ids, metadata, removal
 
@@ -86,7 +86,7 @@ def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
             except BaseException:
                 made.discard()
                 with suppress(OSError):
-                    walk.empty(place.fd)
+                    trees.remove_contents(place.fd)
                     os.rmdir(aside, dir_fd=top.fd)
                 raise
             finally:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux.content import stretches
+from wasm_kernel.linux.files import data_ranges
 from wasm_kernel.state.commit import DAMAGED
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
@@ -83,7 +83,7 @@ class Packing:
         """
         status = os.fstat(descriptor)
         info = _info(name, status)
-        found = _fewer(list(stretches(descriptor, status.st_size)))
+        found = _fewer(list(data_ranges(descriptor, status.st_size)))
         held = sum(end - start for start, end in found)
         head = b""
         if held < status.st_size:

@@ -24,9 +24,8 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.chosen import real_path
-from wasm_kernel.linux.folder import making
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import making_folder, real_path
 from wasm_kernel.sessions import entry, ids, removal
 from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.globbing import Pattern
@@ -158,7 +157,7 @@ def write_session_file(
     def write() -> None:
         resolved = _validate_session_path(session_id, relative_path, workspace_root)
         *folders, name = resolved.relative_to(workspace).parts or (".",)
-        with walk.opened(workspace) as root, entered(workspace, folders, make=True) as way:
+        with walks.opened_folder(workspace) as root, entered(workspace, folders, make=True) as way:
             entry.replace(root, way.fd, name, content, overwrite=overwrite)
 
     if workspace.is_dir():
@@ -189,13 +188,13 @@ def _begun(
         SessionInUse: another process is deleting it.
         WorkspaceError: the folder can't be made, or something else is in its place.
     """
-    with making(real_path(root), 0o700):
+    with making_folder(real_path(root), 0o700):
         session = Session(root, session_id, logger, private_root=private_root)
         try:
             yield
         except BaseException:
             session.leave()
-            with suppress(OSError, WasmKernelError), walk.opened(session.root) as folder:
+            with suppress(OSError, WasmKernelError), walks.opened_folder(session.root) as folder:
                 if session.made:
                     removal.remove(folder, session_id, PrivateFolders(session.root, private_root))
                     logger.log_event(events.SESSION_DELETED, session_id=session_id)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 from wasm_kernel.state.commit import DAMAGED, ID_MOST, is_number
 

@@ -13,8 +13,8 @@ import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from wasm_kernel.linux.descent import Lookup
-from wasm_kernel.linux.identity import identity
+from wasm_kernel.linux.files import file_identity
+from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.store import Changed, checksum_of
 from wasm_kernel.state.versions import Versions
 from wasm_kernel.state.was import File, Link, Nothing, Unkept, Was, WasFolder
@@ -171,7 +171,7 @@ class _Work:
         self._versions.store.put(was, name, folder)
         self.brought.back.append(path)
         if self._versions.record.first_twin(was.identity) in self._opened:
-            self._versions.record.pair(was.identity, identity(name, folder))
+            self._versions.record.pair(was.identity, file_identity(name, folder))
 
     def _is_there(self, was: File, name: str, folder: int, found: os.stat_result) -> bool:
         """Whether a file is the very one that was there, or holds the same."""
@@ -179,7 +179,7 @@ class _Work:
             return True
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
             return False
-        if identity(name, folder) == was.identity:
+        if file_identity(name, folder) == was.identity:
             return True
         if was.checksum is None:
             return False

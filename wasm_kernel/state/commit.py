@@ -31,8 +31,8 @@ from functools import cached_property
 from typing import Any
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux import mapping
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import memory
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 from wasm_kernel.state.pages import PAGE
 from wasm_kernel.wasi_files.descriptors import OpenFile
@@ -307,7 +307,7 @@ class CommitFile:
         Raises:
             OSError: the system can't.
         """
-        mapping.lay_over(address, size, self._descriptor, at)
+        memory.map_file(address, size, self._descriptor, at)
 
     def close(self) -> None:
         """Close the file; idempotent."""

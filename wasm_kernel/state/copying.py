@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from wasm_kernel.folders.folders import APP, KEPT, LOOSE, TMP, SandboxFolders
 from wasm_kernel.guests.python.bundles import PACKAGES_GUEST
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.content import Stopped
-from wasm_kernel.linux.identity import identity_below
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.files import file_identity_below
+from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.record import record
 from wasm_kernel.state.history import History
 from wasm_kernel.state.inherit import inherit
@@ -24,7 +24,7 @@ class OpenThere:
     """A file that was open at a commit.
 
     Attributes:
-        written: What the system calls it (`linux/identity.py`), as the commit has it.
+        written: What the system calls it (`linux/files.py`), as the commit has it.
         known: What it is called in this session; the same, but for what a fork inherited.
         guest: The guest's folder that it lies in.
         path: Its path below that.
@@ -48,7 +48,7 @@ def inventory(history: History, twins: Callable[[str], Iterable[str]]) -> set[Op
 
 
 def copy_files(
-    folders: SandboxFolders, other: SandboxFolders, stopped: Stopped = lambda: False
+    folders: SandboxFolders, other: SandboxFolders, task: Task = QUIET
 ) -> dict[str, str]:
     """Copies what a guest sees of its workspace into another, empty one.
 
@@ -57,7 +57,7 @@ def copy_files(
 
     Raises:
         OSError: it can't be written.
-        CopyStopped: `stopped` says that it is not wanted any more.
+        Cancelled: `task` says that it is not wanted any more.
     """
     left_out: dict[str, str] = {}
     with (
@@ -65,13 +65,13 @@ def copy_files(
         folders.private.enter(LOOSE) as source,
         other.private.enter(LOOSE, make=True) as target,
     ):
-        for one in tree.copy(source.fd, target.fd, _nothing, stopped):
+        for one in trees.copy_tree(source.fd, target.fd, _nothing, task):
             left_out[f"an unnamed file, {one.path}"] = one.why
     for guest in _GUESTS:
         app = guest == APP
         source, target = folders.seen_at(guest), other.seen_at(guest)
         hidden = is_hidden if app else _nothing
-        for one in tree.copy(source.fd, target.fd, hidden, stopped):
+        for one in trees.copy_tree(source.fd, target.fd, hidden, task):
             left_out[one.path if app else f"{guest}/{one.path}"] = one.why
     return left_out
 
@@ -112,9 +112,9 @@ def names_in(
 def _called(folders: SandboxFolders, file: OpenThere) -> str:
     """What the system calls a file in some folders; empty if it is not there."""
     if not file.path.startswith("/"):
-        return identity_below(folders.seen_at(file.guest).fd, file.path)
+        return file_identity_below(folders.seen_at(file.guest).fd, file.path)
     try:
         with folders.private.enter(LOOSE) as loose:
-            return identity_below(loose.fd, file.path.removeprefix("/"))
+            return file_identity_below(loose.fd, file.path.removeprefix("/"))
     except OSError:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commit import Commit, CommitFile
 
 SUFFIX = ".commit"

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import bookmark, folding, origin
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.bookmark import Bookmark

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
-from wasm_kernel.linux import mapping
+from wasm_kernel.linux import memory
 from wasm_kernel.record import record
 from wasm_kernel.state.commit import DAMAGED
 from wasm_kernel.wasi_files.descriptors import OpenFile
@@ -93,10 +93,7 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
     if path.stat().st_size != facts.size:
         raise ImageError("the base image is not complete")
     instance.grow_to(facts.size)
-    if mapping.MAPS:
-        _map(instance.reach.address, path, facts.size)
-    else:
-        _read(instance, path)
+    _map(instance.reach.address, path, facts.size)
     instance.arm_interrupts(facts.words)
     instance.use_scratch(facts.scratch)
     instance.use_dice(facts.dice)
@@ -105,16 +102,8 @@ def attach(instance: Instance, path: Path, facts: Facts) -> None:
 def _map(address: int, path: Path, size: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        mapping.lay_over(address, size, descriptor, 0)
+        memory.map_file(address, size, descriptor, 0)
     except OSError as problem:
         raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
     finally:
         os.close(descriptor)
-
-
-def _read(instance: Instance, path: Path) -> None:
-    at = 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK * 64):
-            instance.reach.write(at, block)
-            at += len(block)

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Mapping
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.content import Content
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import journal
 from wasm_kernel.state.loose import link_the_very
 from wasm_kernel.state.record import Record
@@ -72,7 +72,7 @@ def _cloned(source: int, other: Folder, name: str) -> bool:
         found = os.fstat(source)
         new = os.fdopen(other.open_regular(name, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b")
         with new:
-            content = Content()
+            content = FileCopier()
             if not content.clone(source, new.fileno()):
                 if found.st_size > _COPIED_MOST:
                     other.remove(name)

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 VERSION = 1
 NAME = "journal"

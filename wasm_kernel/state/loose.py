@@ -12,7 +12,7 @@ import errno
 import os
 from collections.abc import Collection
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 
 
 class Loose:

@@ -1,8 +1,8 @@
 """Where a history comes from, where it was forked off another: what of it is inherited.
 
 The commits that a fork has from its parent are the parent's very files, so they speak of the
-parent's files, too: which file was open is told by what the system calls it (`identity.py`), and a
-copy is called otherwise. How each is called in the fork stands here.
+parent's files, too: which file was open is told by what the system calls it
+(`linux/files.py`), and a copy is called otherwise. How each is called in the fork stands here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 from wasm_kernel.state.commit import DAMAGED, ID_MOST, Commit, is_number
 from wasm_kernel.wasi_files.descriptors import OpenFile

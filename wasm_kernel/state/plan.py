@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from wasm_kernel.errors import ForkError
 from wasm_kernel.folders.claim import leave_fork
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
-from wasm_kernel.linux.content import CopyStopped, Stopped, share
+from wasm_kernel.linux.files import link_or_copy
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.record import record
 from wasm_kernel.state import told
 from wasm_kernel.state.bookmark import Bookmark
@@ -87,7 +88,7 @@ def planned(timeline: Timeline, *, reseed: bool) -> Iterator[Plan]:
 
 
 def carry_out(
-    plan: Plan, folders: SandboxFolders, other: SandboxFolders, stopped: Stopped = lambda: False
+    plan: Plan, folders: SandboxFolders, other: SandboxFolders, task: Task = QUIET
 ) -> dict[str, str]:
     """Make the fork: the session's process waits, and has everything on disk.
 
@@ -95,7 +96,7 @@ def carry_out(
         plan: What to make.
         folders: The session's folders.
         other: Those of the new workspace, which is empty.
-        stopped: Says when the fork is not wanted any more.
+        task: Says when the fork is not wanted any more.
 
     Returns:
         Files that could not be copied, by path, and why.
@@ -104,17 +105,17 @@ def carry_out(
         ForkError: it can't be made; discard the folders.
     """
     try:
-        left_out = copy_files(folders, other, stopped)
+        left_out = copy_files(folders, other, task)
         names = names_in(other, folders, plan.inventory)
         copy_earlier(folders, other, plan.mark.after, names)
         with other.private.enter(HISTORY, make=True) as history:
             Origin(plan.mark.after, plan.reseed, names).write(history)
             with folders.private.enter(HISTORY) as own:
                 for name in names_in_history(own):
-                    share(own.fd, name, name, history.fd)
+                    link_or_copy(own.fd, name, name, history.fd)
             plan.mark.write(history)
         leave_fork(other.private)
-    except CopyStopped as problem:
+    except Cancelled as problem:
         raise ForkError("it was interrupted") from problem
     except OSError as problem:
         raise ForkError(told.why(problem)) from problem

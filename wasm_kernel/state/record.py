@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.journal import Journal, Line
 from wasm_kernel.state.ledger import Ledger
 from wasm_kernel.state.was import Entry, File, Was

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.spare import spare_bytes
+from wasm_kernel.linux.memory import available_memory
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.gather import gather, in_steps, stretch
 from wasm_kernel.state.history import History
@@ -130,7 +130,7 @@ class Recorder:
         """
         if self.history.unwritten + more <= BACKLOG_BYTES:
             return True
-        most = max(BACKLOG_BYTES, (self.history.unwritten + spare_bytes()) // _SHARE)
+        most = max(BACKLOG_BYTES, (self.history.unwritten + available_memory()) // _SHARE)
         until = time.monotonic() + _PATIENCE_SECONDS
         while (
             self.history.unwritten + more > most

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.content import share
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.files import link_or_copy
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state import found
 from wasm_kernel.state.commit import Commit, CommitFile, Content
@@ -168,7 +168,7 @@ class Shelf:
                 other.hold(*held)
                 continue
             verified, name = self._stamps.get(one) == self._stamp(one), found.name_of(one)
-            share(self._place().fd, name, name, other._place().fd)
+            link_or_copy(self._place().fd, name, name, other._place().fd)
             if verified:
                 other._note(one)
 

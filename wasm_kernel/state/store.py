@@ -17,10 +17,9 @@ import stat
 import zlib
 from collections.abc import Iterator
 
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.content import Content
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.identity import identity_of
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.files import FileCopier, open_file_identity
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.loose import link_the_very
 from wasm_kernel.state.was import File
 
@@ -60,7 +59,7 @@ class Store:
         self._name = name
         self._found: Folder | None = None
         self.copy_bytes = copy_bytes
-        self._content = Content()
+        self._content = FileCopier()
         self._last = 0
         self.shared: dict[Key, int] = {}
 
@@ -127,14 +126,14 @@ class Store:
         found = os.fstat(source)
         number = self._next()
         checksum = self._copy(source, found, str(number))
-        return self._file(number, found, identity_of(source), checksum)
+        return self._file(number, found, open_file_identity(source), checksum)
 
     def _file(
         self, number: int, found: os.stat_result, name: str = "", checksum: int | None = None
     ) -> File:
         if not name:
             with self._reading(number) as kept:
-                name = identity_of(kept)
+                name = open_file_identity(kept)
         mode = found.st_mode & _PERMISSIONS
         return File(number, found.st_size, found.st_mtime_ns, mode, name, checksum)
 
@@ -292,7 +291,7 @@ class Store:
         if self._private is not None:
             with contextlib.suppress(OSError):
                 with self._private.enter(self._name) as folder:
-                    walk.empty(folder.fd)
+                    trees.remove_contents(folder.fd)
                 os.rmdir(self._name, dir_fd=self._private.fd)
 
     def close(self) -> None:
@@ -311,7 +310,7 @@ def _copy_to(folder: int, name: str, other: int, new: str) -> None:
     try:
         target = os.open(new, _NEW | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=other)
         try:
-            Content().copy(source, target, found.st_size)
+            FileCopier().copy(source, target, found.st_size)
             os.fchmod(target, stat.S_IMODE(found.st_mode))
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:

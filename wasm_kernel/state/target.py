@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux import mapping
 from wasm_kernel.state.commit import CommitFile, Content, Run
 from wasm_kernel.state.cover import Cover
 from wasm_kernel.state.pages import PAGE
@@ -40,8 +39,6 @@ class Target:
                 file.read_into(self._view[start * PAGE : end * PAGE], begin)
 
     def _mapped(self, start: int, end: int, file: CommitFile, at: int) -> bool:
-        if not mapping.MAPS:
-            return False
         try:
             file.map_over(self._address + start * PAGE, (end - start) * PAGE, at)
         except OSError:  # such as too many mappings: that says nothing of the file

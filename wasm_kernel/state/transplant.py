@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from wasm_kernel.engine import abi
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.commit import ID_MOST, Commit, CommitFile, Run
 from wasm_kernel.state.cover import Cover

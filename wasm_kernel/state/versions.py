@@ -13,8 +13,8 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
 
-from wasm_kernel.linux.descent import Lookup
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.loose import Loose
 from wasm_kernel.state.record import Record
 from wasm_kernel.state.store import Key, Store, TooLarge

@@ -35,7 +35,7 @@ class File:
         size: Its length in bytes.
         mtime: When it was changed, in nanoseconds since 1970.
         mode: Its permissions.
-        identity: What named the file itself (`identity.py`).
+        identity: What named the file itself (`linux/files.py`).
         checksum: The content's CRC-32; None where it was kept without being read.
     """
 

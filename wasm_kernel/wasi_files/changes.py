@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from wasm_kernel.linux.descent import Lookup
+from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.record import record
 from wasm_kernel.wasi_files.preopens import Preopen, visible
 from wasm_kernel.wasi_files.quota import Key, key_of
@@ -125,7 +125,7 @@ class Changes:
 
     def _found(self, keys: set[Key]) -> Iterator[tuple[str, Key]]:
         for entry in visible(self._workspace):
-            path = "/".join([*entry.way, entry.name])
+            path = "/".join([*entry.path, entry.name])
             if entry.is_folder or path in self._before:
                 continue
             key = key_of(os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False))

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.identity import identity_of
+from wasm_kernel.linux.files import open_file_identity
 from wasm_kernel.record import record
 from wasm_kernel.wasi_files.calls import WasiFiles, look_before_opening, open_file, open_flags
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
@@ -69,7 +69,7 @@ class Descriptors:
             return OpenFile(fd, guest, None, 0, 0, 0, 0, 0)
         if opened.loose:
             workspace = next(preopen for preopen in self._files.preopens.all if preopen.tracked)
-            guest, path, name = workspace.guest, opened.loose, identity_of(opened.fd)
+            guest, path, name = workspace.guest, opened.loose, open_file_identity(opened.fd)
         offset = 0 if opened.is_folder else os.lseek(opened.fd, 0, os.SEEK_CUR)
         how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
         return OpenFile(fd, guest, path, offset, *how, name)
@@ -114,7 +114,7 @@ class Descriptors:
         Raises:
             OSError, OverflowError: it is another file, or has no such position.
         """
-        name = identity_of(opened.fd)
+        name = open_file_identity(opened.fd)
         if wanted.identity and not self._files.history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")
         opened.identity = name if opened.preopen.writable else ""

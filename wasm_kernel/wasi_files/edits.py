@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.shadow import Call, Shadow
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.outline import Outline, outline
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.trees import TreeSummary, summarize
 from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.file_history import Change, FileHistory
 from wasm_kernel.wasi_files.open_files import Table
@@ -161,10 +161,10 @@ class Edits:
         place.close()
         raise Refused(abi.EPERM)
 
-    def _outline(self, old: Place, new: Place, moved: os.stat_result) -> Outline:
+    def _outline(self, old: Place, new: Place, moved: os.stat_result) -> TreeSummary:
         """What is renamed; a folder's content may not end up too deep."""
         if not stat.S_ISDIR(moved.st_mode):
-            return Outline(size=_length(moved))
+            return TreeSummary(size=_length(moved))
         hidden, depth = old.preopen.hidden, len(old.parts)
 
         def is_not_movable(folder: int, name: str, way: int) -> bool:
@@ -172,15 +172,15 @@ class Edits:
             return is_hidden_folder(hidden, folder, name, depth + way)
 
         try:
-            with walk.opened(old.name, old.folder) as folder:
-                inside = outline(folder, is_not_movable)
+            with walks.opened_folder(old.name, old.folder) as folder:
+                inside = summarize(folder, is_not_movable)
         except OSError:
             raise Refused(abi.EACCES) from None
         if inside.longest:
             check_length(new.parts, inside.longest + 1)
         return inside
 
-    def _tell(self, old: Place, new: Place, moved: os.stat_result, inside: Outline) -> None:
+    def _tell(self, old: Place, new: Place, moved: os.stat_result, inside: TreeSummary) -> None:
         """Note each file that has another path now."""
         if not stat.S_ISDIR(moved.st_mode):
             self._changes.touch(old.path, key_of(moved))
@@ -214,10 +214,10 @@ class Edits:
         if not self._history.keeps:
             return ""
         if stat.S_ISDIR(moved.st_mode):
-            with walk.opened(old.name, old.folder) as folder:
-                for entry in walk.entries(folder):
+            with walks.opened_folder(old.name, old.folder) as folder:
+                for entry in walks.entries(folder):
                     self._check_time()
-                    below = "/".join([*entry.way, entry.name])
+                    below = "/".join([*entry.path, entry.name])
                     here = None if old.path is None else f"{old.path}/{below}"
                     self._before_move(here, entry.folder, entry.name)
                     if new.path is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.identity import identity_of
+from wasm_kernel.linux.files import open_file_identity
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
 from wasm_kernel.wasi_files.quota import Held, Key, key_of
 from wasm_kernel.wasi_files.refused import Refused
@@ -31,7 +31,7 @@ class Opened:
             open file is done through `fd`.
         fd: The host's descriptor, -1 for a file that could not be opened again.
         key: What tells the file from others; None for a preopened folder.
-        identity: What tells it even from later ones (`identity.py`).
+        identity: What tells it even from later ones (`linux/files.py`).
         held: Its length, if that counts.
         gone: Whether it has lost its name.
         loose: What it is called if it has lost its last name (`FileHistory`).
@@ -65,7 +65,7 @@ class Opened:
         if self.gone:
             return _ANOTHER
         if not self.identity and self.preopen.writable and self.parts and self.fd >= 0:
-            self.identity = identity_of(self.fd)
+            self.identity = open_file_identity(self.fd)
         return self.identity
 
 

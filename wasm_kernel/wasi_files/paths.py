@@ -16,7 +16,7 @@ from enum import Enum
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.reach import Reach
 from wasm_kernel.engine.shadow import Call
-from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.wasi_files.open_files import Opened, Parts, Table
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens, is_hidden_folder
 from wasm_kernel.wasi_files.refused import Refused
@@ -200,7 +200,7 @@ class _Walk:
         self._hides_folders = preopen.hidden.hides_folders
         self._base: Parts = () if start is None else start.parts
         self._start = preopen.folder.fd if start is None else start.fd
-        self._descent: Descent | None = None
+        self._descent: FolderWalk | None = None
         self._hops = 0
 
     @property
@@ -210,7 +210,7 @@ class _Walk:
 
     @property
     def _parts(self) -> Parts:
-        return self._base if self._descent is None else self._base + self._descent.way
+        return self._base if self._descent is None else self._base + self._descent.path
 
     def close(self) -> None:
         """Closes what was opened on the way. Safe to call twice."""
@@ -253,7 +253,7 @@ class _Walk:
     def _enter(self, name: str, depth: int) -> str | None:
         """Goes down into a folder; returns a link's text if there is a link instead."""
         if self._descent is None:
-            self._descent = Descent(self._start, to_list=False)
+            self._descent = FolderWalk(self._start, to_list=False)
         try:
             self._descent.enter(name)
         except OSError as problem:
@@ -287,7 +287,7 @@ class _Walk:
 
     def _up(self) -> None:
         """Goes up, at most to where the path began: an open folder may lie elsewhere by now."""
-        if self._descent is None or not self._descent.way:
+        if self._descent is None or not self._descent.path:
             raise Outside
         self._descent.leave()
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-from wasm_kernel.linux import walk
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 from wasm_kernel.wasi_files.names import is_hidden
 
@@ -108,7 +108,7 @@ class Preopen:
     hidden: Hidden = NOTHING_HIDDEN
 
 
-def visible(preopen: Preopen) -> Iterator[walk.Entry]:
+def visible(preopen: Preopen) -> Iterator[walks.Entry]:
     """Everything in a folder that exists for the guest, at all depths.
 
     Raises:
@@ -121,7 +121,7 @@ def visible(preopen: Preopen) -> Iterator[walk.Entry]:
             return True
         return by_kind and is_hidden_folder(hidden, folder, name, depth)
 
-    return walk.entries(preopen.folder.fd, hidden=is_hidden_here)
+    return walks.entries(preopen.folder.fd, hidden=is_hidden_here)
 
 
 @record

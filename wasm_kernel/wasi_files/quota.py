@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux import walk
+from wasm_kernel.linux import walks
 from wasm_kernel.wasi_files.preopens import Preopen, visible
 from wasm_kernel.wasi_files.refused import Refused
 
@@ -190,7 +190,7 @@ class Quota:
             if not entry.is_folder:
                 self._count(entry, linked)
 
-    def _count(self, entry: walk.Entry, linked: set[Key]) -> None:
+    def _count(self, entry: walks.Entry, linked: set[Key]) -> None:
         try:
             status = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
         except OSError:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, OTHER, READ_ONLY, RIGHTS, ROOT, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.linux import tree
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.preopens import Preopen
 
 SPELLINGS = [
@@ -368,7 +368,7 @@ def test_many_levels_are_fine(guest: Guest, levels: int) -> None:
     assert guest.stat(path) == abi.SUCCESS
     assert guest.rename("d", "e") == abi.SUCCESS
     assert guest.told[0] == {"e" + path[1:]}
-    tree.remove(guest.app / "e")  # what pytest removes folders with gives up at 1,000 levels
+    trees.remove_tree(guest.app / "e")  # what pytest removes folders with gives up at 1,000 levels
 
 
 SPECIAL = ["pipe", "socket", "device"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wasm_kernel.engine import abi
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.names import HIDDEN, is_hidden
 from wasm_kernel.wasi_files.open_files import Opened
 from wasm_kernel.wasi_files.paths import Follow, HiddenName, Outside

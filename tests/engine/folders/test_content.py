@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.linux.content import share
+from wasm_kernel.linux.files import link_or_copy
 
 BLOCK = 10_000
 ROUNDS = 20_000  # where nothing is done about it, some in a thousand fail
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Iterator[int]:
 
 def test_a_shared_file_is_the_very_file(folder: int, tmp_path: Path) -> None:
     (tmp_path / "one").write_text("content")
-    share(folder, "one", tmp_path / "other")
+    link_or_copy(folder, "one", tmp_path / "other")
     assert (tmp_path / "one").samefile(tmp_path / "other")
 
 
@@ -45,7 +45,7 @@ def test_a_file_that_is_replaced_all_the_time_is_always_there(folder: int, tmp_p
     replacing.start()
     try:
         for _ in range(ROUNDS):
-            share(folder, "file", target)
+            link_or_copy(folder, "file", target)
             assert target.read_bytes() in (b"a" * BLOCK, b"b" * BLOCK)
             target.unlink()
     finally:
@@ -58,4 +58,6 @@ def test_a_file_that_is_not_there_is_an_error(folder: int, tmp_path: Path, missi
     if missing == "folder":
         (tmp_path / "file").touch()
     with pytest.raises(FileNotFoundError):
-        share(folder, "file", tmp_path / "nowhere" / "x" if missing == "folder" else tmp_path / "x")
+        link_or_copy(
+            folder, "file", tmp_path / "nowhere" / "x" if missing == "folder" else tmp_path / "x"
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.linux.folder import Folder, NotRegular, TooLong
+from wasm_kernel.linux.folders import Folder, NotRegular, TooLong
 
 
 @pytest.fixture

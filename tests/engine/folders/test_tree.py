@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.linux import content, tree
-from wasm_kernel.linux.content import CopyStopped
-from wasm_kernel.linux.descent import Descent
+from tests.tasks import cancelled_after
+from wasm_kernel.linux import files, trees
+from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.linux.walks import FolderWalk
 
 DEEP = 600
 
@@ -25,8 +26,8 @@ def here(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     yield tmp_path / "here"
-    tree.remove(tmp_path / "here")
-    tree.remove(tmp_path / "there")
+    trees.remove_tree(tmp_path / "here")
+    trees.remove_tree(tmp_path / "there")
 
 
 @pytest.fixture
@@ -34,13 +35,13 @@ def there(here: Path) -> Path:
     return here.with_name("there")
 
 
-def copied(here: Path, there: Path) -> list[tree.LeftOut]:
-    return tree.copy(here, there, lambda name: False)
+def copied(here: Path, there: Path) -> list[trees.LeftOut]:
+    return trees.copy_tree(here, there, lambda name: False)
 
 
-def down(folder: Path, levels: int) -> Descent:
+def down(folder: Path, levels: int) -> FolderWalk:
     """Stand so many folders deep, making them where they are missing."""
-    way = Descent(folder)
+    way = FolderWalk(folder)
     for _ in range(levels):
         try:
             way.enter("d")
@@ -64,21 +65,19 @@ def test_a_copy_that_is_not_wanted_any_more_stops_between_two_files(
 ) -> None:
     for name in "abc":
         (here / name).write_text(name)
-    answers = iter([False, False, True])
-    with pytest.raises(CopyStopped):
-        tree.copy(here, there, lambda name: False, lambda: next(answers))
+    with pytest.raises(Cancelled):
+        trees.copy_tree(here, there, lambda name: False, cancelled_after(2))
     assert sum(file.stat().st_size for file in there.iterdir()) == 2
 
 
 def test_a_copy_stops_in_a_large_file(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "_STEP", 4096)
-    monkeypatch.setattr(content.Content, "clone", lambda *files: False)
+    monkeypatch.setattr(files, "_STEP", 4096)
+    monkeypatch.setattr(files.FileCopier, "clone", lambda *files: False)
     (here / "large").write_bytes(b"x" * 16384)
-    answers = iter([False, False, True])
-    with pytest.raises(CopyStopped):
-        tree.copy(here, there, lambda name: False, lambda: next(answers))
+    with pytest.raises(Cancelled):
+        trees.copy_tree(here, there, lambda name: False, cancelled_after(2))
     assert (there / "large").read_bytes().count(b"x") == 8192
 
 
@@ -86,7 +85,7 @@ def test_hidden_names_are_not_copied_at_the_top_only(here: Path, there: Path) ->
     (here / "secret").touch()
     (here / "a").mkdir()
     (here / "a" / "secret").touch()
-    tree.copy(here, there, lambda name: name == "secret")
+    trees.copy_tree(here, there, lambda name: name == "secret")
     assert not (there / "secret").exists()
     assert (there / "a" / "secret").exists()
 
@@ -143,7 +142,7 @@ def test_a_socket_is_left_out_and_named(
     with socket.socket(socket.AF_UNIX) as one:
         one.bind("s")
         left = copied(here, there)
-    assert left == [tree.LeftOut("a/s", "it is neither a file nor a folder")]
+    assert left == [trees.LeftOut("a/s", "it is neither a file nor a folder")]
 
 
 def test_holes_stay_holes(here: Path, there: Path) -> None:
@@ -164,14 +163,14 @@ def test_holes_stay_holes(here: Path, there: Path) -> None:
 def test_content_is_the_same_however_it_is_copied(
     here: Path, there: Path, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = content.Content.__init__
+    made = files.FileCopier.__init__
 
-    def init(self: content.Content, *arguments: Any) -> None:
+    def init(self: files.FileCopier, *arguments: Any) -> None:
         made(self, *arguments)
         self._clones = False
         setattr(self, without, False)
 
-    monkeypatch.setattr(content.Content, "__init__", init)
+    monkeypatch.setattr(files.FileCopier, "__init__", init)
     data = os.urandom(9 << 20)
     (here / "data").write_bytes(data)
     copied(here, there)
@@ -192,7 +191,7 @@ def test_a_very_deep_folder_is_copied_with_few_files_open(here: Path, there: Pat
 
 
 def test_a_wide_and_deep_tree_comes_back_to_where_it_was(here: Path, there: Path) -> None:
-    with Descent(here) as way:
+    with FolderWalk(here) as way:
         for level in range(40):
             for name in ("a", "z"):
                 os.mkdir(f"{name}{level}", dir_fd=way.fd)
@@ -227,7 +226,7 @@ def test_an_unreadable_file_is_left_out_also_for_root(
         return opened(path, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", refused)
-    assert copied(here, there) == [tree.LeftOut("closed", "Permission denied")]
+    assert copied(here, there) == [trees.LeftOut("closed", "Permission denied")]
     assert [path.name for path in there.iterdir()] == ["open"]
 
 
@@ -239,7 +238,7 @@ def test_a_full_disk_ends_the_copy(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(content.Content, "copy", full)
+    monkeypatch.setattr(files.FileCopier, "copy", full)
     with pytest.raises(OSError, match="No space"):
         copied(here, there)
 
@@ -264,7 +263,7 @@ def test_a_walk_whose_way_is_gone_ends(here: Path) -> None:
 
 def test_a_folder_that_became_a_link_is_not_entered(here: Path, tmp_path: Path) -> None:
     (here / "a").symlink_to(tmp_path)
-    with Descent(here) as way, pytest.raises(OSError, match=r"directory|levels"):
+    with FolderWalk(here) as way, pytest.raises(OSError, match=r"directory|levels"):
         way.enter("a")
 
 
@@ -276,10 +275,10 @@ def test_everything_is_removed(here: Path, tmp_path: Path) -> None:
     (here / "closed").chmod(0o000)
     os.mkfifo(here / "pipe")
     down(here, DEEP).close()
-    tree.remove(here)
+    trees.remove_tree(here)
     assert not here.exists()
     assert (tmp_path / "kept").exists()
 
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
-    tree.remove(tmp_path / "nothing")
+    trees.remove_tree(tmp_path / "nothing")

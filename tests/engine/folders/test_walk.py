@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
-from wasm_kernel.linux import tree, walk
-from wasm_kernel.linux.descent import Descent
+from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux.walks import FolderWalk
 
 DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may have files open
 
@@ -22,11 +22,11 @@ DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may hav
 def here(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "here").mkdir()
     yield tmp_path / "here"
-    tree.remove(tmp_path / "here")
+    trees.remove_tree(tmp_path / "here")
 
 
 def dig(folder: Path, levels: int) -> None:
-    with Descent(folder) as way:
+    with FolderWalk(folder) as way:
         for _ in range(levels):
             os.mkdir("deep", dir_fd=way.fd)
             way.enter("deep")
@@ -36,13 +36,13 @@ def dig(folder: Path, levels: int) -> None:
 
 
 def names_in(folder: Path, *, force: bool = False) -> list[str]:
-    with walk.opened(folder) as opened:
-        return ["/".join([*e.way, e.name]) for e in walk.entries(opened, force=force)]
+    with walks.opened_folder(folder) as opened:
+        return ["/".join([*e.path, e.name]) for e in walks.entries(opened, force=force)]
 
 
 def size_of(folder: Path) -> int:
-    with walk.opened(folder) as opened:
-        return walk.size_of(opened)
+    with walks.opened_folder(folder) as opened:
+        return walks.size_of(opened)
 
 
 def test_what_is_in_a_folder_comes_before_it(here: Path) -> None:
@@ -62,12 +62,12 @@ def test_a_link_is_named_and_not_followed(here: Path, tmp_path: Path) -> None:
     (here / "round").symlink_to(here)
     assert sorted(names_in(here)) == ["file", "out", "round"]
     assert size_of(here) == 0
-    with walk.opened(here) as folder:
-        walk.empty(folder)
+    with walks.opened_folder(here) as folder:
+        trees.remove_contents(folder)
     assert list(here.iterdir()) == []
     assert (tmp_path / "outside" / "secret").exists()
     (here / "link").symlink_to(tmp_path / "outside")
-    with pytest.raises(OSError, match=r"directory|links"), walk.opened(here / "link"):
+    with pytest.raises(OSError, match=r"directory|links"), walks.opened_folder(here / "link"):
         pass
 
 
@@ -77,8 +77,8 @@ def test_a_tree_deeper_than_descriptors_and_paths_go(here: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     try:
         assert size_of(here) == 5
-        with walk.opened(here) as folder:
-            walk.empty(folder)
+        with walks.opened_folder(here) as folder:
+            trees.remove_contents(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert list(here.iterdir()) == []
@@ -105,8 +105,8 @@ def test_closed_folders_are_left_out_and_opened_only_by_force(here: Path) -> Non
         assert [name for name in shown if "/" in name] == ["500/file"]
         assert len(shown) == 5
         assert size_of(here) == 10
-        with walk.opened(here) as folder:
-            walk.empty(folder)
+        with walks.opened_folder(here) as folder:
+            trees.remove_contents(folder)
         assert list(here.iterdir()) == []
 
 
@@ -119,18 +119,18 @@ def test_what_is_not_ours_to_open_is_an_error(here: Path) -> None:
         (here / "theirs").mkdir(mode=0o700)
         (here / "theirs" / "file").touch()
         os.seteuid(65534)
-        with walk.opened(here) as folder, pytest.raises(PermissionError):
-            walk.empty(folder)
+        with walks.opened_folder(here) as folder, pytest.raises(PermissionError):
+            trees.remove_contents(folder)
 
 
 def test_two_may_empty_a_folder_at_once(here: Path) -> None:
     for name in "abcdef":
         (here / name / "x" / "y").mkdir(parents=True)
         (here / name / "file").touch()
-    with walk.opened(here) as first, walk.opened(here) as second:
-        left = walk.entries(first, force=True)
+    with walks.opened_folder(here) as first, walks.opened_folder(here) as second:
+        left = walks.entries(first, force=True)
         next(left)
-        walk.empty(second)
+        trees.remove_contents(second)
         for entry in left:  # what it has listed already is gone
             assert not entry.is_folder or entry.name
 
@@ -154,6 +154,6 @@ def test_every_tree_is_walked_measured_and_emptied(
         made += len(content)
     assert sorted(names_in(root)) == sorted(str(p.relative_to(root)) for p in root.rglob("*"))
     assert size_of(root) == made
-    with walk.opened(root) as folder:
-        walk.empty(folder)
+    with walks.opened_folder(root) as folder:
+        trees.remove_contents(folder)
     assert list(root.iterdir()) == []

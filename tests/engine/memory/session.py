@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.engine.tiny import Guest
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.history import History
 from wasm_kernel.state.pages import PAGE

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.memory.session import IMAGE, Session
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.history import History

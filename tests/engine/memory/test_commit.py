@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.commit import Commit, CommitFile
 from wasm_kernel.state.pages import PAGE

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.linux import identity
+from wasm_kernel.linux import files
 
 FIRST = 7  # the first number after the tiny guest's folders
 Making = Callable[[], Guest]
@@ -210,13 +210,13 @@ def test_a_file_whose_content_changed_is_the_same_file(make: Making) -> None:
 def test_identity_survives_a_rename_and_not_a_new_file(tmp_path: Path) -> None:
     path, moved = tmp_path / "f", tmp_path / "g"
     path.touch()
-    before = identity.identity(str(path))
+    before = files.file_identity(str(path))
     path.rename(moved)
     path.touch()
-    assert identity.identity(str(moved)) == before
-    assert identity.identity(str(path)) != before
+    assert files.file_identity(str(moved)) == before
+    assert files.file_identity(str(path)) != before
 
 
 def test_what_is_not_there_has_no_identity(tmp_path: Path) -> None:
-    assert identity.identity(str(tmp_path / "missing")) == ""
-    assert identity.identity("nul\0byte") == ""
+    assert files.file_identity(str(tmp_path / "missing")) == ""
+    assert files.file_identity("nul\0byte") == ""

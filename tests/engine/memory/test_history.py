@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.memory.session import Session
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.thinning import thin
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from tests.engine.memory.session import Session
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state import folding, gather, recorder
 from wasm_kernel.state.commit import Commit, Content
@@ -76,7 +76,7 @@ def test_a_cell_waits_while_the_writer_is_far_behind(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 200_000)
-    monkeypatch.setattr(recorder, "spare_bytes", lambda: 0)
+    monkeypatch.setattr(recorder, "available_memory", lambda: 0)
     store = session.history.store
 
     def slow(one: int) -> None:
@@ -94,7 +94,7 @@ def test_the_writer_may_be_further_behind_where_there_is_memory(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
-    monkeypatch.setattr(recorder, "spare_bytes", lambda: 8 * 10_000_000)
+    monkeypatch.setattr(recorder, "available_memory", lambda: 8 * 10_000_000)
     going, store = threading.Event(), session.history.store
 
     def held_up(one: int) -> None:
@@ -311,7 +311,7 @@ def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
-    monkeypatch.setattr(recorder, "spare_bytes", lambda: 0)
+    monkeypatch.setattr(recorder, "available_memory", lambda: 0)
     monkeypatch.setattr(recorder, "_PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(recorder, "_SHARE", 0.1)
     going, store = threading.Event(), session.history.store

@@ -23,7 +23,7 @@ Making = Callable[..., Session]
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit counts as a large one."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 0)
-    monkeypatch.setattr(recorder, "spare_bytes", lambda: 0)
+    monkeypatch.setattr(recorder, "available_memory", lambda: 0)
 
 
 def test_a_large_commit_is_on_disk_at_once(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.commit import Commit, CommitFile
 from wasm_kernel.state.found import name_of

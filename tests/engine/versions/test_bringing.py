@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.versions.workspace import Workspace
-from wasm_kernel.linux.identity import identity
+from wasm_kernel.linux.files import file_identity
 from wasm_kernel.state.was import Unkept
 
 
@@ -151,10 +151,10 @@ def test_what_nobody_touched_is_left_alone(workspace: Workspace) -> None:
     workspace.write("a", "same")
     workspace.write("b", "old")
     one = workspace.commit()
-    before = identity(str(workspace.root / "a"))
+    before = file_identity(str(workspace.root / "a"))
     workspace.write("b", "new")
     assert workspace.bring(one).back == ["b"]
-    assert identity(str(workspace.root / "a")) == before
+    assert file_identity(str(workspace.root / "a")) == before
 
 
 def test_a_file_that_is_what_it_was_is_no_change(workspace: Workspace) -> None:
@@ -179,10 +179,10 @@ def test_a_file_that_was_open_has_a_twin(workspace: Workspace) -> None:
     """A copy of a file that is open at some commit stands for that file."""
     workspace.write("a", "old")
     one = workspace.commit()
-    first = identity(str(workspace.root / "a"))
+    first = file_identity(str(workspace.root / "a"))
     workspace.write("a", "new")
     workspace.bring(one, (first,))
-    second = identity(str(workspace.root / "a"))
+    second = file_identity(str(workspace.root / "a"))
     assert first != second
     assert workspace.versions.record.first_twin(second) == workspace.versions.record.first_twin(
         first

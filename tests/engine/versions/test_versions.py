@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.versions.workspace import Workspace
-from wasm_kernel.linux.content import Content
+from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.state import journal, store
 from wasm_kernel.state.journal import Journal
 from wasm_kernel.state.was import Entry, File, Link, Nothing, Unkept, Was, WasFolder
@@ -76,7 +76,7 @@ def test_a_file_that_is_removed_is_kept_without_a_copy(
     workspace.write("a", "old")
     one = workspace.commit()
     with monkeypatch.context() as patch:
-        patch.setattr(Content, "copy", None)
+        patch.setattr(FileCopier, "copy", None)
         workspace.remove("a")
     workspace.bring(one)
     assert workspace.state == {"a": "old"}
@@ -348,7 +348,7 @@ def test_large_contents_are_not_read_to_be_checked(
     one = workspace.commit()
     workspace.remove("a")
     monkeypatch.setattr(store, "checksum_of", None)
-    monkeypatch.setattr(Content, "clone", lambda *files: False)
+    monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
     workspace.bring(one)
     assert workspace.state == {"a": "old"}
     workspace.write("a", "new")

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.bringing import Brought, bring
 from wasm_kernel.state.versions import Versions
 from wasm_kernel.wasi_files.file_history import Change

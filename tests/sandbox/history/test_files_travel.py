@@ -12,7 +12,7 @@ from tests.private import private_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.claim import Resume
-from wasm_kernel.linux.content import Content
+from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., BaseSandbox]
@@ -140,7 +140,7 @@ def test_a_database_and_its_connection_go_back_together(sandbox: BaseSandbox) ->
 def test_a_file_that_was_too_large_is_told(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Content, "clone", lambda *files: False)
+    monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
     sandbox = opened(file_copy_bytes=1000)
     says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
     told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")

@@ -12,7 +12,7 @@ from tests.sandbox.keeping import Keeping
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
 from wasm_kernel.folders.claim import Resume
-from wasm_kernel.linux import content, tree
+from wasm_kernel.linux import files, trees
 
 STATE = """
 import io, sqlite3, threading, numpy as np, pandas as pd
@@ -92,7 +92,7 @@ def test_the_parent_may_end_and_vanish(opened: Opening, forked: Forking) -> None
     parent.execute("x = list(range(100_000))")
     fork = forked(parent)
     parent.close()
-    tree.remove(parent.workspace)
+    trees.remove_tree(parent.workspace)
     assert fork.execute(TRAP).error is not None
     assert says(fork, "print(sum(x))") == "4999950000"
 
@@ -195,15 +195,15 @@ def test_a_full_disk_leaves_nothing_behind(
     parent: BaseSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent.execute("x = 1; open('a', 'w').write('a'); open('b', 'w').write('b')")
-    copied, copy = [], content.Content.copy
+    copied, copy = [], files.FileCopier.copy
 
-    def full(self: content.Content, *args: int) -> None:
+    def full(self: files.FileCopier, *args: int) -> None:
         copied.append(args)
         if len(copied) == 4:  # in the second fork
             raise OSError(28, "No space left on device")
         copy(self, *args)
 
-    monkeypatch.setattr(content.Content, "copy", full)
+    monkeypatch.setattr(files.FileCopier, "copy", full)
     with pytest.raises(ForkError, match=r"No space left on device\). Nothing of it is left"):
         parent.fork(3)
     assert [path.name for path in parent.workspace.parent.iterdir()] == ["app"]

@@ -12,7 +12,7 @@ from tests.faces import says
 from tests.private import private_of
 from tests.sandbox.forks import Forking, Opening
 from wasm_kernel import BaseSandbox
-from wasm_kernel.linux import tree
+from wasm_kernel.linux import trees
 from wasm_kernel.policy import Mount
 
 
@@ -140,8 +140,8 @@ def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
     assert (fork.workspace / "sparse").stat().st_blocks == 0
     assert fork.execute("open('out')").error is not None
     assert says(fork, "print(sum(1 for _ in os.walk('d')))") == "600"
-    tree.remove(fork.workspace / "d")
-    tree.remove(app / "d")
+    trees.remove_tree(fork.workspace / "d")
+    trees.remove_tree(app / "d")
 
 
 def test_what_can_not_be_copied_is_named_in_the_first_cell(

@@ -16,7 +16,7 @@ from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.execution import sandbox as sandbox_file
 from wasm_kernel.folders.claim import Claim, Resume
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state import recorder

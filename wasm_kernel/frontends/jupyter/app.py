@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.sockets import KernelSockets
     from wasm_kernel.frontends.jupyter.starting import Starting
     from wasm_kernel.guests.python.python import Builder
-    from wasm_kernel.linux.porter import Duty
+    from wasm_kernel.linux.broker import Duty
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, "Builder | None"], "BaseSandbox"]
 

@@ -33,9 +33,9 @@ def write() -> subprocess.Popen[bytes]:
 
     It ends with this process: the next start goes on where it was.
     """
-    from wasm_kernel.linux.child import tied
+    from wasm_kernel.linux.broker import tied_command
 
     quiet = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - nothing of it comes from anybody
-        tied(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
+        tied_command(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
     )

@@ -23,9 +23,9 @@ from wasm_kernel.frontends.jupyter import bytecode, magics
 from wasm_kernel.frontends.jupyter.forking import Outside
 from wasm_kernel.guests.python.environment import runtimes_folder
 from wasm_kernel.guests.python.packages.outside import through
-from wasm_kernel.linux import porter, walls
-from wasm_kernel.linux.porter import Duty, Porter
-from wasm_kernel.linux.walls import Kept, Walls
+from wasm_kernel.linux import broker, confinement
+from wasm_kernel.linux.broker import Duty, Porter
+from wasm_kernel.linux.confinement import ConfinementState, KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.prune_errand import Prune, pruner
 
@@ -63,7 +63,7 @@ class Enclosure:
         self._wanted = wanted
         self._porter: Porter | None = None
         self._writer: Popen[bytes] | None = None
-        self.walls = Walls("off", "off", standing=False)
+        self.walls = ConfinementState("off", "off", standing=False)
 
     def hire(self, duties: Mapping[str, Duty]) -> None:
         """Leave somebody outside. First of all: what the process opens later is not the porter's.
@@ -73,15 +73,15 @@ class Enclosure:
         """
         if self._wanted == OFF:
             return
-        possible = walls.possible()
+        possible = confinement.possible()
         if possible.standing:
             if bytecode.missing():
                 self._writer = bytecode.write()
-            self._porter = porter.hire({_PREPARE: _prepare, **duties})
+            self._porter = broker.hire({_PREPARE: _prepare, **duties})
         else:
             self._failed(f"{possible.files}; {possible.calls}")
 
-    def close_files(self, kept: Kept) -> None:
+    def close_files(self, kept: KeptPaths) -> None:
         """Give up all files but what is kept; no other thread may run yet.
 
         Raises:
@@ -89,7 +89,9 @@ class Enclosure:
         """
         if self._porter is not None:
             try:
-                self.walls = Walls(walls.close_files(kept), "not yet", standing=False)
+                self.walls = ConfinementState(
+                    confinement.close_files(kept), "not yet", standing=False
+                )
             except OSError as problem:
                 self.end()
                 self._failed(f"Landlock: {problem}")
@@ -102,16 +104,20 @@ class Enclosure:
         """
         if self._porter is not None:
             try:
-                self.walls = Walls(self.walls.files, walls.close_calls(), standing=True)
+                self.walls = ConfinementState(
+                    self.walls.files, confinement.close_calls(), standing=True
+                )
             except OSError as problem:
-                self.walls = Walls(self.walls.files, f"not closed: {problem}", standing=False)
+                self.walls = ConfinementState(
+                    self.walls.files, f"not closed: {problem}", standing=False
+                )
                 if self._wanted == REQUIRED:
                     raise ConfinementError(_REFUSED.format(why=f"seccomp: {problem}")) from problem
 
     def _failed(self, why: str) -> None:
         if self._wanted == REQUIRED:
             raise ConfinementError(_REFUSED.format(why=why))
-        self.walls = Walls(f"not closed: {why}", "not closed", standing=False)
+        self.walls = ConfinementState(f"not closed: {why}", "not closed", standing=False)
 
     @property
     def builder(self) -> Builder | None:
@@ -160,14 +166,16 @@ def void(_: object) -> None:
     """Nobody is told more than that it is done."""
 
 
-def _prepare(fields: Mapping[str, Any], tell: porter.Tell, _: porter.Stopped) -> Mapping[str, Any]:
+def _prepare(fields: Mapping[str, Any], tell: broker.Tell, _: broker.Stopped) -> Mapping[str, Any]:
     from wasm_kernel.guests.python.preparing import prepare
 
     prepare(bool(fields["metered"]), tell)
     return {}
 
 
-def kept_by(folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config: Config) -> Kept:
+def kept_by(
+    folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config: Config
+) -> KeptPaths:
     """What a kernel's process goes on using.
 
     Args:
@@ -184,7 +192,7 @@ def kept_by(folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config
     cached = default_folder()
     with contextlib.suppress(OSError):  # whoever fills it says what is wrong
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # nothing is kept that is not there
-    return Kept(
+    return KeptPaths(
         writable=tuple(writable),
         readable=(cached, runtimes_folder(), *_noted_places(), *_read_only(policy)),
         files=(file,),

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.errands import Caller, Errand, ErrandRefused
 from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.linux.task import QUIET, CallbackTask, Task
 from wasm_kernel.sessions import ids
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
     from wasm_kernel.execution.wishes import Say
-    from wasm_kernel.linux.porter import Duty, Porter, Stopped, Tell
+    from wasm_kernel.linux.broker import Duty, Porter, Stopped, Tell
     from wasm_kernel.sessions.founding import Founding
 
 FORK = "fork"
@@ -49,7 +50,7 @@ class PromisedFork:
         """Make it; `say` tells what went wrong."""
         try:
             with self._sandbox.plan_fork(deterministic=self._deterministic) as plan:
-                say(self._founding.fork(self.id, plan.as_json(), stopped))
+                say(self._founding.fork(self.id, plan.as_json(), CallbackTask(say, stopped)))
                 self._made(self.id)
         except WasmKernelError as problem:
             say(_NOT_MADE.format(id=self.id, why=problem))
@@ -89,12 +90,10 @@ class Outside:
     def __init__(self, porter: Porter) -> None:
         self._porter = porter
 
-    def fork(
-        self, session_id: str, plan: Mapping[str, Any], stopped: Stopped = lambda: False
-    ) -> str:
+    def fork(self, session_id: str, plan: Mapping[str, Any], task: Task = QUIET) -> str:
         """As `Founding` has it."""
         fields = {"id": session_id, "plan": plan}
-        return str(self._porter.ask(FORK, fields, stopped=stopped)["told"])
+        return str(self._porter.ask(FORK, fields, stopped=lambda: task.cancelled)["told"])
 
 
 def forking(root: Path, parent: str, private_root: Path | None = None) -> Duty:
@@ -107,6 +106,10 @@ def forking(root: Path, parent: str, private_root: Path | None = None) -> Duty:
         from wasm_kernel.sessions.founding import Founder
 
         founder = Founder(root, parent, private_root=private_root)
-        return {"told": founder.fork(str(fields["id"]), fields["plan"], stopped)}
+        return {
+            "told": founder.fork(
+                str(fields["id"]), fields["plan"], CallbackTask(lambda text: None, stopped)
+            )
+        }
 
     return fork

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.errands import Caller, switched_off
-from wasm_kernel.linux.porter import Duty, Porter, Stopped, Tell
-from wasm_kernel.linux.walls import Walls
+from wasm_kernel.linux.broker import Duty, Porter, Stopped, Tell
+from wasm_kernel.linux.confinement import ConfinementState
 from wasm_kernel.sessions.prune_errand import OFF, Prune, pruner, pruning
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ PRUNE = "prune sessions"
 
 
 def offer(
-    sandbox: BaseSandbox, walls: Callable[[], Walls], prune: Prune | None, logger: SandboxLogger
+    sandbox: BaseSandbox,
+    walls: Callable[[], ConfinementState],
+    prune: Prune | None,
+    logger: SandboxLogger,
 ) -> None:
     """Let the kernel's cells ask.
 
@@ -43,7 +46,7 @@ def _say_path(workspace: Path, caller: Caller) -> None:
     caller.say(f"{workspace}\n")
 
 
-def _told(walls: Walls) -> str:
+def _told(walls: ConfinementState) -> str:
     return f"files: {walls.files}; system calls: {walls.calls}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, PathDistribution, version
@@ -104,22 +103,16 @@ _TRACKING = {
 
 
 def _memory() -> Iterator[Finding]:
-    from wasm_kernel.linux import mapping
     from wasm_kernel.state import pages
 
-    if mapping.MAPS:
-        yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
-    else:
-        yield Finding(
-            "note", f"on {sys.platform} each kernel copies the base image: slower to start"
-        )
+    yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
     yield Finding(*_TRACKING[pages.available()])
 
 
 def _confinement() -> Finding:
-    from wasm_kernel.linux import walls
+    from wasm_kernel.linux import confinement
 
-    possible = walls.possible()
+    possible = confinement.possible()
     how = f"{possible.files}; {possible.calls}"
     if possible.standing:
         return Finding("ok", f"kernels confine their own process, too ({how})")
@@ -171,10 +164,10 @@ def _private_state(root: Path) -> Iterator[Finding]:
 
 
 def _earlier_files(folder: Path) -> Finding:
-    from wasm_kernel.linux.content import clones
+    from wasm_kernel.linux.files import can_clone
 
     try:
-        if clones(folder):
+        if can_clone(folder):
             return Finding("ok", "earlier versions of files are cloned, which takes no room")
     except OSError as problem:
         return Finding("broken", f"nothing can be written to {folder}: {problem.strerror}")

@@ -24,7 +24,7 @@ from wasm_kernel.guests.python import bundles
 from wasm_kernel.guests.python.bundles import Layout
 from wasm_kernel.guests.python.environment import Environment, environment, remembered
 from wasm_kernel.guests.python.immortal import make_immortal
-from wasm_kernel.linux.folder import Folder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.wasi_files.changes import Changes

@@ -20,7 +20,7 @@ from pathlib import Path
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages.command import requirement
 from wasm_kernel.guests.python.packages.fetch import Stopped, Tell
-from wasm_kernel.linux.child import tied
+from wasm_kernel.linux.broker import tied_command
 
 BYTES_MOST = 300 * 1024 * 1024
 """The most that one request may fetch, unfinished files among it."""
@@ -116,7 +116,7 @@ def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tu
     scratch.mkdir(exist_ok=True)
     own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     process = subprocess.Popen(  # noqa: S603 - every word is ours or was checked
-        [*tied(_PIP), *words],
+        [*tied_command(_PIP), *words],
         cwd=folder,
         env=own | _QUIET | {"TMPDIR": str(scratch)},
         stdin=subprocess.DEVNULL,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.folders import FETCHED
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.linux.chosen import real_path
-from wasm_kernel.linux.folder import Folder
-from wasm_kernel.linux.porter import Duty, Porter, PorterError, Stopped, Tell
+from wasm_kernel.linux.broker import Duty, Porter, PorterError, Stopped, Tell
+from wasm_kernel.linux.folders import Folder, real_path
 
 if TYPE_CHECKING:
     from wasm_kernel.guests.python.packages.fetch import Fetch

@@ -1,0 +1,48 @@
+"""A longer piece of work, as whoever does it sees whoever waits for it.
+
+A file of its own, because every room imports it, and most of them nothing else of the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Task(Protocol):
+    """Who waits for a piece of work. The thread that does the work uses it."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits any more. Work asks every 0.1 s or so, and then puts things back."""
+
+    def report(self, text: str) -> None:
+        """Says, as a plain sentence, how far the work is."""
+
+
+class Cancelled(Exception):
+    """Whoever wanted the work wants it no more; a part of it may be there."""
+
+
+class _Quiet:
+    cancelled = False
+
+    def report(self, text: str) -> None:
+        """Nobody listens."""
+
+
+class CallbackTask:
+    """A task out of two functions, for callers that have no object of their own yet."""
+
+    def __init__(self, tell: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+        self.report = tell
+        self._stopped = stopped
+
+    @property
+    def cancelled(self) -> bool:
+        """As `Task` has it."""
+        return self._stopped()
+
+
+QUIET: Task = _Quiet()
+"""Work that nobody watches and nobody cancels."""
