@@ -143,7 +143,7 @@ _HOMES = {
     "Imported": "wasm_kernel.sessions.arrival",
     "Mount": "wasm_kernel.policy",
     "OverlapError": "wasm_kernel.folders.overlap",
-    "PlantedLinkError": "wasm_kernel.linux.chosen",
+    "PlantedLinkError": "wasm_kernel.linux.folders",
     "PrivateFolderError": "wasm_kernel.folders.private",
     "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
     "PruneError": "wasm_kernel.sessions.pruning",
