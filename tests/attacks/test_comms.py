@@ -189,7 +189,7 @@ def test_case_24_odd_data_is_carried(victim: Victim, value: str) -> None:
 def test_case_24_what_can_not_be_carried_is_told_in_its_cell(victim: Victim, value: str) -> None:
     kinds, told = sent(victim, value)
     assert "msg" not in kinds
-    assert any(word in told for word in ("NotCarried", "FrameTooLarge", "refused"))
+    assert any(word in told for word in ("NotSendable", "FrameTooLarge", "refused"))
 
 
 def test_case_19_a_page_can_not_harm_the_guest_with_what_it_sends(victim: Victim) -> None:

@@ -13,11 +13,11 @@ from wasm_kernel.guests.python.standing import Order
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic
-from wasm_kernel_agent.errands import send_out
+from wasm_kernel_agent.host import run_host_command
 @register_line_magic
 @no_var_expand
 def knock(line):
-    return send_out(get_ipython(), "knock", line)
+    return run_host_command(get_ipython(), "knock", line)
 del knock  # it would hide the magic where that stands without its percent sign
 """
 
@@ -62,8 +62,8 @@ SNEAKING = {
     "a string that is run": "get_ipython().run_cell('%knock in')",
     "exec": "text = '''\n%knock in\n'''\nget_ipython().run_cell(text)",
     "a file": "open('k.ipy', 'w').write('%knock in')\n%run k.ipy",
-    "the helper": "from wasm_kernel_agent.errands import send_out\n"
-    "send_out(get_ipython(), 'knock', 'in')",
+    "the helper": "from wasm_kernel_agent.host import run_host_command\n"
+    "run_host_command(get_ipython(), 'knock', 'in')",
     "another line than stands there": "%knock out\n"
     "get_ipython().run_line_magic('knock', 'out --apply')",
     "once more than it stands there": "%knock out\nget_ipython().run_line_magic('knock', 'out')",

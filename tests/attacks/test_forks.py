@@ -77,7 +77,7 @@ SABOTAGE = {
     "the garbage collector lies": "import gc; gc.get_referrers = lambda *a: []; gc.freeze()",
     "os.urandom is constant": "import os; os.urandom = lambda n: bytes(n)",
     "the agent's seeds are gone": (
-        "import sys; vars(sys.modules['wasm_kernel_agent.seeds']).clear()"
+        "import sys; vars(sys.modules['wasm_kernel_agent.reseed']).clear()"
     ),
 }
 
@@ -125,7 +125,7 @@ def test_a_reseeding_that_never_ends_costs_the_fork_alone(
 @pytest.mark.parametrize(
     "code",
     [
-        "from wasm_kernel_agent.errands import send_out; send_out(get_ipython(), 'fork', '')",
+        "from wasm_kernel_agent.host import run_host_command as r; r(get_ipython(), 'fork', '')",
         "get_ipython().run_line_magic('fork', '')",
         "def f():\n    %fork\nf()",
         "for _ in range(1000):\n    %fork",

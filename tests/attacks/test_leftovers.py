@@ -34,8 +34,8 @@ LEFTOVERS = {
     ),
     "agent that spins": (f"def f(*a):{SPIN}type(get_ipython().agent).turn = f"),
     "agent that forges": (
-        "def f(s):\n  s.door.send({'op': 'next'})\n"
-        "  s.door.send({'op': 'done', 'reply': {'status': 'ok'}})\n"
+        "def f(s):\n  s.channel.send({'op': 'next'})\n"
+        "  s.channel.send({'op': 'done', 'reply': {'status': 'ok'}})\n"
         "type(get_ipython().agent).turn = f"
     ),
     "sys": "import sys; vars(sys).clear()",
@@ -99,7 +99,7 @@ LEFTOVERS = {
     "an import that spins": f"import builtins\ndef f(*a, **k):{SPIN}builtins.__import__ = f",
     "the shell": "type(get_ipython()).run_cell = None",
     "the door": (
-        f"import _host\ndef f(*a):{SPIN}_host.call = f\nget_ipython().agent.door._call = f"
+        f"import _host\ndef f(*a):{SPIN}_host.call = f\nget_ipython().agent.channel._call = f"
     ),
     "unraisable hook": f"import sys\ndef f(*a):{SPIN}sys.unraisablehook = f",
     "recursion limit": "import sys\nsys.setrecursionlimit(60)",
@@ -109,7 +109,7 @@ LEFTOVERS = {
     ),
     "signal handler": (
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "get_ipython().agent._signals.__class__.hold = None"
+        "get_ipython().agent._signals.__class__.note_interrupts = None"
     ),
     "full memory": (
         "big = []\ntry:\n  while True: big.append(bytes(1 << 20))\n"

@@ -33,7 +33,7 @@ BREAKING = {
     "shell attributes": "vars(get_ipython()).clear()",
     "shell class": "type(get_ipython()).run_cell = None",
     "agent emptied": "vars(get_ipython().agent).clear()",
-    "agent door": "get_ipython().agent.door = None",
+    "agent channel": "get_ipython().agent.channel = None",
     "agent class": "type(get_ipython().agent).turn = None",
     "agent class raises": "type(get_ipython().agent).turn = lambda self: 1 / 0",
     "agent exits": "type(get_ipython().agent).turn = lambda self: None",

@@ -117,7 +117,7 @@ def test_pruning_tells_first_and_deletes_when_asked(
         f"get_ipython().run_line_magic({APPLY})",
         "def f():\n    %prune_sessions --older-than 0h --apply\nf()",
         "days = 0\n%prune_sessions --older-than {days}d --apply",
-        f"import wasm_kernel_agent.errands as e\ne.send_out(get_ipython(), {APPLY})",
+        f"import wasm_kernel_agent.host as h\nh.run_host_command(get_ipython(), {APPLY})",
         f"%prune_sessions --older-than 0h\nget_ipython().run_line_magic({APPLY})",
         "%prune_sessions --older-than soon --apply",
         "%prune_sessions --apply",

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from wasm_kernel_agent.agent import Agent
-from wasm_kernel_agent.door import Door
+from wasm_kernel_agent.host import Channel
 
 ANSWERS: dict[str, dict[str, Any]] = {"input": {"value": "a line"}}
 
@@ -39,7 +39,7 @@ def main() -> None:
             return encode({"message": meanwhile.pop(0)}).encode()
         return encode(ANSWERS.get(frame["op"], {})).encode()
 
-    agent = Agent(Door(call), in_guest=False)
+    agent = Agent(Channel(call), in_guest=False)
     told = []
     for request in [{"op": "boot"}, *requests]:
         frames.clear()

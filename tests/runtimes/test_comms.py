@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wasm_kernel_agent.resync import agree
+from wasm_kernel_agent.comms import resync
 
 Serve = Callable[..., list[Any]]
 Cell = Callable[..., dict[str, Any]]
@@ -158,7 +158,7 @@ def test_a_number_that_json_lacks_is_sent_as_text(serve: Serve, value: str) -> N
 
 def test_what_json_can_not_carry_fails_where_it_is_sent(serve: Serve) -> None:
     [turn] = serve("import comm; comm.create_comm('t', data={'x': object()})")
-    assert turn.reply["ename"] == "NotCarried"
+    assert turn.reply["ename"] == "NotSendable"
     assert not turn.sent("comm_open")
 
 
@@ -274,5 +274,5 @@ def test_a_widget_that_can_not_say_its_state_does_not_keep_the_others_from_it() 
         comms = {"a": Comm("a", Broken()), "b": Comm("b", Widget())}
 
     sent: list[list[str]] = []
-    agree(Manager(), ["a", "b"])
+    resync(Manager(), ["a", "b"])
     assert sent == [["value"]]

@@ -31,7 +31,7 @@ def test_bytes_become_base64(serve: Serve) -> None:
     ("bundle", "note"),
     [
         ("{'text/plain': 5}", "text/plain was left out"),
-        ("{3: 'a'}", "the MIME type 3 is no text"),
+        ("{3: 'a'}", "the MIME type 3 is not text"),
         ("{'a/json': object()}", "a/json was left out"),
         ("{'image/png': b'x' * 60_000_000}", "too large to show"),
     ],
@@ -46,7 +46,7 @@ def test_what_no_frame_can_carry_becomes_a_note(serve: Serve, bundle: str, note:
 
 def test_a_result_that_is_too_large_becomes_a_note(serve: Serve) -> None:
     [turn] = serve("class R:\n    def __repr__(self): return 'y' * 70_000_000\nR()")
-    assert "[wasm-kernel] text/plain of 70.0 MB is too large" in turn.text
+    assert "[wasm-kernel] text/plain of 66.8 MiB is too large" in turn.text
 
 
 def test_capture_keeps_displays_from_the_host(serve: Serve) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from wasm_kernel_agent.loop import GuestLoop, NothingToWaitFor
+from wasm_kernel_agent.event_loop import GuestLoop, NothingToWaitFor
 
 
 @pytest.fixture

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 from IPython.core.error import StdinNotImplementedError
-from wasm_kernel_agent.comms import Comms, GuestComm, GuestCommManager
-from wasm_kernel_agent.door import Door
-from wasm_kernel_agent.errands import send_out
-from wasm_kernel_agent.kernel import KernelFace
-from wasm_kernel_agent.limits import parse
-from wasm_kernel_agent.outbox import Outbox
-from wasm_kernel_agent.signals import Signals
-from wasm_kernel_agent.stdin import Stdin
+from wasm_kernel_agent.comms import CommServer, GuestComm, GuestCommManager
+from wasm_kernel_agent.display import Outbox
+from wasm_kernel_agent.host import Channel, run_host_command
+from wasm_kernel_agent.magics.basics import parse_limits
+from wasm_kernel_agent.notebook_face import KernelFace
+from wasm_kernel_agent.signals import Signals, Stdin
 
 GOLDEN = Path(__file__).resolve().parents[2] / "runtimes" / "golden"
 ANSWER = b"{}"
@@ -29,21 +27,21 @@ def golden(name: str) -> bytes:
     return (GOLDEN / f"{name}.json").read_bytes().strip()
 
 
-def clean_exit(door: Door) -> None:
+def clean_exit(channel: Channel) -> None:
     with pytest.raises(SystemExit):
-        Signals(door).kill(os.getpid(), signal.SIGTERM)
+        Signals(channel).kill(os.getpid(), signal.SIGTERM)
 
 
-def ask(door: Door) -> None:
-    stdin = Stdin(door)
+def ask(channel: Channel) -> None:
+    stdin = Stdin(channel)
     stdin.allowed = True
     with pytest.raises(StdinNotImplementedError):
         stdin.input("name? ")
 
 
-def errand(door: Door) -> None:
-    shell = SimpleNamespace(agent=SimpleNamespace(door=door))
-    assert send_out(shell, "prune_sessions", "--older-than 24h") is None
+def errand(channel: Channel) -> None:
+    shell = SimpleNamespace(agent=SimpleNamespace(channel=channel))
+    assert run_host_command(shell, "prune_sessions", "--older-than 24h") is None
 
 
 REPLY = {
@@ -58,11 +56,11 @@ STATE = {"state": {"value": "é", "max": float("inf")}, "buffer_paths": [["a"]]}
 UPDATE = {"method": "update", "state": {"value": 3}}
 
 
-def talk(kind: str, **fields: Any) -> Callable[[Door], None]:
-    def say(door: Door) -> None:
+def talk(kind: str, **fields: Any) -> Callable[[Channel], None]:
+    def say(channel: Channel) -> None:
         one = GuestComm(comm_id="c1", primary=False, target_name="jupyter.widget")
         one._closed = True
-        one.say = door.send
+        one.send_frame = channel.send
         one.publish_msg(kind, **fields)
 
     return say
@@ -79,35 +77,37 @@ class Shell:
         self.parent_header = parent
 
 
-def hear(op: str) -> Callable[[Door], None]:
+def hear(op: str) -> Callable[[Channel], None]:
     """Let the agent hear a message; keep what it sends of this op."""
 
-    def listen(door: Door) -> None:
+    def listen(channel: Channel) -> None:
         def call(data: bytes) -> bytes:
             if json.loads(data)["op"] == op:
-                door._call(data)
+                channel._call(data)
             return b'{"message":' + golden("request_comm") + b"}"
 
         shell: Any = Shell()
-        Comms(shell, Signals(door), Stdin(door), Door(call)).hear()
+        CommServer(shell, Signals(channel), Stdin(channel), Channel(call)).serve_next()
 
     return listen
 
 
 OPENED = {"target_name": "jupyter.widget", "target_module": None}
-WRITES: dict[str, Callable[[Door], Any]] = {
-    "frame_next": lambda door: door.send({"op": "next"}),
-    "frame_display": lambda door: Outbox(door).bundle(
+WRITES: dict[str, Callable[[Channel], Any]] = {
+    "frame_next": lambda channel: channel.send({"op": "next"}),
+    "frame_display": lambda channel: Outbox(channel).send_bundle(
         "display", IMAGE, {"image/png": {"width": 2}}, transient={"display_id": "a"}
     ),
-    "frame_update_display": lambda door: Outbox(door).bundle(
+    "frame_update_display": lambda channel: Outbox(channel).send_bundle(
         "update_display", VALUES, None, transient={"display_id": "a"}
     ),
-    "frame_clear_output": lambda door: Outbox(door).plain({"op": "clear_output", "wait": True}),
-    "frame_result": lambda door: Outbox(door).bundle(
+    "frame_clear_output": lambda channel: Outbox(channel).send(
+        {"op": "clear_output", "wait": True}
+    ),
+    "frame_result": lambda channel: Outbox(channel).send_bundle(
         "result", {"text/plain": "2"}, {}, execution_count=1
     ),
-    "frame_error": lambda door: Outbox(door).error(
+    "frame_error": lambda channel: Outbox(channel).send_error(
         "ValueError", "ü", ["\x1b[31mValueError\x1b[39m: ü"]
     ),
     "frame_input": ask,
@@ -122,13 +122,15 @@ WRITES: dict[str, Callable[[Door], Any]] = {
     "frame_comm_close": talk("comm_close"),
     "frame_comm_next": hear("comm_next"),
     "frame_comm_done": hear("comm_done"),
-    "frame_comm_target": lambda door: GuestCommManager(door.send).register_target(
+    "frame_comm_target": lambda channel: GuestCommManager(channel.send).register_target(
         "jupyter.widget", print
     ),
-    "frame_limit": lambda door: door.send({"op": "limit", **parse("seconds=0.5 fuel=1e9")}),
+    "frame_limit": lambda channel: channel.send(
+        {"op": "limit", **parse_limits("seconds=0.5 fuel=1e9")}
+    ),
     "frame_terminate": clean_exit,
     "frame_errand": errand,
-    "frame_done": lambda door: door.send({"op": "done", "reply": REPLY}),
+    "frame_done": lambda channel: channel.send({"op": "done", "reply": REPLY}),
 }
 
 
@@ -144,14 +146,14 @@ def test_the_agent_writes_the_golden_frame(name: str) -> None:
         sent.append(data)
         return golden("answer_refused") if name == "frame_input" else golden("answer_taken")
 
-    WRITES[name](Door(call))
+    WRITES[name](Channel(call))
     assert sent == [golden(name)]
 
 
 @pytest.fixture
 def stdin_answered() -> Iterator[Callable[[str], str]]:
     def answered(name: str) -> str:
-        stdin = Stdin(Door(lambda data: golden(name)))
+        stdin = Stdin(Channel(lambda data: golden(name)))
         stdin.allowed = True
         return stdin.input("? ")
 

@@ -1,15 +1,15 @@
-"""The door: bytes out, bytes in, within the protocol's limits."""
+"""The channel: bytes out, bytes in, within the protocol's limits."""
 
 from __future__ import annotations
 
 import pytest
-from wasm_kernel_agent.door import Door, FrameTooLarge
-from wasm_kernel_agent.outbox import Outbox
+from wasm_kernel_agent.display import Outbox
+from wasm_kernel_agent.host import Channel, FrameTooLarge
 
 
 def test_a_lone_surrogate_is_replaced() -> None:
     sent: list[bytes] = []
-    Door(lambda data: sent.append(data) or b"").send({"op": "\ud800"})  # type: ignore[func-returns-value]
+    Channel(lambda data: sent.append(data) or b"").send({"op": "\ud800"})  # type: ignore[func-returns-value]
     assert sent == [b'{"op":"?"}']
 
 
@@ -18,9 +18,9 @@ def test_a_frame_over_the_limit_is_not_sent() -> None:
         raise AssertionError("it was sent")
 
     with pytest.raises(FrameTooLarge, match="64 MiB"):
-        Door(call).send({"op": "x" * (64 * 1024 * 1024)})
+        Channel(call).send({"op": "x" * (64 * 1024 * 1024)})
 
 
 def test_a_refusal_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    Outbox(Door(lambda data: b'{"refused":"too much"}')).plain({"op": "clear_output"})
+    Outbox(Channel(lambda data: b'{"refused":"too much"}')).send({"op": "clear_output"})
     assert capsys.readouterr().err == "[wasm-kernel] the output was refused: too much\n"

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from wasm_kernel_agent.bundles import NotCarried, jsonable, mime_data, plain_object, with_notes
+from wasm_kernel_agent.display import NotSendable, jsonable, mime_data, plain_object, with_notes
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_what_json_lacks_is_translated(value: Any, carried: Any) -> None:
 def test_a_circle_is_not_carried() -> None:
     circle: list[Any] = []
     circle.append(circle)
-    with pytest.raises(NotCarried, match="nested too deeply"):
+    with pytest.raises(NotSendable, match="nested too deeply"):
         jsonable(circle)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from wasm_kernel_agent.dormant import Dormant
+from wasm_kernel_agent.preload import PreloadedPackage
 
 NAME = "sleeping_package"
 
@@ -25,7 +25,7 @@ def woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Modu
     (folder / "inner" / "leaf.py").write_text("from .. import runs\nruns.append(2)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     heard: list[ModuleType] = []
-    finder = Dormant(NAME, heard.append)
+    finder = PreloadedPackage(NAME, heard.append)
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     yield heard
     for name in [name for name in sys.modules if name.startswith(NAME)]:

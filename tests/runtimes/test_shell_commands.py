@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from wasm_kernel_agent.commands import Commands, NoCommand
+from wasm_kernel_agent.shell_commands import NoCommand, ShellCommands
 
 
 @pytest.fixture(autouse=True)
@@ -26,24 +26,24 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_known_command_prints(line: str, lines: list[str]) -> None:
-    assert list(Commands().output(line, split=True)) == lines
+    assert list(ShellCommands().output(line, split=True)) == lines
 
 
 @pytest.mark.parametrize("line", ["gcc x.c", "ls | wc", "cat a.txt > b.txt", "echo $HOME"])
 def test_anything_else_is_refused_in_words(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert Commands().run(line) == 127
+    assert ShellCommands().run(line) == 127
     assert "no shell and no processes" in capsys.readouterr().err
     with pytest.raises(NoCommand):
-        Commands().output(line, split=True)
+        ShellCommands().output(line, split=True)
 
 
 def test_files_can_be_moved_and_removed() -> None:
-    commands = Commands()
+    commands = ShellCommands()
     for line in ("mkdir -p d/e", "cp a.txt d", "mv d/a.txt d/b.txt", "touch c", "rm c a.txt"):
         assert commands.run(line) == 0
     assert sorted(str(path) for path in Path().rglob("*")) == ["d", "d/b.txt", "d/e"]
 
 
 def test_a_failure_is_a_status_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Commands().run("cat nothing") == 1
+    assert ShellCommands().run("cat nothing") == 1
     assert capsys.readouterr().out == "cat: nothing: No such file or directory\n"

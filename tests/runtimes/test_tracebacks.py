@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from types import TracebackType
 
-from wasm_kernel_agent import frames
-from wasm_kernel_agent.bundles import NotCarried, jsonable
+from wasm_kernel_agent import tracebacks
+from wasm_kernel_agent.display import NotSendable, jsonable
 
 
 def names(trace: TracebackType | None) -> list[str]:
@@ -26,14 +26,14 @@ def caught(error: type[BaseException], work: object) -> TracebackType | None:
 
 
 def test_the_agents_frames_are_left_out() -> None:
-    trace = caught(NotCarried, lambda: jsonable(object()))
+    trace = caught(NotSendable, lambda: jsonable(object()))
     assert "jsonable" in names(trace)
-    assert names(frames.shown(trace)[0]) == ["caught", "<lambda>"]
+    assert names(tracebacks.without_agent(trace)[0]) == ["caught", "<lambda>"]
 
 
 def test_a_traceback_of_others_is_left_alone() -> None:
     trace = caught(ZeroDivisionError, lambda: 1 / 0)
-    assert frames.shown(trace) == (trace, 0)
+    assert tracebacks.without_agent(trace) == (trace, 0)
 
 
 def test_a_deep_recursion_is_cut_and_counted() -> None:
@@ -49,7 +49,7 @@ def test_a_deep_recursion_is_cut_and_counted() -> None:
         trace = caught(ValueError, lambda: dive(6_000))
     finally:
         sys.setrecursionlimit(limit)
-    short, cut = frames.shown(trace)
+    short, cut = tracebacks.without_agent(trace)
     assert len(names(short)) + cut == len(names(trace))
     assert len(names(short)) == 250
 
@@ -57,12 +57,12 @@ def test_a_deep_recursion_is_cut_and_counted() -> None:
 def test_excuses_for_missing_sources_are_left_out() -> None:
     excuse = "'Could not get source, probably due dynamically evaluated source code.'"
     block = f"File x.py:3, in f\n    1 {excuse}\nafter\n"
-    assert frames.without_missing(["head", block]) == ["head", "File x.py:3, in f\nafter\n"]
+    assert tracebacks.without_excuses(["head", block]) == ["head", "File x.py:3, in f\nafter\n"]
 
 
 def test_causes_are_shortened_and_circles_end() -> None:
     cause, error = ValueError(), KeyError()
-    cause.__traceback__ = caught(NotCarried, lambda: jsonable(object()))
+    cause.__traceback__ = caught(NotSendable, lambda: jsonable(object()))
     cause.__context__, error.__cause__ = error, cause
-    frames.shorten_causes(error)
+    tracebacks.shorten_causes(error)
     assert names(cause.__traceback__) == ["caught", "<lambda>"]

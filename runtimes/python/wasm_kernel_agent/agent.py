@@ -1,4 +1,11 @@
-"""The agent: one turn after another, each a request from the host and a reply to it."""
+"""The agent: one turn after another, each a request from the host and a reply to it.
+
+The host must find the living agent whatever a cell did to `sys.modules`: a cell may delete this
+package from it, or replace `builtins.__import__`. The anchor below stays reachable without a name
+or an import: `complex` lists its subclasses, this one is made before numpy's, and the agent holds
+on to it. So `0j.__class__.__subclasses__()[0].turn()` is a turn that needs neither an import nor a
+builtin.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +13,61 @@ import contextlib
 import os
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
-from wasm_kernel_agent import bundles, loop, queries, seeds
-from wasm_kernel_agent.boot import finish, make_shell, prepare_guest
-from wasm_kernel_agent.cells import Cells
-from wasm_kernel_agent.comms import Comms
-from wasm_kernel_agent.door import FRAME_BYTES, Door
-from wasm_kernel_agent.shell import GuestShell, text_of
-from wasm_kernel_agent.signals import Signals
-from wasm_kernel_agent.stdin import Stdin
-from wasm_kernel_agent.streams import Streams
-from wasm_kernel_agent.vitals import Vitals
+from wasm_kernel_agent import completion, event_loop, reseed
+from wasm_kernel_agent.boot import lay_out_memory, make_shell, prepare_guest
+from wasm_kernel_agent.cells import CellRunner
+from wasm_kernel_agent.comms import CommServer
+from wasm_kernel_agent.display import jsonable
+from wasm_kernel_agent.host import FRAME_BYTES, Channel, StandardStreams, guest_channel
+from wasm_kernel_agent.repair import ShellRepair
+from wasm_kernel_agent.shell import GuestShell
+from wasm_kernel_agent.signals import Signals, Stdin
+from wasm_kernel_agent.tracebacks import text_of
 
 _WORKSPACE = "/app"
+_ANCHOR = "WasmKernelAnchor"
 
 Reply = dict[str, Any]
 
 
 class Agent:
-    """Serves the host's turns. One an interpreter; `keep` is what must stay alive with it."""
+    """Serves the host's turns. There is one in each interpreter.
 
-    def __init__(self, door: Door, keep: object = None, *, in_guest: bool = True) -> None:
-        self.door = door
+    Args:
+        channel: The way to the host.
+        keep: An object that must live as long as the agent.
+        in_guest: False in tests under ordinary CPython, which must not be patched.
+    """
+
+    def __init__(self, channel: Channel, keep: object = None, *, in_guest: bool = True) -> None:
+        self.channel = channel
         self._keep = keep
         self._in_guest = in_guest
-        self._signals = Signals(door)
-        self._streams = Streams()
+        self._signals = Signals(channel)
+        self._streams = StandardStreams()
         self.shell: GuestShell | None = None
         self._answers: dict[object, Callable[[Reply], Reply]] = {}
-        self._vitals: Vitals | None = None
+        self._repair: ShellRepair | None = None
 
     def turn(self) -> None:
-        """One turn: ask, serve, reply. Whatever goes wrong in between, a reply is sent."""
+        """Asks for a request, serves it and replies. A reply is sent whatever goes wrong."""
         self._signals.noted = False
-        self._signals.hold()
-        request = self.door.send({"op": "next"})
+        self._signals.note_interrupts()
+        request = self.channel.send({"op": "next"})
         try:
             reply = self._serve(request)
-            self._mend()
+            self._repair_shell()
         except BaseException as problem:
             reply = self._failed(problem)
         self._done(reply)
 
-    def _mend(self) -> None:
-        """Make sure that the next turn can begin."""
-        self._streams.mend()
-        if self._vitals is not None:
-            self._vitals.mend()
+    def _repair_shell(self) -> None:
+        """Makes sure that the next turn can begin."""
+        self._streams.repair()
+        if self._repair is not None:
+            self._repair.repair()
 
     def _serve(self, request: Reply) -> Reply:
         op = request.get("op")
@@ -63,7 +77,7 @@ class Agent:
             return _error("ProtocolError", "the guest was not booted")
         if op in self._answers:
             return self._answers[op](request)
-        if isinstance(op, str) and op in queries.ANSWERS:
+        if isinstance(op, str) and op in completion.ANSWERS:
             return self._query(op, request)
         return _error("ProtocolError", f"unknown request: {op!r:.80}")
 
@@ -71,23 +85,23 @@ class Agent:
         if self._in_guest:
             self._streams.install()
             self._signals.install()
-        shell = make_shell(self.door)
+        shell = make_shell(self.channel)
         shell.agent = self
-        stdin = Stdin(self.door)
-        comms = Comms(shell, self._signals, stdin, self.door)
-        loop.hear_with(comms)
+        stdin = Stdin(self.channel)
+        comms = CommServer(shell, self._signals, stdin, self.channel)
+        event_loop.serve_while_waiting(comms)
         self._answers = {
-            "execute": Cells(shell, self._signals, stdin).execute,
+            "execute": CellRunner(shell, self._signals, stdin).execute,
             "comm": comms.serve,
-            "comms": comms.agree,
+            "comms": comms.resync,
             "start": self._start,
         }
         if self._in_guest:
             prepare_guest(shell)
         self.shell = shell
-        self._vitals = Vitals(shell)
+        self._repair = ShellRepair(shell)
         if self._in_guest:
-            finish(self)
+            lay_out_memory(self)
         return {"status": "ok"}
 
     def _start(self, request: Reply) -> Reply:
@@ -97,54 +111,54 @@ class Agent:
             self.shell.memory_bytes = request.get("memory_bytes", 0)
         os.environ.update(request.get("env") or {})
         if request.get("fresh", True):
-            seeds.refresh()
+            reseed.reseed()
             if self._in_guest:
-                self._go_home()
+                self._enter_workspace()
         elif request.get("reseed", False):
-            seeds.refresh(everything=True)
+            reseed.reseed(everything=True)
         return {"status": "ok"}
 
-    def _go_home(self) -> None:
+    def _enter_workspace(self) -> None:
         os.chdir(_WORKSPACE)
         if self.shell is not None:
             self.shell.user_ns["_dh"] = [_WORKSPACE]  # the folders that `%cd -` goes back to
 
     def _query(self, op: str, request: Reply) -> Reply:
-        answer = queries.ANSWERS[op]
+        answer = completion.ANSWERS[op]
         try:
             reply: Reply = self._signals.interruptible(lambda: answer(self.shell, request))
         except (Exception, KeyboardInterrupt):
-            return _nothing(op, request)
+            return _empty_answer(op, request)
         return reply
 
     def _failed(self, problem: BaseException) -> Reply:
-        """The reply where the agent's own code failed; what a cell can break is put back."""
+        """The reply after the agent's own code failed. Puts back whatever a cell can break."""
         lines: list[str] = []
         with contextlib.suppress(BaseException):
             lines = traceback.format_exception(problem)
         with contextlib.suppress(BaseException):
-            if self._vitals is not None:
-                self._vitals.mend_all()
-            self._streams.mend()
+            if self._repair is not None:
+                self._repair.repair_everything()
+            self._streams.repair()
         kind, text = type(problem).__name__, text_of(problem)
         with contextlib.suppress(BaseException):
             if self.shell is not None:
-                self.shell.outbox.error(kind, text, lines)
+                self.shell.outbox.send_error(kind, text, lines)
         return _error(kind, text, lines)
 
     def _done(self, reply: Reply) -> None:
         try:
-            self.door.send({"op": "done", "reply": reply})
+            self.channel.send({"op": "done", "reply": reply})
         except (TypeError, ValueError, RecursionError):
-            self.door.send({"op": "done", "reply": _carried(reply)})
+            self.channel.send({"op": "done", "reply": _sendable(reply)})
 
 
-def _carried(reply: Reply) -> Reply:
-    """`reply` without what no frame can carry, such as a payload that is too large."""
+def _sendable(reply: Reply) -> Reply:
+    """`reply` without the parts that no frame can carry, such as a payload that is too large."""
     kept = {}
     for name, value in reply.items():
         with contextlib.suppress(Exception):
-            text = bundles.jsonable(value)
+            text = jsonable(value)
             if len(repr(text)) < FRAME_BYTES // 8:
                 kept[name] = text
     kept.setdefault("payload", [])
@@ -164,11 +178,39 @@ def _error(ename: str, evalue: str, lines: list[str] | None = None) -> Reply:
     }
 
 
-def _nothing(op: str, request: Reply) -> Reply:
-    """The reply of a query that came to nothing."""
-    reply = dict(queries.EMPTY[op])
+def _empty_answer(op: str, request: Reply) -> Reply:
+    """The reply to a query that failed or was interrupted."""
+    reply = dict(completion.EMPTY[op])
     if op == "complete":
         cursor = request.get("cursor_pos")
         at = cursor if isinstance(cursor, int) else len(str(request.get("code", "")))
         reply["cursor_start"] = reply["cursor_end"] = at
     return reply
+
+
+class WasmKernelAnchor(complex):
+    """Holds the one agent of this interpreter."""
+
+    agent: ClassVar[Agent | None] = None
+
+    @staticmethod
+    def turn() -> None:
+        """Serves one turn of the host."""
+        anchor = WasmKernelAnchor
+        if anchor.agent is None:
+            anchor.agent = _agents[0] if _agents else Agent(guest_channel(), keep=anchor)
+            _agents.append(anchor.agent)
+        anchor.agent.turn()
+
+
+_agents: list[Agent] = []  # an anchor that lost its agent finds it here again
+
+
+def _first_anchor() -> type[WasmKernelAnchor]:
+    """The anchor that was made first: a second import of this package finds the first one's."""
+    kinds: list[Any] = complex.__subclasses__()
+    first: type[WasmKernelAnchor] = next(kind for kind in kinds if kind.__name__ == _ANCHOR)
+    return first
+
+
+turn = _first_anchor().turn

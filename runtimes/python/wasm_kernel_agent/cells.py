@@ -1,4 +1,4 @@
-"""Running cells, and what the reply to one says."""
+"""Running a cell, and the reply to it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from wasm_kernel_agent import bundles
-from wasm_kernel_agent.integers import IntegerNotice
-from wasm_kernel_agent.kernel import parent_of
-from wasm_kernel_agent.outbox import flush, note
-from wasm_kernel_agent.shell import text_of
-from wasm_kernel_agent.signals import Signals
-from wasm_kernel_agent.stdin import Stdin
+from wasm_kernel_agent.display import mime_data, plain_object, with_notes
+from wasm_kernel_agent.host import flush, note
+from wasm_kernel_agent.notebook_face import parent_of
+from wasm_kernel_agent.signals import Signals, Stdin
+from wasm_kernel_agent.stdlib_patches import IntegerNotice
+from wasm_kernel_agent.tracebacks import text_of
 
 Reply = dict[str, Any]
 
 
-class Cells:
+class CellRunner:
     """Runs the cells of one session, in the order in which the host asks."""
 
     def __init__(self, shell: Any, signals: Signals, stdin: Stdin) -> None:
@@ -28,7 +27,7 @@ class Cells:
         self._integers = IntegerNotice()
 
     def execute(self, request: Reply) -> Reply:
-        """Run a cell as `request` says; the reply as Jupyter's `execute_reply` has it."""
+        """Runs a cell. Returns the reply with the fields of Jupyter's `execute_reply`."""
         shell = self._shell
         self._stdin.install(bool(request.get("allow_stdin", False)))
         shell.awaiter.make_current()
@@ -37,10 +36,10 @@ class Cells:
         shell.payload_manager.clear_payload()
         try:
             error = self._run(request)
-            self._after(request)
+            self._run_tasks(request)
         finally:
             flush()
-            settle(shell)
+            end_cell(shell)
         reply: Reply = {"status": "ok", "execution_count": shell.execution_count - 1}
         if error is not None:
             reply |= {
@@ -57,7 +56,7 @@ class Cells:
         return reply
 
     def _run(self, request: Reply) -> BaseException | None:
-        """Run the cell; its error, or None. The error itself was shown already."""
+        """Runs the cell. Returns its error, which was shown already, or None."""
         shell = self._shell
 
         def cell() -> Any:
@@ -79,10 +78,10 @@ class Cells:
         # a value that could not be shown fails its cell, as under ipykernel
         return error if error is not None else shell.display_error
 
-    def _after(self, request: Reply) -> None:
-        """What a cell has begun goes on as far as it can now; what it should know is said."""
+    def _run_tasks(self, request: Reply) -> None:
+        """Lets the tasks that cells left go on, and says what the user should know."""
         try:
-            self._signals.interruptible(self._shell.awaiter.go_on)
+            self._signals.interruptible(self._shell.awaiter.run_tasks)
         except KeyboardInterrupt:
             note("the tasks that this cell left were interrupted; they go on with the next cell")
         if not request.get("silent"):
@@ -97,8 +96,8 @@ class Cells:
         return {name: _expression(answer) for name, answer in answers.items()}
 
 
-def settle(shell: Any) -> None:
-    """End what a cell or a callback left half done, such as a debugger that was interrupted."""
+def end_cell(shell: Any) -> None:
+    """Ends what a cell or a callback left half done, such as a debugger that was interrupted."""
     sys.displayhook = sys.__displayhook__
     shell.displayhook.finish_displayhook()
     shell.display_trap._nested_level = 0
@@ -112,28 +111,28 @@ def settle(shell: Any) -> None:
 
 def _expression(answer: Any) -> Reply:
     if answer.get("status") != "ok":
-        return bundles.plain_object(answer)
-    kept, notes = bundles.mime_data(answer["data"])
+        return plain_object(answer)
+    kept, notes = mime_data(answer["data"])
     return {
         "status": "ok",
-        "data": bundles.with_notes(kept, notes),
-        "metadata": bundles.plain_object(answer.get("metadata")),
+        "data": with_notes(kept, notes),
+        "metadata": plain_object(answer.get("metadata")),
     }
 
 
 def _payload(payload: Any) -> Reply:
     if payload.get("source") == "page":
-        kept, notes = bundles.mime_data(payload.get("data"))
+        kept, notes = mime_data(payload.get("data"))
         return {
             "source": "page",
-            "data": bundles.with_notes(kept, notes),
+            "data": with_notes(kept, notes),
             "start": int(payload.get("start", 0)),
         }
-    return bundles.plain_object(payload)
+    return plain_object(payload)
 
 
 def _without_surrogates(code: str) -> str:
-    """`code` as UTF-8 can carry it: tokenizer, history and hashes all encode it."""
+    """`code` with lone surrogates replaced: tokenizer, history and hashes encode it as UTF-8."""
     if code.isascii():
         return code
     return code.encode("utf-8", "replace").decode("utf-8")

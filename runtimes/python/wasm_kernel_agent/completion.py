@@ -1,7 +1,7 @@
-"""Completion: what could stand at the cursor, each match with its kind and its signature.
+"""Answers about code that does not run: completion, inspection, completeness, history.
 
-IPython finds the matches. Their kinds, for which ipykernel asks jedi, are read off the living
-objects here, without running any code of theirs that would not run anyway.
+IPython finds the matches of a completion. Their kinds, for which ipykernel asks jedi, are read off
+the living objects here, without running any code of theirs that would not run anyway.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 import keyword
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -22,6 +23,7 @@ from IPython.core.completer import (
     provisionalcompleter,
     rectify_completions,
 )
+from IPython.utils.tokenutil import token_at_cursor
 
 _TYPES = "_jupyter_types_experimental"
 _MOST_MATCHES = 5_000
@@ -31,10 +33,12 @@ _MISSING = object()
 _key: Any = completions_sorting_key
 
 Reply = dict[str, Any]
+_CACHE = "rootmodules_cache"  # IPython's own: `sys.path` entries to the names below them
+_ENDINGS = (".py", ".pyc")
 
 
-class Subject:
-    """Remembers the object that stands before the dot, as IPython's completer found it."""
+class ObjectBeforeDot:
+    """Remembers the object before the last dot, as IPython's completer found it."""
 
     def __init__(self, completer: Any) -> None:
         self._evaluate = completer._evaluate_expr
@@ -46,14 +50,14 @@ class Subject:
         return self.value
 
     def take(self) -> Any:
-        """The object, which is then forgotten; `_MISSING` where nothing was evaluated."""
+        """Returns the object and forgets it; `_MISSING` if nothing was evaluated."""
         value, self.value = self.value, _MISSING
         return value
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the cursor is: the line up to it, and the object before its last dot."""
+class CursorContext:
+    """The line up to the cursor, the object before its last dot, and the user's variables."""
 
     line: str
     subject: Any
@@ -61,11 +65,11 @@ class Place:
 
     @property
     def is_import(self) -> bool:
-        """Whether names of modules, or names in one, are asked for."""
+        """True if names of modules, or names in a module, are asked for."""
         return self.line.split()[:1] in (["import"], ["from"])
 
     def find(self, match: Any) -> Any:
-        """The object that a match names; `_MISSING` where none is known."""
+        """Returns the object that a match names; `_MISSING` if it is not known."""
         name: str = match.text
         if self.is_import:
             return self._imported(name)
@@ -83,18 +87,18 @@ class Place:
 
 
 def complete(shell: Any, request: Reply) -> Reply:
-    """The reply to `complete`, with the types that JupyterLab shows beside the matches."""
+    """Returns the reply to `complete`, with the types that JupyterLab shows beside the matches."""
     code, cursor = request["code"], request["cursor_pos"]
     if cursor is None:
         cursor = len(code)
     line = code[:cursor].rpartition("\n")[2]
-    subject: Subject = shell.subject
+    before_dot: ObjectBeforeDot = shell.object_before_dot
     with provisionalcompleter(), shell.builtin_trap:
         raw = list(shell.Completer.completions(code, cursor))
-        place = Place(line, subject.take(), shell.user_ns)
+        context = CursorContext(line, before_dot.take(), shell.user_ns)
         wanted = _ordered([_without_dot(each) for each in raw if _is_wanted(each, code, line)])
         found = list(rectify_completions(code, wanted[:_MOST_MATCHES]))
-    types = _described(wanted, found, place)
+    types = _described(wanted, found, context)
     return {
         "status": "ok",
         "matches": [each["text"] for each in types],
@@ -108,16 +112,16 @@ def _is_wanted(match: Any, code: str, line: str) -> bool:
     if not match.text:
         return False
     begun = code[match.start : match.end]
-    if match.type == "magic":  # in the midst of a line only where a magic was begun
+    if match.type == "magic":  # in the middle of a line only if a magic was begun
         before = code[: match.start].rpartition("\n")[2]
         return begun.startswith("%") or not before.strip()
     if line.split()[:1] in (["import"], ["from"]):
-        return "." in begun or "." not in match.text  # `import nump` means numpy, none of its parts
+        return "." in begun or "." not in match.text  # `import nump` means numpy, not its parts
     return True
 
 
 def _without_dot(match: Any) -> Any:
-    """`.head` of the completer as `head`, which is what a front end shows."""
+    """`.head` of the completer as `head`, which a front end shows."""
     if match.type != "attribute" or not match.text.startswith("."):
         return match
     return Completion(
@@ -131,7 +135,7 @@ def _without_dot(match: Any) -> Any:
 
 
 def _ordered(matches: list[Any]) -> list[Any]:
-    """Names in alphabetical order, whatever their case, private ones last; files and keys as found.
+    """Names in alphabetical order, regardless of case, private ones last; files and keys as found.
 
     IPython puts capitals first, and lists modules as their folders do.
     """
@@ -145,16 +149,16 @@ def _rank(match: Any) -> tuple[int, str, int]:
     return privacy, name.lower(), percents
 
 
-def _described(wanted: list[Any], found: list[Any], place: Place) -> list[Reply]:
+def _described(wanted: list[Any], found: list[Any], context: CursorContext) -> list[Reply]:
     end = time.monotonic() + _SIGNATURE_SECONDS
     rows = []
     for match, rectified in zip(wanted, found, strict=True):
         kind, signature = match.type or "<unknown>", match.signature or ""
         if kind in ("attribute", "variable", "<unknown>"):
-            value = place.find(match)
-            kind = _kind(value, match.text, place)
+            value = context.find(match)
+            kind = _kind(value, match.text, context)
             if kind == "function" and time.monotonic() < end:
-                signature = _signature(value, place.subject)
+                signature = _signature(value, context.subject)
         row = {"start": rectified.start, "end": rectified.end, "text": rectified.text}
         rows.append(row | {"type": kind, "signature": signature})
     return rows
@@ -169,11 +173,11 @@ def _attribute(owner: Any, name: str) -> Any:
         return _MISSING
 
 
-def _kind(value: Any, name: str, place: Place) -> str:
-    """What jedi would call `value`."""
+def _kind(value: Any, name: str, context: CursorContext) -> str:
+    """The name that jedi would give to the kind of `value`."""
     if value is _MISSING:
         named = "keyword" if keyword.iskeyword(name) else "instance"
-        return "module" if place.is_import else named
+        return "module" if context.is_import else named
     return next(kind for kind, holds in _KINDS if holds(value))
 
 
@@ -189,7 +193,7 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
 
 
 def _signature(value: Any, subject: Any) -> str:
-    """The signature as one would call it; empty where none is known."""
+    """The signature as one would call it; empty if it is not known."""
     try:
         if isinstance(value, staticmethod):
             return str(inspect.signature(value.__func__))
@@ -208,3 +212,93 @@ def _unbound(function: Any) -> str:
     signature = inspect.signature(function)
     rest = list(signature.parameters.values())[1:]
     return str(signature.replace(parameters=rest))
+
+
+def modules_in(path: str) -> list[str]:
+    """Returns the modules and packages at the top of a zip."""
+    found = set()
+    with zipfile.ZipFile(path) as bundle:
+        for member in bundle.namelist():
+            top, slash, rest = member.partition("/")
+            if slash and rest and "." not in top:
+                found.add(top)
+            for ending in _ENDINGS:
+                if not slash and member.endswith(ending):
+                    found.add(member.removesuffix(ending))
+    return sorted(name for name in found if name.isidentifier())
+
+
+def list_modules(shell: Any) -> None:
+    """Fills IPython's list of modules, to which `import num<Tab>` completes, once.
+
+    IPython lists folders of `sys.path`; the guest's modules lie in zips.
+    """
+    zips = [path for path in sys.path if path.endswith(".zip")]
+    shell.db[_CACHE] = {path: modules_in(path) for path in zips}
+
+
+def inspect_name(shell: Any, request: Reply) -> Reply:
+    """Returns the reply to `inspect`: what is known about the name at the cursor."""
+    name = token_at_cursor(request["code"], request["cursor_pos"])
+    reply: Reply = {"status": "ok", "found": False, "data": {}, "metadata": {}}
+    try:
+        bundle = shell.object_inspect_mime(
+            name,
+            detail_level=request.get("detail_level", 0),
+            omit_sections=tuple(request.get("omit_sections", ())),
+        )
+    except KeyError:
+        return reply
+    reply["data"] = {mime: text for mime, text in bundle.items() if isinstance(text, str)}
+    reply["found"] = True
+    return reply
+
+
+def is_complete(shell: Any, request: Reply) -> Reply:
+    """Returns the reply to `is_complete`: should Enter run the code, or continue it?"""
+    status, indent = shell.input_transformer_manager.check_complete(request["code"])
+    reply: Reply = {"status": status}
+    if status == "incomplete":
+        reply["indent"] = " " * (indent or 0)
+    return reply
+
+
+def history(shell: Any, request: Reply) -> Reply:
+    """Returns the reply to `history`: inputs of this session, by range, tail or pattern."""
+    manager = shell.history_manager
+    kind = request.get("hist_access_type")
+    raw, output = bool(request.get("raw", True)), bool(request.get("output", False))
+    found: Any = ()
+    if kind == "tail":
+        found = manager.get_tail(request.get("n"), raw=raw, output=output, include_latest=True)
+    elif kind == "range":
+        session, start = request.get("session") or 0, request.get("start") or 0
+        lines = manager.get_range(session, start, request.get("stop"), raw=raw, output=output)
+        number = manager.session_number  # IPython calls the current session 0 here, but not in tail
+        found = [(number, line, text) for _, line, text in lines]
+    elif kind == "search":
+        manager.writeout_cache()
+        found = manager.search(
+            request.get("pattern") or "*",
+            raw=raw,
+            output=output,
+            n=request.get("n"),
+            unique=bool(request.get("unique")),
+        )
+    return {"status": "ok", "history": list(found)}
+
+
+EMPTY: dict[str, Reply] = {
+    "complete": {"status": "ok", "matches": [], "cursor_start": 0, "cursor_end": 0, "metadata": {}},
+    "inspect": {"status": "ok", "found": False, "data": {}, "metadata": {}},
+    "is_complete": {"status": "unknown"},
+    "history": {"status": "ok", "history": []},
+}
+"""The replies to queries that failed or were interrupted: there is nothing to show."""
+
+ANSWERS = {
+    "complete": complete,
+    "inspect": inspect_name,
+    "is_complete": is_complete,
+    "history": history,
+}

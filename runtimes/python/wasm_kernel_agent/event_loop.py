@@ -3,8 +3,9 @@
 The guest has one thread and no descriptors to poll. Timers and ready callbacks are all that can
 ever happen, so waiting is `time.sleep`, in slices that an interrupt ends.
 
-An interrupt that comes upon asyncio's own code is put off until the loop waits, a moment later
-(`puts_off`). Anywhere else in there it would leave a loop that believes to run, or lose a callback.
+An interrupt that meets asyncio's own code is postponed until the loop waits, a moment later
+(`postpone_interrupt`). Elsewhere in there it would leave a loop that seems to run, or lose a
+callback. The rule goes by file: this one may hold nothing but the loop and what runs it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pathlib import PurePosixPath
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
-from wasm_kernel_agent.outbox import note
+from wasm_kernel_agent.host import note
 
-_SLICE = 0.05
+_SLICE = 0.05  # seconds of sleep between two looks for messages
 _PASSES = 100  # of the loop after a cell: a task that never waits must not hold up the reply
 _AFTER_SECONDS = 0.5  # the same, of many tasks
 _WAITING = (
@@ -41,64 +42,65 @@ class NothingToWaitFor(RuntimeError):
         )
 
 
-class Ear(Protocol):
-    """Hears the front end while a cell awaits something."""
+class MessageSource(Protocol):
+    """Serves messages of the front end while a cell awaits something."""
 
     @property
-    def open(self) -> bool:
-        """Whether the front end could say anything."""
+    def is_open(self) -> bool:
+        """True if the front end could send a message."""
 
-    def hear(self) -> bool:
-        """Serve what it has said, one message; False where there was none."""
+    def serve_next(self) -> bool:
+        """Serves one message that has come. Returns False if there is none."""
 
 
-class _Deaf:
-    """Hears nothing: there is nobody to say anything."""
+class _NoMessages:
+    """No front end is there."""
 
-    open = False
+    is_open = False
 
-    def hear(self) -> bool:
-        """Nothing was said."""
+    def serve_next(self) -> bool:
+        """Returns False: no message can come."""
         return False
 
 
-class _Sleeper:
-    """Stands where the loop expects a selector: it knows no descriptors, only time."""
+class _SleepingSelector:
+    """A selector without descriptors: it waits for time to pass, and serves messages."""
 
-    ear: ClassVar[Ear] = _Deaf()
+    messages: ClassVar[MessageSource] = _NoMessages()
 
     def __init__(self, loop: GuestLoop) -> None:
         self._loop = loop
-        self.listened = 0.0
+        self.looked_at = 0.0  # when messages were last looked for
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Wait `timeout` seconds, or until something is ready; meanwhile the front end is heard."""
+        """Waits `timeout` seconds, or until a callback is ready. Serves messages meanwhile."""
         __tracebackhide__ = True
-        if take_put_off():
+        if take_postponed_interrupt():
             raise KeyboardInterrupt
-        if timeout is None and not self.ear.open:
+        if timeout is None and not self.messages.is_open:
             raise NothingToWaitFor
-        if timeout == 0 and time.monotonic() - self.listened < _SLICE:
+        if timeout == 0 and time.monotonic() - self.looked_at < _SLICE:
             return []
         end = None if timeout is None else time.monotonic() + timeout
-        self._listen()
-        while not self._loop.something_ready:
+        self._serve_messages()
+        while not self._loop.has_ready_callback:
             left = _SLICE if end is None else end - time.monotonic()
             if left <= 0:
                 break
             time.sleep(min(left, _SLICE))
-            self._listen()
+            self._serve_messages()
         return []
 
-    def _listen(self) -> None:
-        """Hear what came; whoever waited for a message goes on before the next one is served."""
+    def _serve_messages(self) -> None:
+        """Serves what came. A task that waited for a message goes on before the next is served."""
         __tracebackhide__ = True
-        self.listened = time.monotonic()
-        while self.ear.open and self.ear.hear() and not self._loop.something_ready:
+        self.looked_at = time.monotonic()
+        source = self.messages
+        while source.is_open and source.serve_next() and not self._loop.has_ready_callback:
             pass
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no descriptor is open."""
 
 
 class GuestLoop(base_events.BaseEventLoop):
@@ -106,57 +108,57 @@ class GuestLoop(base_events.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Sleeper(self)
+        self._selector = _SleepingSelector(self)
 
     def run_forever(self) -> None:
-        """Run; what the front end said before is not heard earlier than the first callback runs."""
+        """Runs the loop. The first callback runs before the first message is served."""
         __tracebackhide__ = True
-        _end_runs_without_frames(sys._getframe().f_back, self)
-        self._selector.listened = time.monotonic()
+        _end_lost_runs(sys._getframe().f_back, self)
+        self._selector.looked_at = time.monotonic()
         super().run_forever()
 
     def run_until_complete(self, future: Any) -> Any:
-        """The value of a future or coroutine, run to its end."""
+        """Runs a future or coroutine to its end, and returns its value."""
         __tracebackhide__ = True
-        _end_runs_without_frames(sys._getframe().f_back, self)
+        _end_lost_runs(sys._getframe().f_back, self)
         return super().run_until_complete(future)
 
     def end_run(self) -> None:
-        """Forget a run that ended without saying so."""
+        """Forgets a run whose frames are gone without having ended it."""
         self._thread_id = None
         self._stopping = False
         if asyncio._get_running_loop() is self:
             asyncio._set_running_loop(None)
 
     @property
-    def something_ready(self) -> bool:
-        """Whether a callback waits to be run."""
+    def has_ready_callback(self) -> bool:
+        """True if a callback waits to be run."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
     def run_ready(self, passes: int) -> None:
-        """Let tasks and callbacks go on as long as they need no waiting, `passes` times at most."""
+        """Runs tasks and callbacks as long as they need no waiting, `passes` times at most."""
         until = time.monotonic() + _AFTER_SECONDS
-        while self.something_due and passes > 0 and time.monotonic() < until:
+        while self.has_due_callback and passes > 0 and time.monotonic() < until:
             self.stop()  # after one pass; a callback would wait for a later run if this one failed
             self.run_forever()
             passes -= 1
 
     @property
-    def something_due(self) -> bool:
-        """Whether a callback or a timer can run without waiting."""
+    def has_due_callback(self) -> bool:
+        """True if a callback or a timer can run without waiting."""
         timers = self._scheduled  # type: ignore[attr-defined]
-        return self.something_ready or bool(timers and timers[0]._when <= self.time())
+        return self.has_ready_callback or bool(timers and timers[0]._when <= self.time())
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are none: `_Sleeper.select` returns an empty list."""
+        """Does nothing: the selector never returns an event."""
 
     def _write_to_self(self) -> None:
-        """Nobody else could be asleep: there is one thread."""
+        """Does nothing: with one thread, nobody else could be asleep."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """The value of `func(*args)`, computed at once: there is no other thread to compute it."""
+        """Calls `func(*args)` at once, as there is no other thread; returns a finished future."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -169,31 +171,31 @@ class GuestLoop(base_events.BaseEventLoop):
 
 _LIBRARY = str(PurePosixPath(asyncio.run.__code__.co_filename).parents[1])
 _OWN = str(PurePosixPath(asyncio.run.__code__.co_filename).parent)
-_put_off: list[bool] = []
+_postponed: list[bool] = []
 
 
-def take_put_off() -> bool:
-    """Returns whether an interrupt was put off since the last call; the caller raises it now."""
-    found = bool(_put_off)
-    _put_off.clear()
-    return found
+def take_postponed_interrupt() -> bool:
+    """Returns whether an interrupt was postponed since the last call; the caller raises it now."""
+    postponed = bool(_postponed)
+    _postponed.clear()
+    return postponed
 
 
-def puts_off(frame: FrameType | None) -> bool:
-    """Returns whether an interrupt in `frame` has to wait until the loop waits.
+def postpone_interrupt(frame: FrameType | None) -> bool:
+    """Postpones an interrupt in `frame` until the loop waits, if it has to. Returns whether.
 
     It has to if the code that runs there is asyncio's or this module's, for a loop that runs.
-    The code of others does not have to, whoever called it.
+    Code of others can be interrupted at once, whoever called it.
     """
     at = frame
-    while at is not None and _is_library(at.f_code) and not _is_loops(at.f_code):
+    while at is not None and _is_library(at.f_code) and not _is_the_loops(at.f_code):
         at = at.f_back
-    if at is None or not _is_loops(at.f_code) or at.f_code in _OPEN:
+    if at is None or not _is_the_loops(at.f_code) or at.f_code in _INTERRUPTIBLE:
         return False
     while at is not None and at.f_code not in _RUNNING:
         at = at.f_back
     if at is not None:
-        _put_off.append(True)
+        _postponed.append(True)
     return at is not None
 
 
@@ -202,41 +204,41 @@ def _is_library(code: CodeType) -> bool:
     return name.startswith((_LIBRARY, "<frozen")) and "site-packages" not in name
 
 
-def _is_loops(code: CodeType) -> bool:
+def _is_the_loops(code: CodeType) -> bool:
     return code.co_filename.startswith(_OWN) or code.co_filename == __file__
 
 
-def _end_runs_without_frames(frame: FrameType | None, new: GuestLoop) -> None:
-    """End what `new`, and the loop that is said to run, believe to run while no frame does.
+def _end_lost_runs(frame: FrameType | None, new: GuestLoop) -> None:
+    """Ends runs of `new`, and of the loop that is said to run, that have no frame any more.
 
-    An interrupt of the hard kind, or memory that was brought back, may leave such a loop.
+    An interrupt of the hard kind, or memory that was restored, may leave such a loop.
     """
     running = asyncio._get_running_loop()
-    believing = {loop for loop in (new, running) if isinstance(loop, GuestLoop)}
-    while frame is not None and believing:
+    lost = {loop for loop in (new, running) if isinstance(loop, GuestLoop)}
+    while frame is not None and lost:
         if frame.f_code is GuestLoop.run_forever.__code__:
-            believing.discard(frame.f_locals.get("self"))
+            lost.discard(frame.f_locals.get("self"))
         frame = frame.f_back
-    for loop in believing:
+    for loop in lost:
         if loop is running or loop.is_running():
             loop.end_run()
 
 
 def install() -> None:
-    """Make `GuestLoop` what asyncio creates, and give this thread one."""
+    """Makes asyncio create `GuestLoop`s, and gives this thread one."""
     asyncio.new_event_loop = asyncio.events.new_event_loop = GuestLoop
     for name in ("SelectorEventLoop", "EventLoop"):
         setattr(asyncio, name, GuestLoop)
     asyncio.set_event_loop(GuestLoop())
 
 
-def hear_with(ear: Ear) -> None:
-    """Serve what the front end says while a cell awaits something."""
-    _Sleeper.ear = ear
+def serve_while_waiting(messages: MessageSource) -> None:
+    """Serves messages of the front end while a cell awaits something."""
+    _SleepingSelector.messages = messages
 
 
 def allow_tasks(awaiter: Awaiter) -> None:
-    """Let `asyncio.create_task` work in a cell without `await`, as under ipykernel.
+    """Lets `asyncio.create_task` work in a cell without `await`, as under ipykernel.
 
     There, a loop runs beneath every cell. Here, the task waits for the end of the cell.
     """
@@ -252,20 +254,20 @@ def allow_tasks(awaiter: Awaiter) -> None:
         task: asyncio.Task[Any] = loop.create_task(coro, **options)
         return task
 
-    places: tuple[Any, ...] = (asyncio, asyncio.tasks)
-    for place in places:
-        place.create_task = create_task
+    modules: tuple[Any, ...] = (asyncio, asyncio.tasks)
+    for module in modules:
+        module.create_task = create_task
 
 
 class Awaiter:
     """Runs cells with a top-level `await`, all on one loop.
 
-    `cause` is set while a cell is being told, at the place where it waits, why its wait is over.
+    `cause` is the reason while a wait is being ended: the cell gets it at the place where it waits.
     """
 
     def __init__(self) -> None:
         self._loop: GuestLoop | None = None
-        self._told = False
+        self._warned = False
         self.cause: BaseException | None = None
 
     def __str__(self) -> str:
@@ -279,14 +281,14 @@ class Awaiter:
         return self._loop
 
     def make_current(self) -> None:
-        """Give the coming cell a loop for `asyncio.get_event_loop()`, and none that runs."""
+        """Makes the loop that of `asyncio.get_event_loop()` for the coming cell; no loop runs."""
         asyncio._set_running_loop(None)
         asyncio.set_event_loop(self.loop)
 
-    def go_on(self) -> None:
-        """Let the tasks that cells left behind run as far as they can without waiting.
+    def run_tasks(self) -> None:
+        """Runs the tasks that cells left behind, as far as they can go without waiting.
 
-        Between cells nothing runs; where a task needs that, it is said once.
+        Between cells nothing runs. If a task needs that, a note says so once.
         """
         if self._loop is None or self._loop.is_closed():
             return
@@ -299,12 +301,12 @@ class Awaiter:
             note(f"the event loop was broken and is a new one now; its tasks are lost: {problem!r}")
             return
         waiting = len(asyncio.all_tasks(self._loop))
-        if waiting and not self._told:
-            self._told = True
+        if waiting and not self._warned:
+            self._warned = True
             note(_WAITING)
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The value of `coroutine`, run to its end."""
+        """Runs a cell's coroutine to its end, and returns its value."""
         asyncio.set_event_loop(self.loop)
         loop = self.loop
         task = loop.create_task(coroutine)
@@ -314,16 +316,16 @@ class Awaiter:
             except (KeyboardInterrupt, NothingToWaitFor) as cause:
                 if task.done():
                     raise
-                return self._end(loop, task, cause)
+                return self._end_wait(loop, task, cause)
             except SystemExit:
                 if task.done():
                     raise
                 note(_EXITED)  # which ended the loop's run, but not the cell
 
-    def _end(
+    def _end_wait(
         self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], cause: BaseException
     ) -> Any:
-        """What the task came to after its wait was ended because of `cause`."""
+        """Ends the wait of a task because of `cause`. Returns the task's value, if it has one."""
         self.cause = cause
         try:
             task.cancel()
@@ -334,7 +336,7 @@ class Awaiter:
             self.cause = None
 
 
-_OPEN = {_Sleeper.select.__code__, GuestLoop.run_in_executor.__code__}  # to an interrupt, at once
+_INTERRUPTIBLE = {_SleepingSelector.select.__code__, GuestLoop.run_in_executor.__code__}
 _RUNNING = {
     GuestLoop.run_forever.__code__,
     GuestLoop.run_until_complete.__code__,

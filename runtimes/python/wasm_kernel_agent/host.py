@@ -1,14 +1,18 @@
-"""The door: frames out to the host, answers back in.
+"""The way to the host: frames, standard output and error, and commands that the host runs.
 
 The encoder and the decoder are bound here once, so that a cell which overwrites `json.dumps` or the
-`json` module does not take the agent's voice away.
+`json` module does not cut the agent off from the host.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
 
 FRAME_BYTES = 64 * 1024 * 1024
 """The most that one frame may hold, in bytes (PROTOCOL.md)."""
@@ -20,7 +24,7 @@ _decode = json.JSONDecoder().decode
 
 
 class FrameTooLarge(ValueError):
-    """A frame that the protocol does not carry; `size` is its length in bytes."""
+    """A frame is longer than the protocol allows; `size` is its length in bytes."""
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -29,18 +33,18 @@ class FrameTooLarge(ValueError):
         self.size = size
 
 
-class Door:
+class Channel:
     """Sends frames through `call` (bytes to bytes), one at a time, and reads the answers."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
     def send(self, frame: Mapping[str, Any]) -> dict[str, Any]:
-        """The host's answer to `frame`; an object, empty where there is nothing to say.
+        """Returns the host's answer to `frame`: an object, empty if there is nothing to say.
 
         Raises:
-            FrameTooLarge: it is longer than the protocol allows; nothing was sent.
-            TypeError, ValueError, RecursionError: it holds what JSON can't; nothing was sent.
+            FrameTooLarge: The frame is longer than the protocol allows. Nothing was sent.
+            TypeError, ValueError, RecursionError: JSON can't hold it. Nothing was sent.
         """
         data = _encode(frame).encode("utf-8", "replace")
         if len(data) > FRAME_BYTES:
@@ -49,12 +53,127 @@ class Door:
         return _decode(answer.decode("utf-8")) if answer else {}
 
 
-def host_door() -> Door:
-    """The door of the guest this code runs in.
+def guest_channel() -> Channel:
+    """Returns the channel of the guest that this code runs in.
 
     Raises:
-        ImportError: this interpreter is no guest.
+        ImportError: This interpreter is not a guest.
     """
     import _host
 
-    return Door(_host.call)
+    return Channel(_host.call)
+
+
+class CellStream(io.TextIOWrapper):
+    """A stream that later cells need as well."""
+
+    def detach(self) -> NoReturn:
+        """Refuses, as under ipykernel.
+
+        Raises:
+            UnsupportedOperation: Always.
+        """
+        raise io.UnsupportedOperation("detach")
+
+
+def text_stream(descriptor: int) -> io.TextIOWrapper:
+    """Returns a text stream over `descriptor`. Each write is passed on at once, in C."""
+    return CellStream(
+        io.FileIO(descriptor, "w", closefd=False),
+        encoding="utf-8",
+        errors="backslashreplace",
+        newline="",
+        write_through=True,
+    )
+
+
+class StandardStreams:
+    """Our `sys.stdout` and `sys.stderr`: descriptors 1 and 2, which the host decodes."""
+
+    def __init__(self, make: Callable[[int], io.TextIOWrapper] = text_stream) -> None:
+        self._make = make
+        self._ours = {"stdout": make(1), "stderr": make(2)}
+
+    def install(self) -> None:
+        """Makes ours the interpreter's own, once, at boot."""
+        for name, stream in self._ours.items():
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+    def repair(self) -> None:
+        """Puts ours back if `sys.stdout` or `sys.stderr` can't be written to any more.
+
+        A stream of the user's own that works is left in place, as ipykernel leaves it.
+        """
+        for number, (name, ours) in enumerate(self._ours.items(), start=1):
+            present = getattr(sys, name, None)
+            intact = _is_intact(ours)
+            if (present is ours and intact) or _works(present):
+                continue
+            fresh = ours if intact else self._make(number)
+            self._ours[name] = fresh
+            setattr(sys, name, fresh)
+            setattr(sys, f"__{name}__", fresh)
+
+
+def _is_intact(stream: io.TextIOWrapper) -> bool:
+    """Returns whether a stream of ours is as it was made: open, with its buffer and methods."""
+    try:
+        return not stream.closed and not vars(stream)
+    except ValueError:  # it was detached
+        return False
+
+
+def _works(stream: object) -> bool:
+    try:
+        stream.write("")  # type: ignore[attr-defined]
+        stream.flush()  # type: ignore[attr-defined]
+    except Exception:
+        return False
+    return True
+
+
+def flush() -> None:
+    """Writes out standard output and error, so that output stays in order."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except Exception:  # a cell may put anything there; it is repaired after the cell
+            continue
+
+
+def note(text: str) -> None:
+    """Prints a sentence from the sandbox on standard error."""
+    try:
+        print(f"[wasm-kernel] {text}", file=sys.stderr)
+    except Exception:  # as above: there is nothing to say it with
+        return
+
+
+def run_host_command(shell: Any, name: str, line: str, cell: str | None = None) -> Any:
+    """Has the host run the command behind a magic, and returns its result, a JSON value.
+
+    The host runs it only if the magic stands in the cell's own text. It compares the words with
+    the text that it sent, so the magic must see them unexpanded: declare it with `no_var_expand`.
+
+    Args:
+        shell: The shell whose cell runs.
+        name: The magic's name.
+        line: Its words.
+        cell: The text below a cell magic.
+
+    Raises:
+        UsageError: The host refused; the text says why.
+        KeyboardInterrupt: The cell was interrupted while the host ran the command.
+    """
+    __tracebackhide__ = True
+    frame = {"op": "errand", "name": name, "line": line}
+    if cell is not None:
+        frame["cell"] = cell
+    flush()
+    answer = shell.agent.channel.send(frame)
+    if answer.get("interrupted"):
+        raise KeyboardInterrupt
+    if "refused" in answer:
+        raise UsageError(answer["refused"])
+    return answer.get("value")

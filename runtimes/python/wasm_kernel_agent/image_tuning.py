@@ -1,43 +1,73 @@
-"""Ballast: fills the holes that booting leaves in the guest's memory.
+"""Tunes the base image's memory, so that a cell writes to few of its pages.
 
-What a boot frees lies scattered over the whole image, and the C library's allocator, which CPython
-uses here for all of its objects, hands it out again first: two thousand small objects of a cell lay
-on five hundred pages, each of which has to be copied, tracked and saved. With the holes filled for
-good they lie side by side.
+Each page that a cell writes to has to be copied, tracked and saved. Three things keep their number
+small: new objects lie side by side, code that changes while it runs lies side by side, and objects
+of the image have no reference count to write.
 """
 
 from __future__ import annotations
 
+import base64
 import gc
+import json
+import sys
+from array import array
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from IPython.core.history import HistoryAccessor, HistoryManager
+
+from wasm_kernel_agent.host import Channel
 
 _LARGEST, _SMALLEST, _STEP = 16_384, 16, 8  # bytes; larger holes are few, and whole pages
-_FRESH = 32_768  # bytes side by side: that is no hole any more
+_FRESH = 32_768  # bytes side by side: this is not a hole any more
 _SLOTS = 65_536
 _HEADER = b"".__sizeof__()
 
-Ballast = list[bytes | None]
+Filling = list[bytes | None]
 
-_kept: list[Ballast] = []
+_kept: list[Filling] = []
+_ROUNDS = 24  # until the copies have found what there is to find
+_REQUEST = {
+    "op": "execute",
+    "code": "pass",
+    "silent": False,
+    "store_history": False,  # so that it leaves no trace; what stores it is named below
+    "allow_stdin": False,
+    "user_expressions": {},
+    "cell_id": None,
+    "parent": {},
+}
+_STORING = (HistoryManager, HistoryAccessor)
+
+Codes = dict[int, CodeType]
+_ADDRESSES = 250_000  # in one frame
 
 
-def fill() -> Ballast:
-    """Fill the holes; they stay so as long as the ballast is kept. Only the boot turn may."""
+def fill_holes() -> Filling:
+    """Fills the holes that booting leaves in the memory, as long as the result is kept.
+
+    The memory that a boot frees is scattered over the whole image. The C library's allocator, which
+    CPython uses here for all objects, hands it out again first: two thousand small objects of a
+    cell lay on five hundred pages. With the holes filled for good they lie side by side. Only the
+    boot turn may call this.
+    """
     gc.collect()
-    kept: Ballast = [None] * _SLOTS  # at once: a list that grows would take holes, too
+    kept: Filling = [None] * _SLOTS  # at once: a list that grows would take holes, too
     at, size = 0, _LARGEST
     while size >= _SMALLEST:
-        at = _fill(kept, size, at)
+        at = _fill_size(kept, size, at)
         size = size - _STEP if size <= 1024 else size * 7 // 8 // _STEP * _STEP
     return kept
 
 
-def fill_for_good() -> None:
-    """The same at the boot's end: sessions find no holes."""
-    _kept.append(fill())
+def fill_holes_for_good() -> None:
+    """Fills the holes at the end of the boot: sessions never find one."""
+    _kept.append(fill_holes())
 
 
-def _fill(kept: Ballast, size: int, at: int) -> int:
-    """Take every hole for objects of one size; what lies side by side at last goes again."""
+def _fill_size(kept: Filling, size: int, at: int) -> int:
+    """Fills every hole for objects of one size; gives back those that lie in fresh memory."""
     begun, before = at, 0
     while (at - begun) * size < _FRESH and at < _SLOTS:
         one = bytes(max(size - _HEADER, 2))
@@ -48,3 +78,117 @@ def _fill(kept: Ballast, size: int, at: int) -> int:
         at += 1
     kept[begun:at] = [None] * (at - begun)
     return begun
+
+
+def gather_code(agent: Any) -> None:
+    """Moves the code that every cell runs to fresh memory, side by side.
+
+    CPython writes into code while it runs: an instruction remembers what it met, and counts down to
+    when it is looked at anew (PEP 659). Scattered over the image, the functions that run a cell
+    made a cell that did nothing write to a hundred and thirty pages. A practice turn tells which
+    functions these are; each gets a copy of its code, and the copies lie in one place. Only the
+    boot turn may call this, with its holes filled.
+    """
+    _practise(agent)
+    used = _used(agent)
+    copies = {key: _copied(code, used) for key, code in used.items()}
+    gc.unfreeze()  # the artifact itself was frozen with modules in it
+    functions = [one for one in gc.get_objects() if type(one) is FunctionType]
+    for function in functions:
+        copy = copies.get(id(function.__code__))
+        if copy is not None:
+            function.__code__ = copy
+    del functions, copies, used
+    for _ in range(_ROUNDS):
+        _practise(agent)
+    agent.shell.last_execution_result = None
+
+
+def _practise(agent: Any) -> None:
+    """Serves a turn with a cell that does nothing, of which the host does not learn."""
+    channel, request, sent = agent.channel, json.dumps(_REQUEST).encode(), []
+
+    def answer(data: bytes) -> bytes:
+        sent.append(data)
+        return request if len(sent) == 1 else b"{}"
+
+    real, channel._call = channel._call, answer
+    try:
+        agent.turn()
+    finally:
+        channel._call = real
+    if len(sent) != 2 or b'"status":"ok"' not in sent[1]:
+        raise RuntimeError(f"the practice turn failed: {sent[1:]!r}")
+
+
+def _used(agent: Any) -> Codes:
+    """The code that a turn runs, by identity: equal code of two functions is not the same."""
+    used: Codes = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            used[id(frame.f_code)] = frame.f_code
+
+    sys.setprofile(note)
+    try:
+        _practise(agent)
+    finally:
+        sys.setprofile(None)
+    for kind in _STORING:
+        for one in vars(kind).values():
+            if type(one) is FunctionType:
+                used[id(one.__code__)] = one.__code__
+    return used
+
+
+def _copied(code: CodeType, used: Codes) -> CodeType:
+    """A copy of code, with copies of what it defines when it runs."""
+    inner = (
+        _copied(one, used) if isinstance(one, CodeType) and id(one) in used else one
+        for one in code.co_consts
+    )
+    return code.replace(co_consts=tuple(inner))
+
+
+def _all_objects() -> list[object]:
+    """Every object that can be reached from the collector's, each once."""
+    found = gc.get_objects()
+    seen = set(map(id, found))
+    fresh = found
+    while fresh:
+        referents = [*gc.get_referents(*fresh), *_parts_of_code(fresh)]
+        fresh = [one for one in {id(r): r for r in referents}.values() if id(one) not in seen]
+        seen.update(map(id, fresh))
+        found = found + fresh
+    return found
+
+
+def _parts_of_code(objects: list[object]) -> list[object]:
+    """The objects that code refers to: the collector does not look into code."""
+    return [
+        part
+        for code in objects
+        if isinstance(code, CodeType)
+        for part in (
+            *(code.co_consts, code.co_names, code.co_filename, code.co_name, code.co_qualname),
+            *(*code.co_varnames, *code.co_cellvars, *code.co_freevars),
+            *(code.co_linetable, code.co_exceptiontable),
+        )
+    ]
+
+
+def send_immortals(channel: Channel) -> None:
+    """Tells the host where the image's objects lie. They never die.
+
+    Every use of an object writes its reference count, so a cell that uses a little of IPython would
+    write to hundreds of the image's pages. Objects of the image live as long as the guest anyhow:
+    the host marks them immortal (PEP 683) where they lie, and their counts are never written again.
+    Only the boot turn may call this.
+    """
+    gc.collect()
+    objects = _all_objects()
+    addresses = array("I", map(id, objects))
+    del objects
+    for at in range(0, len(addresses), _ADDRESSES):
+        chunk = addresses[at : at + _ADDRESSES].tobytes()
+        channel.send({"op": "immortal", "addresses": base64.b64encode(chunk).decode()})

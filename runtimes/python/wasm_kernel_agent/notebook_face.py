@@ -1,13 +1,32 @@
-"""`get_ipython().kernel`: the little of a kernel that is inside the guest, for libraries."""
+"""The face of a notebook kernel inside the guest: for libraries that look for one, and as files."""
 
 from __future__ import annotations
 
+import json
 import platform
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
 from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+
+_IPYKERNEL = (7, 0, 0)  # whose interface this is a part of
+_INFO = {
+    "name": "python",
+    "version": platform.python_version(),
+    "mimetype": "text/x-python",
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "pygments_lexer": "ipython3",
+    "nbconvert_exporter": "python",
+    "file_extension": ".py",
+}
+_SPEC = {"name": "wasm-python", "display_name": "Python (wasm)", "language": "python"}
 
 
 class KernelFace:
-    """Stands for the kernel, which itself lies outside of the sandbox.
+    """`get_ipython().kernel`: the part of a kernel that libraries look for inside the guest.
 
     Attributes:
         shell: IPython's shell.
@@ -27,7 +46,7 @@ class KernelFace:
         }
 
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:
-        """The request that is being served, as far as the guest is told of it."""
+        """Returns the request that is being served, as far as the guest knows it."""
         parent: dict[str, Any] = self.shell.get_parent()
         return parent
 
@@ -42,7 +61,7 @@ class KernelFace:
 
 
 def parent_of(request: dict[str, Any]) -> dict[str, Any]:
-    """The front end's message behind a request, as far as the guest is told of it."""
+    """Returns the front end's message behind a request, as far as the guest knows it."""
     header = dict(request.get("parent") or {})
     return {
         "header": header,
@@ -53,3 +72,80 @@ def parent_of(request: dict[str, Any]) -> dict[str, Any]:
         "content": {},
         "buffers": [],
     }
+
+
+def stand_in_for_ipykernel(shell_class: type, comm_class: type, manager_class: type) -> None:
+    """Loads modules by which libraries recognize a notebook: a small part of `ipykernel`.
+
+    tqdm looks for `ipykernel.zmqshell` among the loaded modules; older libraries import the shell's
+    class or `Comm` from there. Only for a guest: elsewhere they would hide the package.
+    """
+    kernel = _module(
+        "ipykernel", version_info=_IPYKERNEL, __version__=".".join(map(str, _IPYKERNEL))
+    )
+    kernel.comm = _module("ipykernel.comm", Comm=comm_class, CommManager=manager_class)
+    kernel.zmqshell = _module("ipykernel.zmqshell", ZMQInteractiveShell=shell_class)
+
+
+def _module(name: str, **names: Any) -> Any:
+    made = module_from_spec(ModuleSpec(name, None, is_package=name == "ipykernel"))
+    vars(made).update(names)
+    sys.modules[name] = made
+    return made
+
+
+def code_cells(path: Path) -> list[str]:
+    """Returns the sources of the code cells of a notebook of format 3 or 4.
+
+    Raises:
+        UsageError: The file is not such a notebook.
+    """
+    try:
+        book = json.loads(path.read_text(encoding="utf-8"))
+        sheets = book.get("worksheets") or [book]
+        cells = [cell for sheet in sheets for cell in sheet["cells"]]
+        return [_source(cell) for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise UsageError(f"{path.name} is not a notebook") from problem
+
+
+def _source(cell: dict[str, Any]) -> str:
+    text = cell["source"] if "source" in cell else cell["input"]
+    return text if isinstance(text, str) else "".join(text)
+
+
+def notebook_of(manager: Any) -> dict[str, Any]:
+    """Returns this session's inputs, results and errors as a notebook of format 4.5.
+
+    The last input is left out: it is the cell that asks. IPython would use nbformat here, which
+    needs compiled packages that the sandbox does not have.
+    """
+    cells = []
+    for _, number, source in list(manager.get_range())[:-1]:
+        outputs = [_result(each, number) for each in manager.outputs.get(number, ())]
+        if number in manager.exceptions:
+            outputs.append({"output_type": "error", **manager.exceptions[number]})
+        cells.append(
+            {
+                "cell_type": "code",
+                "id": f"in-{number}",
+                "metadata": {},
+                "execution_count": number,
+                "source": source,
+                "outputs": [each for each in outputs if each],
+            }
+        )
+    metadata = {"kernelspec": _SPEC, "language_info": _INFO}
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": cells}
+
+
+def _result(output: Any, number: int) -> dict[str, Any]:
+    if output.output_type not in ("execute_result", "display_data"):
+        return {}
+    shown = {"output_type": output.output_type, "data": dict(output.bundle), "metadata": {}}
+    return shown | ({"execution_count": number} if output.output_type == "execute_result" else {})
+
+
+def write_notebook(book: dict[str, Any], path: Path) -> None:
+    """Writes a notebook to a file."""
+    path.write_text(json.dumps(book, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,12 +1,12 @@
-"""A package that is imported while the base image is made, and put aside until a cell wants it.
-
-Its modules lie in the image's memory, shared and never saved again; importing it later costs
-nothing but a look. Until then it is not in `sys.modules`, and nothing of it has run for a session.
-"""
+"""The packages and parts of IPython that each session finds loaded in memory."""
 
 from __future__ import annotations
 
 import importlib
+import io
+import json
+import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -14,27 +14,39 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from IPython.utils import PyColorize
 
-class Dormant(MetaPathFinder, Loader):
-    """Gives a package that was put aside to whoever imports it first.
+from wasm_kernel_agent import completion
+
+_WARM_SOURCE = "import wasm_kernel_agent as a\nfor b in range(3):\n    raise ValueError(b)\n"
+_INLINE = "inline"
+_INLINE_MODULE = "matplotlib_inline.backend_inline"
+_BACKEND = f"module://{_INLINE_MODULE}"  # as ipykernel spells it, and as libraries look for it
+
+
+class PreloadedPackage(MetaPathFinder, Loader):
+    """A package that is imported with the base image, and hidden until a cell imports it.
+
+    Its modules lie in the image's memory, shared and never saved again; importing it later costs
+    only a look. Until then it is not in `sys.modules`, and nothing of it has run for a session.
 
     Args:
         name: The package, which is imported now.
-        waking: Called when a cell imports it.
+        on_import: Called when a cell imports it.
     """
 
-    def __init__(self, name: str, waking: Callable[[ModuleType], Any]) -> None:
+    def __init__(self, name: str, on_import: Callable[[ModuleType], Any]) -> None:
         importlib.import_module(name)
         inside = [n for n in sys.modules if n == name or n.startswith(f"{name}.")]
         self._modules = {each: sys.modules.pop(each) for each in inside}
         self._own_spec = self._modules[name].__spec__
         self._name = name
-        self._waking = waking
+        self._on_import = on_import
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The package's own spec, with this as its loader; None once it is awake."""
+        """The package's own spec, with this as its loader; None once it was imported."""
         own = self._own_spec
         if fullname != self._name or not self._modules or own is None:
             return None
@@ -43,18 +55,112 @@ class Dormant(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The module that was put aside."""
+        """The module that was imported with the image."""
         return self._modules[self._name]
 
     def exec_module(self, module: ModuleType) -> None:
-        """Its code has run already; the modules below it are there from now on."""
+        """Makes the modules below it importable; its code has run already."""
         modules, self._modules = self._modules, {}
         for name, each in modules.items():
             sys.modules.setdefault(name, each)
         module.__spec__ = self._own_spec
-        self._waking(module)
+        self._on_import(module)
 
 
-def put_aside(name: str, waking: Callable[[ModuleType], Any]) -> None:
-    """Import a package now, and let cells find it later."""
-    sys.meta_path.insert(0, Dormant(name, waking))
+def load_themes() -> None:
+    """Fills IPython's table of colour themes out of the zip that IPython lies in.
+
+    It would otherwise look for files beside its code. IPython before 9.15 keeps its themes in code
+    and needs nothing.
+    """
+    modules: Any = PyColorize
+    names: dict[str, str] = getattr(modules, "_BUILTIN_THEMES", {})
+    for name, stem in names.items():
+        data = pkgutil.get_data("IPython.utils", f"themes/{modules._theme_filename(stem)}")
+        assert data is not None
+        modules.theme_table._by_name[name] = modules.Theme.from_dict(json.loads(data))
+
+
+def load_matplotlib(shell: Any) -> None:
+    """Imports pyplot, makes figures appear inline, and draws one so that first plots are quick."""
+    from matplotlib import rcParamsOrig
+    from matplotlib.backends.registry import backend_registry
+
+    # matplotlib finds this backend through package metadata, which the guest's zip does not have.
+    registry: Any = backend_registry
+    original: Any = rcParamsOrig
+    registry._ensure_entry_points_loaded()
+    if not registry.is_valid_backend(_INLINE):
+        registry._validate_and_store_entry_points([(_INLINE, _INLINE_MODULE)])
+    os.environ["MPLBACKEND"] = _BACKEND
+    original["backend"] = _BACKEND  # to which a bare `%matplotlib` or `%pylab` returns
+    from IPython.core import pylabtools
+    from matplotlib import pyplot
+    from matplotlib_inline import backend_inline
+
+    activate: Any = pylabtools.activate_matplotlib
+    configure: Any = backend_inline.configure_inline_support
+    activate(_BACKEND)
+    configure(shell, _INLINE)
+    figure = pyplot.figure()
+    figure.add_subplot().plot([0, 1], label="$x$")
+    figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
+    pyplot.close(figure)
+    _forget_figure(pyplot)
+
+
+def _forget_figure(pyplot: Any) -> None:
+    """Leaves no figure of the boot for a first cell to show."""
+    from matplotlib_inline import backend_inline
+
+    show: Any = backend_inline.show
+    show._to_draw = []
+    show._draw_called = False
+    pyplot.draw_if_interactive.called = False
+
+
+def preload_widgets(shell: Any) -> None:
+    """Imports ipywidgets; as elsewhere, its comm targets exist once a cell has imported it."""
+    preloaded = PreloadedPackage("ipywidgets", lambda package: package.register_comm_target())
+    sys.meta_path.insert(0, preloaded)
+    shell.kernel.comm_manager.targets.clear()
+
+
+def use_ipythons_debugger() -> None:
+    """Makes `breakpoint()` and `pdb.set_trace()` open IPython's debugger, as under ipykernel.
+
+    An interrupt ends it: Python's own would go on asking, and the cell would never end.
+    """
+    import pdb
+
+    from IPython.core import debugger
+
+    module: Any = pdb
+    names: Any = debugger
+    names.Pdb = module.Pdb = names.InterruptiblePdb
+    module.set_trace = names.set_trace
+
+
+def warm_up(shell: Any) -> None:
+    """Does once, without a trace, the work that a first cell would otherwise wait for."""
+    import IPython.core.oinspect
+    import IPython.core.pylabtools  # noqa: F401
+
+    # An interrupt while IPython loads a magic would leave that magic unusable in the session.
+    shell.magics_manager.load_all_lazy_magics()
+    name = shell.compile.cache(_WARM_SOURCE, 0)
+    try:
+        exec(compile(_WARM_SOURCE, name, "exec"), {"__name__": "__main__"})
+    except ValueError as error:
+        trace: Any = error.__traceback__
+        shell.InteractiveTB.structured_traceback(type(error), error, trace, tb_offset=1)
+    try:
+        compile("1 +* 1", name, "exec")
+    except SyntaxError as error:
+        shell.SyntaxTB.structured_traceback(type(error), error, [])
+    shell.transform_cell("%time 1\n")
+    shell.logger.log_active = False
+    completion.complete(shell, {"code": "pri", "cursor_pos": 3})
+    completion.inspect_name(shell, {"code": "print", "cursor_pos": 5, "detail_level": 0})
+    completion.is_complete(shell, {"code": "for x in y:"})
+    shell.display_formatter.format(1)

@@ -1,7 +1,7 @@
-"""What must be whole for a cell to run, and how it is mended when an earlier cell broke it.
+"""Repairs what a cell must find intact to run, after an earlier cell broke it.
 
 Users may replace much of this on purpose (a `print` of their own, another traceback printer), so a
-thing is put back only where it can't do its work: missing, not callable, or of another type.
+thing is put back only if it can't do its work: missing, not callable, or of another type.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _METHODS = (
 _setattr, _callable, _isinstance, _type = setattr, callable, isinstance, type
 
 
-class Vitals:
-    """A record of the shell, the builtins and the modules as they were after boot."""
+class ShellRepair:
+    """Repairs the shell, the builtins and the modules from a record made after boot."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -83,8 +83,8 @@ class Vitals:
         self._modules = dict(sys.modules)
         self._namespace = shell.user_ns
 
-    def mend(self) -> None:
-        """Put back what can't work any more; cheap where nothing is broken.
+    def repair(self) -> None:
+        """Puts back what can't work any more. Cheap if nothing is broken.
 
         Done after each cell rather than before the next: the interpreter itself needs
         `builtins.__import__` to begin a turn.
@@ -104,14 +104,14 @@ class Vitals:
         for name in _METHODS:
             if name in own and not _callable(own[name]):
                 del own[name]
-        self._mend_namespace()
+        self._repair_namespace()
         modules = sys.modules
         modules["__main__"] = shell.user_module
         if any(modules.get(name) is None for name in _MODULES):
-            self._mend_modules()
+            self._repair_modules()
 
-    def mend_all(self) -> None:
-        """After the agent itself failed: put back everything, on purpose replaced or not."""
+    def repair_everything(self) -> None:
+        """Puts back everything, replaced on purpose or not: for when the agent itself failed."""
         self._names.update(self._builtins)
         for name, value in self._own.items():
             vars(self._shell).setdefault(name, value)
@@ -124,11 +124,11 @@ class Vitals:
             own.pop(name, None)
         for name, value in self._attributes.items():
             _setattr(self._shell, name, value)
-        self._mend_namespace()
-        self._mend_modules()
+        self._repair_namespace()
+        self._repair_modules()
 
-    def _mend_namespace(self) -> None:
-        """The user's variables are always those of one dict, and IPython's names are in it."""
+    def _repair_namespace(self) -> None:
+        """Gives the shell its one dict of variables back, with IPython's names in it."""
         shell, names = self._shell, self._namespace
         if shell._user_ns is not names or shell.user_module.__dict__ is not names:
             shell._user_ns = names
@@ -140,7 +140,7 @@ class Vitals:
             for unders in ("_", "__", "___"):
                 names.setdefault(unders, getattr(shell.displayhook, unders))
 
-    def _mend_modules(self) -> None:
+    def _repair_modules(self) -> None:
         for name, module in self._modules.items():
             if sys.modules.get(name) is None:
                 sys.modules[name] = module

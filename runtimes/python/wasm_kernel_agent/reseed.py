@@ -1,4 +1,7 @@
-"""What must differ between two sessions that begin from one memory: a base image, or a fork's."""
+"""Reseeds random generators, and names made by chance, of sessions that begin from one memory.
+
+Two sessions begin from one base image, and a fork begins from its parent's memory.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,21 @@ _HEAP_TYPE = 1 << 9
 _global: Any = vars(random)["_inst"]
 
 
-def refresh(*, everything: bool = False) -> None:
-    """Seed afresh whatever would give the same numbers or names as in another session.
+def reseed(*, everything: bool = False) -> None:
+    """Seeds afresh what would give the same numbers or names as in another session.
 
-    What a cell broke keeps nothing else from it.
+    If a cell broke a part, the others are reseeded all the same.
 
     Args:
-        everything: Generators that cells made for themselves, too, seeded or not.
+        everything: Also generators that cells made for themselves, seeded or not.
     """
-    steps: list[Callable[[], None]] = [_modules, _numpy, _names, _process]
-    for step in [*steps, _generators] if everything else steps:
+    steps: list[Callable[[], None]] = [
+        _reseed_random,
+        _reseed_numpy,
+        _forget_names,
+        _reseed_process,
+    ]
+    for step in [*steps, _reseed_generators] if everything else steps:
         with contextlib.suppress(Exception):
             step()
 
@@ -39,25 +47,25 @@ def _seed() -> int:
     return int.from_bytes(os.urandom(_SEED_BYTES), "little")
 
 
-def _modules() -> None:
+def _reseed_random() -> None:
     _reseed(_global)
 
 
-def _reseed(one: Any) -> None:
-    """As `Random.seed` does it, whatever a subclass or a cell put in its place."""
-    _random.Random.seed(one, _seed())
-    object.__setattr__(one, "gauss_next", None)
+def _reseed(generator: Any) -> None:
+    """Reseeds as `Random.seed` does it, whatever a subclass or a cell put in its place."""
+    _random.Random.seed(generator, _seed())
+    object.__setattr__(generator, "gauss_next", None)
 
 
-def _numpy() -> None:
+def _reseed_numpy() -> None:
     random_states: Any = sys.modules.get("numpy.random.mtrand")
     if random_states is not None:
         _reseed_bits(random_states._rand._bit_generator)
         _forget_gauss(random_states._rand)
 
 
-def _names() -> None:
-    """Names of temporary files, and what UUIDs are made of besides chance."""
+def _forget_names() -> None:
+    """Forgets names of temporary files, and the parts of UUIDs that are not random."""
     tempfile._name_sequence = None  # type: ignore[attr-defined]
     uuid: Any = sys.modules.get("uuid")
     for name in _UUID_STATE:
@@ -67,7 +75,7 @@ def _names() -> None:
         uuid._last_counter_v7 = 0
 
 
-def _process() -> None:
+def _reseed_process() -> None:
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(_SEED_BYTES)
@@ -76,8 +84,8 @@ def _process() -> None:
         logging._startTime = now
 
 
-def _generators() -> None:
-    for one in _found():
+def _reseed_generators() -> None:
+    for one in _living_generators():
         with contextlib.suppress(Exception):
             if issubclass(type(one), random.Random):
                 _reseed(one)
@@ -87,12 +95,12 @@ def _generators() -> None:
                 _reseed_bits(one)
 
 
-def _found() -> Iterator[Any]:
+def _living_generators() -> Iterator[Any]:
     """The generators that are alive.
 
-    `gc.get_objects` would take a reference to every object, and so write to every page. A look for
-    who refers to a few things only reads: a `Random` refers to its class, numpy's bit generators
-    and `RandomState`s to a lock of their own.
+    `gc.get_objects` would take a reference to every object, and so write to every page. A search
+    for the objects that refer to a few things only reads: a `Random` refers to its class, numpy's
+    bit generators and `RandomState`s to a lock of their own.
     """
     bits: Any = sys.modules.get("numpy.random.bit_generator")
     states: Any = sys.modules.get("numpy.random.mtrand")
@@ -121,13 +129,13 @@ def _subclasses(kind: type) -> list[type]:
     return found
 
 
-def _reseed_bits(one: Any) -> None:
-    """A numpy bit generator goes on from a fresh seed, with children of its own."""
-    kind: Any = next(kind for kind in type(one).__mro__ if not kind.__flags__ & _HEAP_TYPE)
-    kind.__setstate__(one, kind().__getstate__())
+def _reseed_bits(generator: Any) -> None:
+    """Gives a numpy bit generator a fresh seed, with children of its own."""
+    kind: Any = next(kind for kind in type(generator).__mro__ if not kind.__flags__ & _HEAP_TYPE)
+    kind.__setstate__(generator, kind().__getstate__())
 
 
 def _forget_gauss(state: Any) -> None:
-    """A `RandomState` drops the second of a pair of normal numbers that it kept."""
+    """Drops the second of a pair of normal numbers that a `RandomState` keeps."""
     known = state.get_state(legacy=False)
     state.set_state({**known, "has_gauss": 0, "gauss": 0.0})

@@ -1,4 +1,4 @@
-"""The few shell commands of everyday notebooks, in Python; every other one is refused in words."""
+"""The few shell commands of everyday notebooks, in Python. All others are refused in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INSTEAD = {
 
 
 class NoCommand(OSError):
-    """There is no such command in the sandbox."""
+    """A command that does not exist in the sandbox; the text says what to use instead."""
 
     def __init__(self, command: str) -> None:
         known = ", ".join(sorted(_COMMANDS))
@@ -48,53 +48,53 @@ class NoCommand(OSError):
         )
 
 
-class Commands:
-    """Runs a command line where it is one of ours."""
+class ShellCommands:
+    """Runs a command line if it is one of ours."""
 
     def run(self, line: str) -> int:
-        """Run `line`, printing what it prints; its exit status, 127 where it can't run."""
+        """Runs `line`. Returns its exit status, 127 if it can't run."""
         try:
-            function, words = _parsed(line)
+            function, words = _parse(line)
             function(words)
         except NoCommand as refusal:
             print(refusal, file=sys.stderr)
             return _NOT_FOUND
         except (OSError, ValueError) as problem:
             # as under ipykernel, whose commands write to a terminal: errors are output, too
-            print(f"{line.split(maxsplit=1)[0]}: {_said(problem)}")
+            print(f"{line.split(maxsplit=1)[0]}: {_reason(problem)}")
             return 1
         return 0
 
     def output(self, line: str, *, split: bool) -> SList | LSString:
-        """What `line` prints.
+        """Returns the output of `line`.
 
         Raises:
-            OSError: it can't run, or failed.
+            OSError: The command can't run, or failed.
         """
-        function, words = _parsed(line)
+        function, words = _parse(line)
         with contextlib.redirect_stdout(io.StringIO()) as text:
             function(words)
         return SList(text.getvalue().splitlines()) if split else LSString(text.getvalue())
 
 
-def _said(problem: Exception) -> str:
-    """A command's own words for what went wrong."""
+def _reason(problem: Exception) -> str:
+    """The reason of a failure in the words that a command would use."""
     if isinstance(problem, OSError) and problem.strerror and problem.filename:
         return f"{problem.filename}: {problem.strerror}"
     return str(problem)
 
 
-def _parsed(line: str) -> tuple[Callable[[list[str]], None], list[str]]:
+def _parse(line: str) -> tuple[Callable[[list[str]], None], list[str]]:
     words = shlex.split(line)
     if not words:
         return _nothing, []
     function = _COMMANDS.get(words[0])
     if function is None or any(set(word) & _SYNTAX for word in shlex.split(line, posix=False)):
         raise NoCommand(words[0] if function is None else line)
-    return function, [match for word in words[1:] for match in _expanded(word)]
+    return function, [match for word in words[1:] for match in _expand(word)]
 
 
-def _expanded(word: str) -> list[str]:
+def _expand(word: str) -> list[str]:
     if word.startswith("-"):
         return [word]
     return sorted(glob.glob(word)) or [word]  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -126,7 +126,7 @@ def _ls(words: list[str]) -> None:
 
 
 def _entries(folder: Path, flags: set[str]) -> list[Path]:
-    """What is in `folder`, by name, or with `t` the newest first, and with `r` the other way."""
+    """The entries of a folder by name; with `t` the newest first, with `r` in reverse order."""
     found = sorted(folder.iterdir())
     if "t" in flags:
         found.sort(key=lambda path: -path.lstat().st_mtime_ns)
@@ -134,9 +134,9 @@ def _entries(folder: Path, flags: set[str]) -> list[Path]:
 
 
 def _long(path: Path, shown: str) -> str:
-    facts = path.lstat()
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts.st_mtime))
-    return f"{stat.filemode(facts.st_mode)} {facts.st_size:>12} {when} {shown}"
+    status = path.lstat()
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.st_mtime))
+    return f"{stat.filemode(status.st_mode)} {status.st_size:>12} {when} {shown}"
 
 
 def _cat(words: list[str]) -> None:

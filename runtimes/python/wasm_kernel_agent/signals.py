@@ -1,78 +1,89 @@
-"""Signals, as far as a guest without processes has them.
+"""Signals, as far as a guest without processes has them, and input from the front end.
 
 The host interrupts by making SIGINT pending. While a cell or a query runs, the handler raises
-`KeyboardInterrupt`, as Python's own does, but not within asyncio's own code (`loop.py`). While the
-agent itself runs, an interrupt is only noted, so that no reply is lost.
+`KeyboardInterrupt`, as Python's own does, but not within asyncio's own code (`event_loop.py`).
+While the agent itself runs, an interrupt is only noted, so that no reply is lost.
 
-Where the exception comes upon a destructor or the callback of a weak reference, Python can't pass
-it on: it prints "Exception ignored" and the cell goes on for ever. Such an interrupt is made
-pending once more, for the code that the destructor interrupted.
+If the exception meets a destructor or the callback of a weak reference, Python can't pass it on: it
+prints "Exception ignored" and the cell goes on for ever. Such an interrupt is made pending once
+more, for the code that the destructor interrupted.
 """
 
 from __future__ import annotations
 
 import _thread
+import builtins
 import errno
+import getpass as getpass_module
 import operator
 import os
 import signal
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from wasm_kernel_agent.door import Door
-from wasm_kernel_agent.loop import puts_off, take_put_off
+from IPython.core.error import StdinNotImplementedError
+
+from wasm_kernel_agent.event_loop import postpone_interrupt, take_postponed_interrupt
+from wasm_kernel_agent.host import Channel, flush
 
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
 _set = signal.signal
 _SIGINT = signal.SIGINT
 _pend = operator.methodcaller("pend")
+_REFUSED_INPUT = "raw_input was called, but this frontend does not support input requests."
+_REFUSED_GETPASS = "getpass was called, but this frontend does not support input requests."
+_END_OF_FILE = "\x04"
 
 
 def _raise(_: int, frame: FrameType | None) -> None:
     """The handler while a cell or a query runs."""
     __tracebackhide__ = True
-    if not puts_off(frame):
+    if not postpone_interrupt(frame):
         raise KeyboardInterrupt
 
 
-class _Left:
-    """What `Signals` leaves to Python, which lets go of it at once."""
+class _Marker:
+    """An object that `Signals` hands to Python, which lets go of it at once."""
 
 
-class _Reminder(weakref.ref[_Left]):
-    """Makes SIGINT pending when its object goes; all in C, so that it strikes only after that."""
+class _Reminder(weakref.ref[_Marker]):
+    """Makes SIGINT pending when its object goes. All in C, so that it is raised only after that."""
 
     __slots__ = ()
     pend = staticmethod(_thread.interrupt_main)
 
 
 class Signals:
-    """Who hears SIGINT, and what `os.kill` does. Owned by the agent."""
+    """The handlers of SIGINT, and `os.kill`. Owned by the agent.
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    `noted` tells if an interrupt came while the agent itself ran.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._reminder: _Reminder | None = None
         self._ignored = sys.unraisablehook
         self.noted = False
 
-    def hold(self) -> None:
-        """Note interrupts from now on."""
+    def note_interrupts(self) -> None:
+        """Notes interrupts from now on, instead of raising them."""
         _set(_SIGINT, self._note)
 
     def _note(self, number: int, frame: Any) -> None:
         self.noted = True
 
     def interruptible(self, work: Callable[[], Any]) -> Any:
-        """What `work()` returns, interrupts raised inside it as `KeyboardInterrupt`.
+        """Returns the value of `work()`; interrupts are raised inside it as `KeyboardInterrupt`.
 
         Raises:
             KeyboardInterrupt: `work` was interrupted and let it pass, or never began.
         """
         __tracebackhide__ = True
-        take_put_off()  # what an earlier turn left is for nobody
+        take_postponed_interrupt()  # one that an earlier turn left is for nobody
         if self.noted:
             self.noted = False
             raise KeyboardInterrupt
@@ -81,32 +92,32 @@ class Signals:
             try:
                 value = work()
             finally:
-                self.hold()
+                self.note_interrupts()
         except KeyboardInterrupt:
-            self.hold()
+            self.note_interrupts()
             raise
-        if take_put_off():
+        if take_postponed_interrupt():
             raise KeyboardInterrupt
         return value
 
-    def _not_passed_on(self, problem: Any) -> _Left | None:
-        """Python's hook for an exception that nobody can catch."""
+    def _keep_interrupt(self, problem: Any) -> _Marker | None:
+        """Makes an interrupt pending again: Python's hook for exceptions that nobody can catch."""
         if not issubclass(problem.exc_type, KeyboardInterrupt):
             self._ignored(problem)
             return None
-        left = _Left()
-        self._reminder = _Reminder(left, _pend)
-        return left  # SIGINT here and now would be ignored like the first one
+        marker = _Marker()
+        self._reminder = _Reminder(marker, _pend)
+        return marker  # SIGINT here and now would be ignored like the first one
 
     def install(self) -> None:
-        """Give `os` what WASI leaves out, and let no interrupt be lost."""
-        sys.unraisablehook = self._not_passed_on
+        """Gives `os` the calls that WASI leaves out, and lets no interrupt be lost."""
+        sys.unraisablehook = self._keep_interrupt
         os.kill = self.kill
         if not hasattr(os, "getpid"):
             os.getpid = lambda: 42
 
     def kill(self, pid: int, sig: int, /) -> None:
-        """Send a signal to this process; the sandbox has no other.
+        """Sends a signal to this process; the sandbox has no other.
 
         Raises:
             ProcessLookupError: `pid` is another process.
@@ -121,5 +132,62 @@ class Signals:
         if number == _SIGINT or callable(handler):
             signal.raise_signal(number)
         elif handler != signal.SIG_IGN and number.name in _ENDING:
-            self._door.send({"op": "terminate"})
+            self._channel.send({"op": "terminate"})
             raise SystemExit(128 + number)
+
+
+class Stdin:
+    """`input()` and `getpass()`, answered by the front end if the cell's request allows it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.allowed = False
+
+    def install(self, allowed: bool) -> None:
+        """Becomes the interpreter's `input` and `getpass.getpass` for the coming cell."""
+        self.allowed = allowed
+        builtins.input = self.input
+        getpass_module.getpass = self.getpass
+
+    def input(self, prompt: object = "", /) -> str:
+        """Reads a line from the user, without its newline.
+
+        Raises:
+            EOFError: The user ended the input.
+            KeyboardInterrupt: The user interrupted the cell.
+            StdinNotImplementedError: The front end takes no input.
+        """
+        __tracebackhide__ = True
+        if not self.allowed:
+            raise StdinNotImplementedError(_REFUSED_INPUT)
+        return self._ask(str(prompt), password=False)
+
+    def getpass(
+        self, prompt: str = "Password: ", stream: Any = None, *, echo_char: str | None = None
+    ) -> str:
+        """Reads a line from the user without showing it. Raises as `input` does."""
+        __tracebackhide__ = True
+        if not self.allowed:
+            raise StdinNotImplementedError(_REFUSED_GETPASS)
+        for name, value in (("stream", stream), ("echo_char", echo_char)):
+            if value is not None:
+                warnings.warn(
+                    f"The `{name}` parameter of `getpass.getpass` has no effect in a notebook",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return self._ask(str(prompt), password=True)
+
+    def _ask(self, prompt: str, *, password: bool) -> str:
+        __tracebackhide__ = True
+        flush()
+        answer = self._channel.send({"op": "input", "prompt": prompt, "password": password})
+        if answer.get("interrupted"):
+            raise KeyboardInterrupt("Interrupted by user")
+        refused = answer.get("refused")
+        if refused:
+            raise StdinNotImplementedError(str(refused))
+        value = str(answer.get("value", ""))
+        if value == _END_OF_FILE:
+            raise EOFError
+        return value

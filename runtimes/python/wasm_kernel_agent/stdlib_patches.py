@@ -1,20 +1,27 @@
-"""What a sandbox can't do, said in a sentence where a user meets it."""
+"""The standard library in a sandbox: what it lacks is refused in words, or done another way."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import multiprocessing
 import os
 import socket
 import subprocess
+import sys
 import threading
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from pathlib import PurePath
 from typing import Any, NoReturn
 from urllib.error import URLError
 
 from IPython.core.error import UsageError
+
+from wasm_kernel_agent.host import note
 
 NO_PROCESSES = (
     "the sandbox has no processes: {what} can't run. Use Python in the notebook itself instead."
@@ -46,10 +53,26 @@ _ONLY_HERE = {
     "subshell": "this kernel has no subshells: one cell runs at a time",
     "connect_info": "the connection is made outside the sandbox and is not visible inside",
 }
+_EXECUTORS = (
+    "the sandbox has no threads: ThreadPoolExecutor makes each call at once, one after another. "
+    "(This is said once.)"
+)
+_NO_PROCESS_POOL = (
+    "the sandbox has no processes: ProcessPoolExecutor can't run. Call the function directly, "
+    "or use ThreadPoolExecutor, which makes the calls one after another."
+)
+_NARROW = (
+    "numpy's default integer has 32 bits here: results beyond ±2,147,483,647 wrap around, and "
+    "arrays do so without a warning. Some numbers of this cell are large. Where they may be larger "
+    "still, ask for dtype=np.int64. (This is said once.)"
+)
+_ASKS_FOR_32_BITS = ("int32", "intc", "'i4'", '"i4"', "<i4")
+_LARGE = 2**24  # of the numbers that wrap around, one in 128 is smaller
+_SAMPLE = 10_000  # of an array's elements
 
 
 def no_window(gui: Any) -> UsageError:
-    """The error for a matplotlib backend that needs a window."""
+    """Returns the error for a matplotlib backend that needs a window."""
     return UsageError(f"the sandbox has no windows, so no {gui!r} figures; use %matplotlib inline")
 
 
@@ -62,7 +85,7 @@ def _refusing(sentence: str) -> Any:
 
 
 def replace_magics(shell: Any) -> None:
-    """Let the magics that need processes, a network or an editor answer with a sentence."""
+    """Lets the magics that need processes, a network or an editor answer with a sentence."""
     for name in _SCRIPTS + _INTERPRETERS:
         refusal = _refusing(NO_PROCESSES.format(what=f"%%{name}"))
         shell.register_magic_function(refusal, "cell", name)
@@ -84,10 +107,16 @@ def _system(shell: Any) -> Any:
 
 
 def install() -> None:
-    """Word what Python itself says about processes and threads for people who meet it."""
-    if hasattr(os, "fork"):
-        raise RuntimeError("this is no guest: refusals would break a whole interpreter")
-    places: tuple[tuple[Any, str, Any], ...] = (
+    """Patches the standard library for a guest. Never outside: it would break the interpreter."""
+    assert not hasattr(os, "fork"), "this is not a guest"
+    _refuse_what_is_missing()
+    _run_executors_at_once()
+    _keep_working_folder_plain()
+
+
+def _refuse_what_is_missing() -> None:
+    """Says in plain words why processes, threads and the network can't be used."""
+    refusals: tuple[tuple[Any, str, Any], ...] = (
         (os, "system", _no_process("os.system")),
         (os, "popen", _no_process("os.popen")),
         (subprocess.Popen, "__init__", _no_process("a command")),
@@ -102,7 +131,7 @@ def install() -> None:
         (socket.socket, "connect", _no_network("socket.connect")),
         (urllib.request.UnknownHandler, "unknown_open", _no_url),
     )
-    for owner, name, refusal in places:
+    for owner, name, refusal in refusals:
         setattr(owner, name, refusal)
 
 
@@ -123,7 +152,7 @@ def _no_network(what: str) -> Any:
 
 
 def _no_url(_: Any, request: Any) -> NoReturn:
-    """What answers `https:`, for which the guest has no handler."""
+    """Refuses URLs of networks, for which the guest has no handler."""
     __tracebackhide__ = True
     if request.type in ("http", "https", "ftp"):
         raise URLError(NO_NETWORK.format(what=f"{request.type}:"))
@@ -141,3 +170,117 @@ def _no_thread(start: Any) -> Any:
             raise RuntimeError(NO_THREADS) from None
 
     return refuse
+
+
+class _ExecutorNotice:
+    was_said = False
+
+
+def _submit(
+    self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Future[Any]:
+    """Calls `fn(*args, **kwargs)` now. Returns a finished future of its value or exception.
+
+    Programs that only want several answers get them, in the same order and with the same
+    exceptions. Calls that wait for each other would wait for ever, as with a single worker.
+
+    Raises:
+        RuntimeError: The executor was shut down.
+    """
+    __tracebackhide__ = True
+    pool: Any = self
+    if pool._shutdown:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+    if not _ExecutorNotice.was_said:
+        _ExecutorNotice.was_said = True
+        note(_EXECUTORS)
+    _initialize(pool)
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    try:
+        future.set_result(fn(*args, **kwargs))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as problem:
+        future.set_exception(problem)
+    return future
+
+
+def _initialize(pool: Any) -> None:
+    """Runs the initializer of the one worker, before its first call."""
+    if not getattr(pool, "_wasm_kernel_began", False):
+        pool._wasm_kernel_began = True
+        pool._create_worker_context().initialize()
+
+
+def _refuse_process_pool(*_: Any, **__: Any) -> None:
+    __tracebackhide__ = True
+    raise OSError(errno.ENOTSUP, _NO_PROCESS_POOL)
+
+
+def _run_executors_at_once() -> None:
+    """Makes `ThreadPoolExecutor` do without threads; `ProcessPoolExecutor` refuses in words."""
+    pools: Any = ThreadPoolExecutor
+    pools.submit = _submit
+    processes: Any = concurrent.futures.ProcessPoolExecutor
+    processes.__init__ = _refuse_process_pool
+
+
+def _keep_working_folder_plain() -> None:
+    """Lets `os.chdir` leave one plain path behind, as an operating system does.
+
+    WASI's C library keeps the text that it was given: after `cd a` and `cd ..`, `/app/a/..`.
+    """
+    change = os.chdir
+
+    def chdir(path: Any) -> None:
+        """Changes the working folder."""
+        __tracebackhide__ = True
+        if isinstance(path, str | PurePath) and ".." in str(path).split("/"):
+            path = os.path.realpath(path)
+        change(path)
+
+    os.chdir = chdir
+
+
+class IntegerNotice:
+    """Says once a session that numpy's integers are narrow, when it first matters.
+
+    numpy's default integer is as wide as a pointer, and pointers have 32 bits here. Arithmetic on
+    arrays wraps around without a warning, so no error could say it. Most notebooks never come near
+    the limit and need not know: the notice comes with the first number that is large, as almost
+    every number is that has wrapped around. `was_said` tells if it has come.
+    """
+
+    def __init__(self) -> None:
+        self.was_said = False
+
+    def look(self, names: dict[str, Any], code: str) -> None:
+        """Says it if the cell `code` left a large integer of the default width in `names`.
+
+        A cell that asks for 32 bits by name needs no notice.
+        """
+        numpy: Any = sys.modules.get("numpy")
+        if self.was_said or numpy is None or numpy.dtype(int).itemsize > 4:
+            return
+        if any(word in code for word in _ASKS_FOR_32_BITS):
+            return
+        touched = (value for name, value in list(names.items()) if name == "_" or name in code)
+        if any(_is_large(numpy, value) for value in touched):
+            self.was_said = True
+            note(_NARROW)
+
+
+def _is_large(numpy: Any, value: Any) -> bool:
+    kind = type(value)
+    if kind is numpy.int32:
+        return abs(int(value)) > _LARGE
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is not None and kind is pandas.DataFrame:
+        return any(_is_large(numpy, value[name]) for name in value.select_dtypes("int32").columns)
+    if pandas is not None and kind in (pandas.Series, pandas.Index):
+        value, kind = value.to_numpy(), numpy.ndarray
+    if kind is not numpy.ndarray or value.dtype != numpy.int32 or not value.size:
+        return False
+    sample = value.flat[:: max(1, value.size // _SAMPLE)]
+    return max(abs(int(sample.max())), abs(int(sample.min()))) > _LARGE

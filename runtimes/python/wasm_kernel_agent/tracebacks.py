@@ -1,27 +1,85 @@
-"""Tracebacks without the agent: a user's error ends where the user's code does."""
+"""Errors as users see them: tracebacks without the agent's frames, exception groups, hints."""
 
 from __future__ import annotations
 
+import errno
+import inspect
+import linecache
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
-_PACKAGE = __name__.partition(".")[0]
+_AGENT = __name__.partition(".")[0]
 _MOST = 5_000  # a traceback of a million frames would take minutes to render
-_CAUSES = 50
+_CAUSES = 50  # errors that led to an error; more of them are not looked at
 _NO_SOURCE = "Could not get source, probably due dynamically evaluated source code."
-_FIRST, _LAST = 50, 200
+_FIRST, _LAST = 50, 200  # frames that a cut traceback keeps
+_COLOUR = r"(?:\x1b\[[\d;]*m)*"
+_FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
+_MARK = "[wasm-kernel]"
+_GUEST_FOLDERS = ("/app/", "/tmp/", "/usr/local/lib/")
+_FILES = (
+    "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
+    "lies beside the notebook, bring it in first: upload it with ipywidgets.FileUpload, write it "
+    "into the session from a terminal (wasm-kernel sessions write; %session_info names the "
+    "session), or let the kernel mount its folder (WasmKernel.mounts)."
+)
+_FULL = (
+    "The session's files in /app and /tmp have reached what its policy allows (or the disk itself "
+    "is full). Delete what you no longer need, and close files that you deleted, or raise "
+    "workspace_bytes or workspace_files (WasmKernel.workspace_bytes, WasmKernel.workspace_files)."
+)
+_PACKAGE = (
+    "{name} is not built in. If it is a file of yours that lies beside the notebook, bring it into "
+    "/app first. If it is the package {package}, and pure Python, %pip install {package} brings it "
+    "in where this kernel allows %pip."
+)
+_COMPILED = "{name} needs compiled code, and is not among what is built in; %pip can't bring it in."
+_NEVER = {
+    *("torch", "torchvision", "tensorflow", "keras", "jax", "cv2", "pyarrow", "polars", "duckdb"),
+    *("xgboost", "lightgbm", "spacy", "numba", "psycopg2", "cupy", "grpc", "zmq"),
+}
+_PLATFORM = "{name} belongs to an operating system; the sandbox has none."
+_INTEGERS = (
+    "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
+    "in the call that makes it."
+)
+_INTEGER_WORDS = ("too large to convert to C long", "out of bounds for int32")
+_NAMES = {  # modules whose package has another name
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dotenv": "python-dotenv",
+    "git": "GitPython",
+    "jwt": "PyJWT",
+    "skimage": "scikit-image",
+    "yaml": "PyYAML",
+}
+_CELL = "<ipython-input-"
 
 
-def shown(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """`trace` as a user should see it, and how many frames of a deep recursion it leaves out.
+def text_of(error: BaseException | None) -> str:
+    """Returns `str(error)`, and a sentence if that raises."""
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"<{type(error).__name__}, whose text raised {type(problem).__name__}>"
 
-    The agent's own frames are left out too, but not counted.
+
+def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """Returns `trace` as a user should see it, and the number of frames that were cut out of it.
+
+    A deep recursion is cut. The agent's own frames are left out too, but not counted.
     """
     steps = []
     step = trace
     while step is not None:
         steps.append(step)
         step = step.tb_next
-    kept = [each for each in steps if not _is_ours(each)]
+    kept = [each for each in steps if not _is_agents(each)]
     cut = 0
     if len(kept) > _MOST:
         cut = len(kept) - _FIRST - _LAST
@@ -35,7 +93,7 @@ def shown(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
 
 
 def shorten_causes(error: BaseException) -> None:
-    """Leave the agent's frames out of the errors that led to `error`, too."""
+    """Leaves the agent's frames out of the errors that led to `error`, too."""
     seen = {id(error)}
     waiting = [error]
     while waiting and len(seen) < _CAUSES:
@@ -44,11 +102,11 @@ def shorten_causes(error: BaseException) -> None:
             if cause is not None and id(cause) not in seen:
                 seen.add(id(cause))
                 waiting.append(cause)
-                cause.with_traceback(shown(cause.__traceback__)[0])
+                cause.with_traceback(without_agent(cause.__traceback__)[0])
 
 
-def without_missing(lines: list[str]) -> list[str]:
-    """Rendered traceback `lines`, without IPython's excuses for a library without its source."""
+def without_excuses(lines: list[str]) -> list[str]:
+    """Returns rendered traceback lines without IPython's excuses for a library without source."""
     return [
         "".join(line for line in block.splitlines(keepends=True) if _NO_SOURCE not in line)
         if _NO_SOURCE in block
@@ -57,6 +115,144 @@ def without_missing(lines: list[str]) -> list[str]:
     ]
 
 
-def _is_ours(step: TracebackType) -> bool:
+def _is_agents(step: TracebackType) -> bool:
     name = step.tb_frame.f_globals.get("__name__")
-    return isinstance(name, str) and name.partition(".")[0] == _PACKAGE
+    return isinstance(name, str) and name.partition(".")[0] == _AGENT
+
+
+def holds_group(error: BaseException | None) -> bool:
+    """Returns whether `error` is an exception group, or was caused by one."""
+    for _ in range(_CAUSES):
+        if error is None or isinstance(error, BaseExceptionGroup):
+            break
+        error = error.__cause__ or error.__context__
+    return isinstance(error, BaseExceptionGroup)
+
+
+def group_lines(error: BaseException, trace: TracebackType | None, compiler: Any) -> list[str]:
+    """Returns the traceback of an exception group as lines, laid out by Python's own printer.
+
+    IPython leaves groups to it, too. The frames of the shell are left out, and cells get their
+    names, which `compiler` knows.
+    """
+    whole = traceback.TracebackException(type(error), error, _without_shell(trace), compact=True)
+    colours: dict[str, Any] = {"colorize": True} if sys.version_info >= (3, 13) else {}
+
+    def named(found: re.Match[str]) -> str:
+        label = compiler.format_code_name(found[1])
+        return f"{label[0]} {label[1]}" + found[2] if label else found[0]
+
+    return [_FILE.sub(named, line.rstrip("\n")) for line in whole.format(**colours)]
+
+
+def _without_shell(trace: TracebackType | None) -> TracebackType | None:
+    """`trace` from the first frame on that is not IPython's; None if there is no other."""
+    while trace is not None and _is_ipythons(trace):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ipythons(step: TracebackType) -> bool:
+    name = step.tb_frame.f_globals.get("__name__")
+    return isinstance(name, str) and name.partition(".")[0] == "IPython"
+
+
+def hint_for(error: BaseException) -> str:
+    """Returns a sentence for the person who meets `error`; empty if there is nothing to add.
+
+    It depends on the error's own words alone. Nothing is looked up on the host: an answer that knew
+    which files lie there would tell them to whoever writes the cell.
+    """
+    for kind, hint in _HINTS:
+        if isinstance(error, kind):
+            return hint(error)
+    return ""
+
+
+def add_hint(error: BaseException) -> None:
+    """Adds the sentence to `error` as a note, once."""
+    try:
+        hint = hint_for(error)
+        if hint and not any(_MARK in note for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{_MARK} {hint}")
+    except Exception:  # an error of the user's own class may refuse anything
+        return
+
+
+def _missing_file(error: BaseException) -> str:
+    name = getattr(error, "filename", None)
+    if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
+        return ""
+    return _FILES
+
+
+def _full(error: BaseException) -> str:
+    return _FULL if getattr(error, "errno", None) == errno.ENOSPC else ""
+
+
+def _missing_module(error: BaseException) -> str:
+    name = getattr(error, "name", None)
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        return ""  # a part of a package that is built in
+    if name in sys.stdlib_module_names:
+        return _PLATFORM.format(name=name)
+    if name in _NEVER:
+        return _COMPILED.format(name=name)
+    return _PACKAGE.format(name=name, package=_NAMES.get(name, name))
+
+
+def _large_integer(error: BaseException) -> str:
+    text = str(error)
+    return _INTEGERS if any(words in text for words in _INTEGER_WORDS) else ""
+
+
+_HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] = (
+    (FileNotFoundError, _missing_file),
+    (OSError, _full),
+    (ModuleNotFoundError, _missing_module),
+    (OverflowError, _large_integer),
+    (ValueError, _large_integer),
+)
+
+
+def find_classes_of_cells() -> None:
+    """Lets `inspect.getsource` and `C??` find a class that a cell defined.
+
+    Python finds the file of a class through its module, and the module of a notebook has no file.
+    """
+    original = inspect.getfile
+
+    def getfile(object: Any) -> str:  # noqa: A002 - as inspect calls it
+        try:
+            return original(object)
+        except (OSError, TypeError):
+            cell = cell_of(object) if inspect.isclass(object) else None
+            if cell is None:
+                raise
+            return cell
+
+    module: Any = inspect
+    module.getfile = getfile
+
+
+def cell_of(kind: type) -> str | None:
+    """Returns the name of the cell that defines a class; None if it is not known."""
+    if kind.__module__ != "__main__":
+        return None
+    for value in vars(kind).values():
+        code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+        if code is not None and code.co_qualname.startswith(f"{kind.__qualname__}."):
+            return str(code.co_filename)
+    return _cell_by_line(kind)
+
+
+def _cell_by_line(kind: type) -> str | None:
+    """The latest cell that has `class NAME` on the line where the class begins."""
+    number = vars(kind).get("__firstlineno__")
+    if not isinstance(number, int):
+        return None
+    for name in reversed([each for each in linecache.cache if each.startswith(_CELL)]):
+        begin = linecache.getlines(name)[number - 1 : number + 9]  # decorators come first
+        if any(line.strip().startswith(f"class {kind.__name__}") for line in begin):
+            return name
+    return None

@@ -31,7 +31,7 @@ from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.descriptors import OpenFile
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
-# The agent's anchor (`wasm_kernel_agent/anchor.py`): a turn that needs no import and no builtin,
+# The agent's anchor (in `wasm_kernel_agent/agent.py`): a turn that needs no import and no builtin,
 # so that it works whatever a cell did to either.
 _TURN = "0j.__class__.__subclasses__()[0].turn()"
 _BOOT = (

@@ -1,23 +1,80 @@
-"""The magics that a notebook kernel has beside IPython's own."""
+"""The magics that a notebook kernel has beside IPython's own, and `%limit`."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
-from IPython.core import page
+from IPython.core import inputtransformer2, page
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.utils import openpy
 
-from wasm_kernel_agent import notebooks
+from wasm_kernel_agent.notebook_face import notebook_of, write_notebook
+
+_cell_magic: Any = inputtransformer2.cell_magic
+_LIMIT_USAGE = (
+    "%%limit takes seconds=NUMBER, fuel=NUMBER or both, such as: %%limit seconds=5 fuel=1e9"
+)
+
+
+def limit_in_place(lines: list[str]) -> list[str]:
+    """Turns a leading `%%limit ...` into `%limit ...`, so that the rest stays the cell it was.
+
+    Line numbers, top-level `await`, the last expression's value and a further cell magic on the
+    next line keep their meaning; a nested cell would lose them.
+    """
+    if not lines or lines[0].split(None, 1)[:1] != ["%%limit"]:
+        return lines
+    return [lines[0].lstrip()[1:].rstrip("\n") + "\n", *_cell_magic(lines[1:])]
+
+
+def parse_limits(line: str) -> dict[str, Any]:
+    """Returns the limits that `line` names, as the fields of a `limit` frame.
+
+    Raises:
+        UsageError: `line` names no limit, an unknown one, or a number that is not positive.
+    """
+    fields: dict[str, Any] = {}
+    for word in line.split():
+        name, _, text = word.partition("=")
+        if name not in ("seconds", "fuel") or name in fields:
+            raise UsageError(_LIMIT_USAGE)
+        try:
+            value = float(text.replace("_", ""))
+        except ValueError:
+            raise UsageError(_LIMIT_USAGE) from None
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(_LIMIT_USAGE)
+        fields[name] = max(1, int(value)) if name == "fuel" else value
+    if not fields:
+        raise UsageError(_LIMIT_USAGE)
+    return fields
 
 
 @magics_class
-class KernelMagics(Magics):
-    """Paging, and a shell's few file commands written in Python."""
+class BasicMagics(Magics):
+    """Limits, paging, notebooks, and a shell's few file commands."""
 
     shell: Any
+
+    @line_cell_magic
+    def limit(self, line: str, cell: str | None = None) -> None:
+        """Lower this cell's limits: `%%limit seconds=5 fuel=1e9`.
+
+        `seconds` is wall-clock time from now on; `fuel` is roughly the number of WebAssembly
+        instructions the cell may still run (only if the kernel counts fuel). Limits can only be
+        lowered, and hold for this cell alone. A cell that exceeds one is stopped; its kernel tells
+        what was kept.
+
+            %%limit seconds=5
+            while not done:
+                step()
+        """
+        self.shell.outbox.send({"op": "limit", **parse_limits(line)})
+        if cell is not None:
+            self.shell.run_cell(cell)
 
     @line_magic
     def less(self, line: str) -> None:
@@ -49,7 +106,8 @@ class KernelMagics(Magics):
         name = line.strip()
         if not name:
             raise UsageError("%notebook takes a file's name, such as: %notebook session.ipynb")
-        notebooks.write(notebooks.of_history(self.shell.history_manager), Path(name).expanduser())
+        book = notebook_of(self.shell.history_manager)
+        write_notebook(book, Path(name).expanduser())
         print(f"Written: {name}")
 
     @line_magic

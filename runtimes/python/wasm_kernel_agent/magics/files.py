@@ -1,18 +1,29 @@
-"""`%session_files`, `%session_read`, `%%session_write`, `%session_delete`: the session's files."""
+"""`%session_files`, `%session_read`, `%%session_write`, `%session_delete`: the session's files.
+
+The rules are those that the Python API keeps from outside. Paths are relative to the workspace;
+backslashes separate names, too. `..` and links are followed as long as they stay inside.
+"""
 
 from __future__ import annotations
 
 import errno
+import glob
+import os
 import re
+import secrets
 import shlex
+import shutil
+import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from wasm_kernel_agent.tables import Row, Shown, readable
-from wasm_kernel_agent.workspace import Workspace
+from wasm_kernel_agent.magics.tables import Row, ShownAsTable, readable
 
 _OPTIONS = {
     "files": ("--long",),
@@ -21,13 +32,16 @@ _OPTIONS = {
     "delete": ("--recursive",),
 }
 _BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete)\s")
+_glob: Any = glob
+_ESCAPES = "Path escapes session workspace: {path!r}"
+_ABSOLUTE = "Absolute paths are not allowed in a session workspace: {path!r}"
 
 
 def words_of(line: str, options: tuple[str, ...]) -> tuple[list[str], set[str]]:
-    """The words of a magic's line, quotes taken off, and which of its options are among them.
+    """Returns the words of a magic's line, without quotes, and the options among them.
 
     Raises:
-        UsageError: an option is unknown, or a quote is left open.
+        UsageError: An option is unknown, or a quote is left open.
     """
     lexer = shlex.shlex(line, posix=True)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
@@ -43,10 +57,10 @@ def words_of(line: str, options: tuple[str, ...]) -> tuple[list[str], set[str]]:
 
 
 def one_path(name: str, line: str, kind: str) -> tuple[str, set[str]]:
-    """The one path that a magic takes, and its options.
+    """Returns the one path that a magic takes, and its options.
 
     Raises:
-        UsageError: there is none, or more than one.
+        UsageError: There is no path, or more than one.
     """
     words, flags = words_of(line, _OPTIONS[kind])
     if len(words) != 1:
@@ -55,8 +69,150 @@ def one_path(name: str, line: str, kind: str) -> tuple[str, set[str]]:
     return words[0], flags
 
 
-class SessionFiles(Shown, list[str]):
-    """Paths, shown as a table; with sizes and times where those were asked for."""
+class Workspace:
+    """The files below `root`. `scratch` is a folder on the same disk, for half-written files."""
+
+    def __init__(self, root: str = "/app", scratch: str = "/tmp") -> None:
+        self._root = root
+        self._scratch = scratch
+
+    def files(self, pattern: str | None = None) -> list[str]:
+        """Returns the paths of the files, sorted; with a glob pattern, of those that it matches.
+
+        A link counts as a file if it leads to one of the session. It is never walked.
+        """
+        wanted = None if pattern is None else _pattern_regex(pattern)
+        return sorted(
+            path for path in self._walk() if wanted is None or wanted.match(path) is not None
+        )
+
+    def _walk(self) -> Iterator[str]:
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                place = f"{folder}/{name}"
+                path = place[len(self._root) + 1 :]
+                if self._is_file(place, path):
+                    yield path
+
+    def _is_file(self, place: str, path: str) -> bool:
+        try:
+            if stat.S_ISLNK(os.lstat(place).st_mode):
+                place = self._inside(path)
+            return stat.S_ISREG(os.lstat(place).st_mode)
+        except (OSError, ValueError):
+            return False  # it is gone meanwhile, or leads nowhere
+
+    def status(self, path: str) -> os.stat_result | None:
+        """Returns size and times of a file; None if it is gone by now."""
+        try:
+            return Path(f"{self._root}/{path}").stat()
+        except OSError:
+            return None
+
+    def read(self, path: str) -> bytes:
+        """Returns a file's content.
+
+        Raises:
+            ValueError: The path is absolute, or escapes the workspace.
+            OSError: There is no such file, or it can't be read.
+        """
+        with _errors_name(path):
+            place = Path(self._inside(path))
+            if not (place.is_file() or place.is_dir()) and place.exists():
+                raise OSError(errno.ENOTSUP, "It is a pipe, a socket or a device")
+            return place.read_bytes()
+
+    def write(self, path: str, data: bytes, *, overwrite: bool = True) -> None:
+        """Writes a file as a whole. Makes missing folders.
+
+        Raises:
+            ValueError: The path is absolute, or escapes the workspace.
+            FileExistsError: The file exists, and `overwrite` is False.
+            OSError: The file can't be written.
+        """
+        with _errors_name(path):
+            place = Path(self._inside(path))
+            if place.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "Is a directory")
+            if not overwrite and place.exists():
+                raise FileExistsError(errno.EEXIST, "There is something already")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(f"{self._scratch}/.write-{secrets.token_hex(8)}")
+            try:
+                draft.write_bytes(data)
+                _move(draft, place)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Deletes a file, a folder, or a link itself.
+
+        Raises:
+            ValueError: The path is absolute, escapes the workspace, or is the workspace itself.
+            OSError: The path does not exist, or is a folder with something in it and `recursive`
+                is False.
+        """
+        with _errors_name(path):
+            place = Path(self._inside(path))
+            above, _, name = _plain(path).rstrip("/").rpartition("/")
+            if name not in ("", ".", ".."):
+                place = Path(self._inside(above or "."), name)
+            if str(place) == self._root:
+                raise ValueError(f"The workspace goes with its session only: {path!r}")
+            if not stat.S_ISDIR(place.lstat().st_mode):
+                place.unlink()
+            elif recursive:
+                shutil.rmtree(place)
+            else:
+                place.rmdir()
+
+    def _inside(self, path: str) -> str:
+        """The absolute path in the guest, links followed."""
+        plain = _plain(path)
+        if "\0" in plain or not plain:
+            raise ValueError(f"This is not a path: {path!r}")
+        if plain.startswith("/") or re.match(r"[A-Za-z]:", plain):
+            raise ValueError(_ABSOLUTE.format(path=path))
+        place = os.path.realpath(f"{self._root}/{plain}")
+        if place != self._root and not place.startswith(f"{self._root}/"):
+            raise ValueError(_ESCAPES.format(path=path))
+        return place
+
+
+def _plain(path: str) -> str:
+    return path.replace("\\", "/")
+
+
+def _pattern_regex(pattern: str) -> re.Pattern[str]:
+    plain = _plain(pattern)
+    if not plain or plain.startswith("/") or ".." in plain.split("/"):
+        raise ValueError(f"A pattern stays inside the session workspace: {pattern!r}")
+    parts = [part for part in plain.split("/") if part not in ("", ".")]
+    text = _glob.translate("/".join(parts), recursive=True, include_hidden=True, seps="/")
+    return re.compile(text)
+
+
+def _move(draft: Path, place: Path) -> None:
+    try:
+        draft.replace(place)
+    except OSError as problem:
+        if problem.errno != errno.EXDEV:
+            raise
+        shutil.copyfile(draft, place)
+
+
+@contextmanager
+def _errors_name(path: str) -> Iterator[None]:
+    """Makes errors name the path as it was given."""
+    try:
+        yield
+    except OSError as problem:
+        number = problem.errno or errno.EIO
+        raise OSError(number, problem.strerror or os.strerror(number), path) from None
+
+
+class SessionFiles(ShownAsTable, list[str]):
+    """Paths, shown as a table; with sizes and times if there is a workspace to ask."""
 
     _nothing = "no files"
 
@@ -68,10 +224,10 @@ class SessionFiles(Shown, list[str]):
     def _rows(self) -> list[Row]:
         if not self._workspace:
             return [(path,) for path in self]
-        return [(path, *self._facts(self._workspace, path)) for path in self]
+        return [(path, *self._details(self._workspace, path)) for path in self]
 
     @staticmethod
-    def _facts(workspace: Workspace, path: str) -> tuple[str, str]:
+    def _details(workspace: Workspace, path: str) -> tuple[str, str]:
         status = workspace.status(path)
         if status is None:
             return "gone", ""
@@ -118,7 +274,7 @@ class SessionFileMagics(Magics):
     def session_read(self, line: str) -> FileText | bytes:
         """Read a file of the session: `%session_read PATH [--bytes]`.
 
-        The value is its text, or its bytes where it is no UTF-8 or `--bytes` asks for them:
+        The value is its text, or its bytes if it is not UTF-8 or `--bytes` asks for them:
 
             notes = %session_read notes.txt
         """
@@ -162,7 +318,7 @@ class SessionFileMagics(Magics):
         print(f"Deleted {path}")
 
     def complete(self, _: Any, event: Any) -> list[str]:
-        """Paths and options, for IPython's completer."""
+        """Returns paths and options, for IPython's completer."""
         begun = _BEGUN.match(event.line)
         if begun is None:
             return []

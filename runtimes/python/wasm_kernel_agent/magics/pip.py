@@ -1,4 +1,4 @@
-"""`%pip`: packages of the session. What is there is seen from here; what changes, the host does."""
+"""`%pip`: packages of the session. Listed from here; the host installs and removes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 
-from wasm_kernel_agent.errands import send_out
+from wasm_kernel_agent.host import run_host_command
 
 _USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
 _SITE = "site-packages"
@@ -39,8 +39,8 @@ class PipMagics(Magics):
             %pip freeze                 what was installed here
             %pip show NAME ...
 
-        What reaches beyond the sandbox is only done where it stands in the cell itself: on a line
-        of its own at top level, without variables in it.
+        The host installs and uninstalls only if the magic stands in the cell itself: on a line of
+        its own at top level, without variables in it.
         """
         verb, _, rest = line.strip().partition(" ")
         names = [word for word in rest.split() if not word.startswith("-")]
@@ -51,21 +51,21 @@ class PipMagics(Magics):
         elif verb == "freeze":
             print("\n".join(f"{_name(each)}=={each.version}" for each in _installed()))
         elif verb == "show" and names:
-            print("\n---\n".join(_shown(name) for name in names))
+            print("\n---\n".join(_details(name) for name in names))
         else:
             raise UsageError(_USAGE)
 
     def _send(self, verb: str, line: str) -> None:
         __tracebackhide__ = True
-        answer = send_out(self.shell, "pip", line)
+        answer = run_host_command(self.shell, "pip", line)
         importlib.invalidate_caches()
-        for told in answer["kept"]:
-            print(f"Requirement already satisfied: {told}")
+        for package in answer["kept"]:
+            print(f"Requirement already satisfied: {package}")
         if verb == "uninstall":
             print(f"Successfully uninstalled {' '.join(answer['went'])}")
         elif answer["came"]:
             print(f"Successfully installed {' '.join(answer['came'])}")
-        loaded = sorted(_loaded(answer["went"]))
+        loaded = sorted(_imported(answer["went"]))
         if loaded:
             print(
                 f"Note: {', '.join(loaded)} was imported before, and stays as it was until the "
@@ -78,7 +78,7 @@ def _name(found: metadata.Distribution) -> str:
 
 
 def _distributions() -> list[metadata.Distribution]:
-    """All packages, each once: what is first on the path counts."""
+    """All packages, each once: the first on the path counts."""
     seen: dict[str, metadata.Distribution] = {}
     for each in metadata.distributions():
         seen.setdefault(_name(each).lower().replace("_", "-"), each)
@@ -102,21 +102,21 @@ def _table(found: Iterable[metadata.Distribution]) -> str:
     return "\n".join(lines)
 
 
-def _shown(name: str) -> str:
+def _details(name: str) -> str:
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise UsageError(f"the package {name} is not there") from None
     always = [need for need in found.requires or () if "extra ==" not in need]
     needs = sorted({need.partition(";")[0].strip() for need in always})
-    told = {field: found.metadata[field] or "" for field in _FIELDS if field in found.metadata}
+    known = {field: found.metadata[field] or "" for field in _FIELDS if field in found.metadata}
     where = str(found.locate_file("")) if _is_own(found) else "built in"
     lines = [f"Name: {_name(found)}", f"Version: {found.version}"]
-    lines += [f"{field}: {text}" for field, text in told.items()]
+    lines += [f"{field}: {text}" for field, text in known.items()]
     return "\n".join([*lines, f"Location: {where}", f"Requires: {', '.join(needs)}"])
 
 
-def _loaded(went: Iterable[str]) -> set[str]:
-    """Which of the packages that went, such as `rich-13.0`, have modules that were imported."""
+def _imported(went: Iterable[str]) -> set[str]:
+    """Those of the removed packages, such as `rich-13.0`, whose modules were imported."""
     names = {each.rpartition("-")[0] for each in went}
     return {name for name in names if name.replace("-", "_") in sys.modules}

@@ -1,5 +1,6 @@
-"""`%session_info`, `%policy`, `%fuel`: what the host tells of this session; `%session_path` and
-`%prune_sessions`: what it does beyond it, where they stand in the cell's own text.
+"""Facts of the session (`%session_info`, `%policy`, `%fuel`), and actions of the host beyond it.
+
+The host runs `%session_path` and `%prune_sessions` only if they stand in the cell's own text.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 
-from wasm_kernel_agent.errands import send_out
-from wasm_kernel_agent.tables import Row, Shown, as_html, as_text, readable
+from wasm_kernel_agent.host import run_host_command
+from wasm_kernel_agent.magics.tables import Row, ShownAsTable, as_html, as_text, readable
 
 _NAMES = {
     "session_id": "session",
@@ -52,7 +53,7 @@ def _value(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-class SessionInfo(Shown, dict[str, Any]):
+class SessionInfo(ShownAsTable, dict[str, Any]):
     """Facts about the session, by name."""
 
     def _rows(self) -> list[Row]:
@@ -64,8 +65,8 @@ class SessionInfo(Shown, dict[str, Any]):
         ]
 
 
-class Policy(Shown, dict[str, Any]):
-    """The limits, by name; `meanings` says what each means."""
+class Policy(ShownAsTable, dict[str, Any]):
+    """The limits by name; `meanings` explains each."""
 
     _headings = ("limit", "value", "meaning")
 
@@ -77,7 +78,7 @@ class Policy(Shown, dict[str, Any]):
         return [(name, _value(name, value), self.meanings[name]) for name, value in self.items()]
 
     def __repr__(self) -> str:
-        """Without the meanings, which would make lines of hundreds of characters."""
+        """The table without the meanings, which would make lines of hundreds of characters."""
         return as_text(("limit", "value"), [row[:2] for row in self._rows()])
 
 
@@ -87,13 +88,13 @@ class FuelUse(dict[str, Any]):
     def __repr__(self) -> str:
         if not self["metered"]:
             return _UNMETERED
-        told = f"This cell has burnt {self['consumed']:,} of its {self['budget']:,} so far; "
-        told += f"{self['left']:,} are left."
+        text = f"This cell has burnt {self['consumed']:,} of its {self['budget']:,} so far; "
+        text += f"{self['left']:,} are left."
         last = self["last"]
-        return told if last is None else f"{told} The last cell burnt {last:,}."
+        return text if last is None else f"{text} The last cell burnt {last:,}."
 
 
-class Pruned(Shown, dict[str, Any]):
+class Pruned(ShownAsTable, dict[str, Any]):
     """The result of pruning: `deleted` are ids, the others give a reason for each id."""
 
     _headings = ("session", "what", "why")
@@ -122,7 +123,7 @@ def _options(_: Any, event: Any) -> list[str]:
 
 @magics_class
 class SessionMagics(Magics):
-    """What the host tells of this session, and what it does beyond it."""
+    """Facts about this session, and actions of the host beyond it."""
 
     shell: Any
 
@@ -130,7 +131,7 @@ class SessionMagics(Magics):
         super().__init__(shell)
         shell.set_hook("complete_command", _options, re_key=_PRUNING)
 
-    def _nothing(self, name: str, line: str) -> None:
+    def _refuse_words(self, name: str, line: str) -> None:
         if line.strip():
             raise UsageError(f"%{name} takes no words")
 
@@ -144,8 +145,8 @@ class SessionMagics(Magics):
             info = %session_info
             info["session_id"]
         """
-        self._nothing("session_info", line)
-        return SessionInfo(send_out(self.shell, "session_info", ""))
+        self._refuse_words("session_info", line)
+        return SessionInfo(run_host_command(self.shell, "session_info", ""))
 
     @no_var_expand
     @line_magic
@@ -155,8 +156,8 @@ class SessionMagics(Magics):
         The value is a dict of the limits by name. They are set when the kernel starts, as
         `WasmKernel.NAME=VALUE`; `%limit` lowers some for one cell.
         """
-        self._nothing("policy", line)
-        return Policy(send_out(self.shell, "policy", ""))
+        self._refuse_words("policy", line)
+        return Policy(run_host_command(self.shell, "policy", ""))
 
     @no_var_expand
     @line_magic
@@ -166,19 +167,19 @@ class SessionMagics(Magics):
         Fuel is roughly the number of WebAssembly instructions. The value is a dict with `metered`,
         `budget`, `consumed`, `left` and `last`.
         """
-        self._nothing("fuel", line)
-        return FuelUse(send_out(self.shell, "fuel", ""))
+        self._refuse_words("fuel", line)
+        return FuelUse(run_host_command(self.shell, "fuel", ""))
 
     @no_var_expand
     @line_magic
     def session_path(self, line: str) -> None:
         """Print where the session's files lie on the host: `%session_path`.
 
-        The host prints it: the code in the sandbox does not learn it. It works where it stands in
-        the cell itself, on a line of its own.
+        The host prints it: the code in the sandbox does not learn it. It works only if it stands
+        in the cell itself, on a line of its own.
         """
-        self._nothing("session_path", line)
-        send_out(self.shell, "session_path", line)
+        self._refuse_words("session_path", line)
+        run_host_command(self.shell, "session_path", line)
 
     @no_var_expand
     @line_magic
@@ -189,7 +190,7 @@ class SessionMagics(Magics):
         days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are spared, and those that
         have no metadata are skipped.
 
-        It reaches other sessions, so it works only where it stands in the cell itself, on a line of
+        It reaches other sessions, so it works only if it stands in the cell itself, on a line of
         its own, and only in a kernel that was started with `WasmKernel.prune_sessions=True`.
         """
-        return Pruned(send_out(self.shell, "prune_sessions", line))
+        return Pruned(run_host_command(self.shell, "prune_sessions", line))

@@ -1,4 +1,4 @@
-"""What `%store` and `%bookmark` remember: in the workspace, so that it outlives a restart.
+"""The values of `%store` and `%bookmark`, in the workspace, so that they outlive a restart.
 
 Variables come back by themselves after a crash, an undo or `%restore`. `%store` is for the rest: a
 value that a restarted kernel, or a fork, can fetch again.
@@ -16,8 +16,8 @@ _LASTING = re.compile(r"autorestore/[\w.]{1,200}|stored_aliases|bookmarks")
 _ENDING = ".pickle"
 
 
-class Shelf(dict[str, Any]):
-    """IPython's database: some keys last, as files in `folder`; the rest lives in memory."""
+class StoredValues(dict[str, Any]):
+    """IPython's database. Some keys last, as files in `folder`; the others live in memory."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -52,14 +52,14 @@ class Shelf(dict[str, Any]):
             file.unlink()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or `default`, also where a stored one can't be read any more."""
+        """Returns the value, or `default`, also if a stored one can't be read any more."""
         try:
             return self[key]
         except Exception:
             return default
 
     def keys(self, pattern: str | None = None) -> Any:
-        """The keys, or those that match a shell pattern."""
+        """Returns the keys, or those that match a shell pattern."""
         lasting = [
             file.relative_to(self._folder).as_posix().removesuffix(_ENDING)
             for file in sorted(self._folder.rglob(f"*{_ENDING}"))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-ROWS_MOST = 1_000
-"""Longer tables are cut where they are shown; their values are whole."""
+MAX_ROWS = 1_000
+"""Longer tables are shown cut; their values are complete."""
 
 Row = Sequence[str]
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -15,7 +15,7 @@ _STEP = 1024
 
 
 def readable(size: int) -> str:
-    """A number of bytes as people read it, such as `1.5 MiB`."""
+    """Returns a number of bytes in words, such as `1.5 MiB`."""
     if size < _STEP:
         return f"{size} bytes" if size != 1 else "1 byte"
     power = 1
@@ -24,23 +24,23 @@ def readable(size: int) -> str:
     return f"{size / _STEP**power:,.1f} {_UNITS[power - 1]}"
 
 
-def shown(text: str) -> str:
-    """`text` on one line, with whatever does not print escaped."""
+def one_line(text: str) -> str:
+    """Returns `text` on one line, with whatever does not print escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
 def as_text(headings: Row, rows: Sequence[Row]) -> str:
-    """The table in columns, without lines between them; without headings where there are none."""
+    """Returns the table in columns, without lines between them; `headings` may be empty."""
     kept, note = _cut(rows)
     lines = [list(headings)] if headings else []
-    lines += [[shown(cell) for cell in row] for row in kept]
+    lines += [[one_line(cell) for cell in row] for row in kept]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in lines)
     return "\n".join([line.rstrip() for line in padded] + ([note] if note else []))
 
 
 def as_html(headings: Row, rows: Sequence[Row]) -> str:
-    """The table as HTML, everything in it escaped."""
+    """Returns the table as HTML, everything in it escaped."""
     kept, note = _cut(rows)
     body = "".join(_html_row(row, "td") for row in kept)
     head = f"<thead>{_html_row(headings, 'th')}</thead>" if headings else ""
@@ -49,17 +49,17 @@ def as_html(headings: Row, rows: Sequence[Row]) -> str:
 
 
 def _cut(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
-    left = len(rows) - ROWS_MOST
-    return (rows, "") if left <= 0 else (rows[:ROWS_MOST], f"... and {left:,} more")
+    left = len(rows) - MAX_ROWS
+    return (rows, "") if left <= 0 else (rows[:MAX_ROWS], f"... and {left:,} more")
 
 
 def _html_row(cells: Row, tag: str) -> str:
     style = ' style="text-align: left"'
-    return "<tr>" + "".join(f"<{tag}{style}>{escape(shown(c))}</{tag}>" for c in cells) + "</tr>"
+    return "<tr>" + "".join(f"<{tag}{style}>{escape(one_line(c))}</{tag}>" for c in cells) + "</tr>"
 
 
-class Shown:
-    """Mixed into a list or a dict: shows itself as the table that `_headings` and `_rows` make."""
+class ShownAsTable:
+    """A list or dict that shows itself as the table of `_headings` and `_rows`."""
 
     _headings: Row = ()
     _nothing = "nothing"

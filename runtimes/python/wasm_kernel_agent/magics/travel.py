@@ -1,8 +1,7 @@
-"""`%undo`, `%redo`, `%checkpoint`, `%restore`: going back in the session's memory; `%checkpoints`
-and `%history_tree`: where to.
+"""Going back in the session's history (`%undo`, `%restore`, ...), and `%fork`.
 
-The host keeps the history and reads the magics' words; it goes where it was asked to when the cell
-is over. Cells that hold nothing but these magics never come here: the host does what they say by
+The host keeps the history and reads the magics' words. It goes to the state that was asked for when
+the cell is over. A cell that holds nothing but these magics never comes here: the host runs it by
 itself.
 """
 
@@ -12,16 +11,18 @@ import re
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
+from wasm_kernel_agent.host import run_host_command
+
 _display: Any = display
-_BEGUN = re.compile(r"(?:.*=\s*)?%?(undo|redo|restore)\s")
+_BEGUN = re.compile(r"(?:.*=\s*)?%?(undo|redo|restore|fork)\s")
 
 
 @magics_class
 class TravelMagics(Magics):
-    """The magics that ask the host to go elsewhere in the history."""
+    """The magics that ask the host to restore another state, or to fork the session."""
 
     shell: Any
 
@@ -30,23 +31,23 @@ class TravelMagics(Magics):
         shell.set_hook("complete_command", self.complete, re_key=_BEGUN)
 
     def complete(self, _: Any, event: Any) -> list[str]:
-        """Names of checkpoints and options, for IPython's completer."""
+        """Returns names of checkpoints and options, for IPython's completer."""
         begun = _BEGUN.match(event.line)
         if event.symbol.startswith("-"):
-            return ["--files"]
+            return ["--deterministic" if begun and begun[1] == "fork" else "--files"]
         if begun is None or begun[1] != "restore":
             return []
         names: list[str] = self._send("checkpoints", "").get("names", [])
         return names
 
     def _send(self, how: str, line: str) -> dict[str, Any]:
-        answer: dict[str, Any] = self.shell.agent.door.send(
+        answer: dict[str, Any] = self.shell.agent.channel.send(
             {"op": "travel", "how": how, "line": line}
         )
         return answer
 
     def _ask(self, how: str, line: str) -> None:
-        """Have the host do what a magic says, and show what it answers."""
+        """Has the host do what a magic says, and shows its answer."""
         answer = self._send(how, line)
         if "refused" in answer:
             raise UsageError(answer["refused"])
@@ -98,3 +99,16 @@ class TravelMagics(Magics):
         last cell that left a state, such as after one that failed half-way.
         """
         self._ask("restore", line)
+
+    @no_var_expand
+    @line_magic
+    def fork(self, line: str) -> Any:
+        """Make another session with these variables and files: `new = %fork`.
+
+        It begins with what the cell leaves, and goes its own way from there; this session goes on
+        as if nothing had happened. The value is its id. Generators of random numbers are seeded
+        afresh in it; `%fork --deterministic` keeps their state.
+        """
+        new = run_host_command(self.shell, "fork", line)
+        print(new["said"], end="")
+        return new["id"]

@@ -1,0 +1,1 @@
+"""The magics of this kernel, a file for each group."""
