@@ -68,7 +68,7 @@ def test_a_notebook_that_fails_says_where(sandbox: BaseSandbox) -> None:
 
 def test_what_is_no_notebook_is_refused_in_a_sentence(sandbox: BaseSandbox) -> None:
     (sandbox.workspace / "no.ipynb").write_text("[]")
-    assert "no.ipynb is no notebook" in sandbox.execute("%run no.ipynb").stderr
+    assert "no.ipynb is not a notebook" in sandbox.execute("%run no.ipynb").stderr
 
 
 def test_history_becomes_a_valid_notebook(sandbox: BaseSandbox) -> None:
