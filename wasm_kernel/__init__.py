@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         WasmKernelError,
     )
     from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.execution.creation import create_sandbox
+    from wasm_kernel.execution.create import create_sandbox
     from wasm_kernel.execution.offer import offer_pip
     from wasm_kernel.execution.sandbox import BaseSandbox
     from wasm_kernel.folders.claim import Resume
@@ -157,7 +157,7 @@ _HOMES = {
     "SessionPathError": "wasm_kernel.sessions.paths",
     "WorkspaceError": "wasm_kernel.sessions.session",
     "Travelled": "wasm_kernel.result",
-    "create_sandbox": "wasm_kernel.execution.creation",
+    "create_sandbox": "wasm_kernel.execution.create",
     "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
     "delete_session_path": "wasm_kernel.sessions.workspace",
     "delete_session_workspace": "wasm_kernel.sessions.lifecycle",

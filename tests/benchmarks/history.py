@@ -12,7 +12,7 @@ from tests.benchmarks.sides import Side
 from tests.benchmarks.states import STATES, keep_with
 from tests.benchmarks.table import Row
 from wasm_kernel import ExecutionPolicy, create_sandbox
-from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.runner import Life
 from wasm_kernel.state.recorder import Recorder
 
 MILLISECONDS = 1000

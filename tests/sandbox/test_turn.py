@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from wasm_kernel.errors import TravelError, WasmKernelError
-from wasm_kernel.execution.allowance import Allowance
 from wasm_kernel.execution.comms import Comms, OfferedMessage
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
 from wasm_kernel.execution.face import InputInterrupted, InputRefused
+from wasm_kernel.execution.limits import Allowance
 from wasm_kernel.execution.turn import Host, Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order

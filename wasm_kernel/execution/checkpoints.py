@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import TypeVar
 
-from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.runner import Life
 from wasm_kernel.record import record
 from wasm_kernel.state import told
 from wasm_kernel.state.bringing import Brought

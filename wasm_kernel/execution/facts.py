@@ -12,7 +12,7 @@ from wasm_kernel.execution.errands import Errand, Errands
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, described
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.life import Life
+    from wasm_kernel.execution.runner import Life
 
 Provider = Callable[[], Mapping[str, Any]]
 

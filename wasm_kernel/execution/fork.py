@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from wasm_kernel.errors import ForkError
 from wasm_kernel.execution.keeper import Home, Keeper
-from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.runner import Life
 from wasm_kernel.execution.wishes import Promise
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.state.branch import Branch, branch

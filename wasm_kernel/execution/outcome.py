@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from wasm_kernel import events
 from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.runner import Life
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult

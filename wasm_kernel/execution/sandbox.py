@@ -23,7 +23,7 @@ from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.face import Listener, Silence
 from wasm_kernel.execution.fork import Forking
 from wasm_kernel.execution.keeper import Home, Keeper
-from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.runner import Life
 from wasm_kernel.execution.talking import AGREE_SECONDS, Talking
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.folders.claim import Resume

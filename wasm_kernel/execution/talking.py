@@ -16,7 +16,7 @@ from wasm_kernel.errors import GuestStopped
 from wasm_kernel.execution import outcome
 from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.face import Listener, Silence
-from wasm_kernel.execution.life import Life
+from wasm_kernel.execution.runner import Life
 from wasm_kernel.guests.protocol import Stream
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage

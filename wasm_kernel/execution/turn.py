@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel.errors import FrameError, TravelError
-from wasm_kernel.execution.allowance import Allowance
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.errands import Errands, Standing, as_answer
 from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
+from wasm_kernel.execution.limits import Allowance
 from wasm_kernel.execution.shown import Shown
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.execution.creation import check, create_sandbox
+from wasm_kernel.execution.create import check, create_sandbox
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.claim import Resume

@@ -74,7 +74,7 @@ def create(
     session: Session, policy: ExecutionPolicy, resume: Resume, builder: Builder | None
 ) -> BaseSandbox:
     """The sandbox of a real kernel."""
-    from wasm_kernel.execution.creation import create_sandbox
+    from wasm_kernel.execution.create import create_sandbox
     from wasm_kernel.guests.python.python import PythonDriver
 
     return create_sandbox(

@@ -22,7 +22,7 @@ def warm(say: Callable[[str], None], *, metered: bool) -> None:
     Raises:
         WasmKernelError: it can't be done; the text says what to do.
     """
-    from wasm_kernel.execution.creation import create_sandbox
+    from wasm_kernel.execution.create import create_sandbox
 
     lines = _Lines(say)
     begun = time.monotonic()

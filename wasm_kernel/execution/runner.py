@@ -14,13 +14,13 @@ from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution import losses
-from wasm_kernel.execution.allowance import Allowance
 from wasm_kernel.execution.alone import Alone
 from wasm_kernel.execution.beginning import start_request
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.face import Listener, Silence
 from wasm_kernel.execution.fuel import Fuel
+from wasm_kernel.execution.limits import Allowance
 from wasm_kernel.execution.turn import Host, Turn
 from wasm_kernel.execution.wishes import Wishes
 from wasm_kernel.folders.claim import Resume
