@@ -7,7 +7,7 @@ import threading
 import time
 
 from wasm_kernel import BaseSandbox
-from wasm_kernel.execution.face import InputInterrupted, Silence
+from wasm_kernel.execution.face import InputInterrupted, NoListener
 
 KINDS = {
     "sleep": "await asyncio.sleep(0.002)",
@@ -41,7 +41,7 @@ ENDS = {"KeyboardInterrupt", "CancelledError"}
 LATEST = 0.016  # seconds after which an interrupt comes
 
 
-class Asked(Silence):
+class Asked(NoListener):
     """A user who never answers, and whose interrupt ends the waiting."""
 
     def __init__(self, sandbox: BaseSandbox) -> None:

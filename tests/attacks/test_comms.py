@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.peak import MB, Peak
-from wasm_kernel.execution.face import Silence
+from wasm_kernel.execution.face import NoListener
 from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 
 RSS = 768 * MB  # as much as the guest alone may have, for guest and host together
@@ -17,7 +17,7 @@ SECONDS = 30
 FORGE = "import _host, json\ndef send(**f): return json.loads(_host.call(json.dumps(f).encode()))\n"
 
 
-class Page(Silence):
+class Page(NoListener):
     """Counts what it is sent."""
 
     collects = True

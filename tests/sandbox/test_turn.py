@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from wasm_kernel.engine.clock import Clock
+from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.comms import Comms, OfferedMessage
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
 from wasm_kernel.execution.face import InputInterrupted, InputRefused
-from wasm_kernel.execution.limits import Allowance
-from wasm_kernel.execution.turn import Host, Turn
+from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
+from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.policy import ExecutionPolicy
@@ -51,35 +53,74 @@ class Ear:
         self.terminated += 1
 
 
+class RecordingClock(Clock):
+    """A clock that writes down what it is told."""
+
+    def __init__(self, calls: list[Any]) -> None:
+        super().__init__()
+        self.calls = calls
+        self.is_over = False
+
+    def begun(self) -> None:
+        self.calls.append("begun")
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    def take_interrupt(self) -> None:
+        self.calls.append("taken")
+
+    def lower(self, seconds: float) -> None:
+        self.calls.append(seconds)
+
+    def over(self) -> bool:
+        return self.is_over
+
+    def wait_outside(self, seconds: float) -> bool:
+        return self.is_over
+
+
+class RecordingStreams(Streams):
+    """Streams that write down when they are flushed."""
+
+    def __init__(self, calls: list[Any]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+
+class Travels:
+    """Grants every travel but `redo`."""
+
+    def hear(self, travel: protocol.Travel) -> Mapping[str, Any]:
+        if travel.how == "redo":
+            raise TravelError("There is nothing to redo.")
+        return {"said": "Undone: In[1] x = 1"}
+
+
 class Sandbox:
-    """What a turn asks of its sandbox, written down."""
+    """The parts that a turn speaks to, and what they were told."""
 
     def __init__(self, policy: ExecutionPolicy) -> None:
-        self.policy = policy
         self.calls: list[Any] = []
         self.comms = Comms()
         self.errands = Errands()
-        self.over = False
-
-    def host(self) -> Host:
-        return Host(
-            flush=lambda: self.calls.append("flush"),
-            lower=self.calls.append,
-            waiting=self.calls.append,
-            taken=lambda: self.calls.append("taken"),
-            travel=self._travel,
-            begun=lambda: self.calls.append("begun"),
-            allowance=Allowance(self.policy),
+        self.clock = RecordingClock(self.calls)
+        self.parts = TurnParts(
+            policy=policy,
+            clock=self.clock,
+            fuel=FuelMeter(policy.fuel_budget),
+            streams=RecordingStreams(self.calls),
+            allowance=OutputAllowance(policy),
             comms=self.comms,
             errands=self.errands,
-            wait=lambda seconds: self.over,
-            over=lambda: self.over,
+            travel=Travels(),
         )
-
-    def _travel(self, wish: protocol.Travel) -> Mapping[str, Any]:
-        if wish.how == "redo":
-            raise TravelError("There is nothing to redo.")
-        return {"said": "Undone: In[1] x = 1"}
 
 
 class Driven:
@@ -95,7 +136,7 @@ class Driven:
     ) -> None:
         policy = ExecutionPolicy(**limits)
         self.ear, self.sandbox = Ear(answer), Sandbox(policy)
-        self.turn = Turn(request or REQUEST, self.ear, policy, self.sandbox.host())
+        self.turn = Turn(request or REQUEST, self.ear, self.sandbox.parts)
         if begun:
             self.send({"op": "next"})
             self.sandbox.calls.clear()
@@ -118,10 +159,10 @@ def test_the_request_is_handed_over_once() -> None:
 
 def test_the_sandbox_hears_once_that_the_guest_has_its_request() -> None:
     driven = Driven(begun=False)
-    before = driven.turn.handed
+    before = driven.turn.request_taken
     driven.send({"op": "next"})
     driven.send({"op": "next"})
-    assert (before, driven.turn.handed) == (False, True)
+    assert (before, driven.turn.request_taken) == (False, True)
     assert driven.sandbox.calls.count("begun") == 1
 
 
@@ -129,7 +170,7 @@ def test_an_output_is_told_and_collected() -> None:
     driven = Driven()
     assert driven.send(DISPLAY) == {}
     assert driven.ear.heard == [protocol.Display({"text/plain": "x"})]
-    assert [output.kind for output in driven.turn.shown.outputs] == ["display"]
+    assert [output.kind for output in driven.turn.output.outputs] == ["display"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +188,7 @@ def test_each_kind_of_output_is_collected_under_its_name(
 ) -> None:
     driven = Driven()
     driven.send(frame)
-    assert [output.kind for output in driven.turn.shown.outputs] == [kind]
+    assert [output.kind for output in driven.turn.output.outputs] == [kind]
 
 
 def test_what_was_printed_before_a_frame_comes_before_it() -> None:
@@ -158,9 +199,9 @@ def test_what_was_printed_before_a_frame_comes_before_it() -> None:
 
 def test_text_is_told_and_collected() -> None:
     driven = Driven()
-    driven.turn.hear("stdout", "a")
-    driven.turn.hear("stdout", "b")
-    assert driven.turn.shown.text("stdout") == "ab"
+    driven.turn.on_text("stdout", "a")
+    driven.turn.on_text("stdout", "b")
+    assert driven.turn.output.text("stdout") == "ab"
     assert driven.ear.heard == [protocol.Stream("stdout", "a"), protocol.Stream("stdout", "b")]
 
 
@@ -169,21 +210,21 @@ def test_the_reply_ends_the_turn() -> None:
     driven.send({"op": "done", "reply": {"status": "ok"}})
     assert driven.turn.reply == {"status": "ok"}
     assert "refused" in driven.send(DISPLAY)
-    assert driven.turn.shown.outputs == []
+    assert driven.turn.output.outputs == []
 
 
 def test_a_broken_frame_is_refused_and_changes_nothing() -> None:
     driven = Driven()
     assert "refused" in driven.send(b"\xff")
     assert driven.ear.heard == []
-    assert driven.turn.shown.outputs == []
+    assert driven.turn.output.outputs == []
 
 
 def test_displays_over_the_count_are_dropped_with_one_notice() -> None:
     driven = Driven(display_count=2)
     answers = [driven.send(DISPLAY) for _ in range(5)]
     assert ["refused" in answer for answer in answers] == [False, False, True, True, True]
-    assert driven.turn.shown.text("stderr").count("display_count") == 1
+    assert driven.turn.output.text("stderr").count("display_count") == 1
 
 
 def test_displays_over_the_size_are_dropped() -> None:
@@ -191,7 +232,7 @@ def test_displays_over_the_size_are_dropped() -> None:
     large = {"op": "display", "data": {"text/plain": "x" * 900}}
     assert "refused" not in driven.send(large)
     assert "refused" in driven.send(large)
-    assert "display_bytes" in driven.turn.shown.text("stderr")
+    assert "display_bytes" in driven.turn.output.text("stderr")
 
 
 def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> None:
@@ -200,7 +241,7 @@ def test_a_single_output_over_its_size_is_dropped_and_smaller_ones_are_not() -> 
     assert ["refused" in driven.send(frame) for frame in (large, DISPLAY, large)] == [
         True, False, True,
     ]  # fmt: skip
-    assert driven.turn.shown.text("stderr").count("output_bytes") == 1
+    assert driven.turn.output.text("stderr").count("output_bytes") == 1
 
 
 def test_errors_without_end_are_dropped() -> None:
@@ -214,18 +255,17 @@ def test_errors_without_end_are_dropped() -> None:
 
 def test_a_session_shows_so_much_in_all_and_errors_even_then() -> None:
     policy = ExecutionPolicy(session_output_bytes=1000)
-    sandbox = Sandbox(policy)
-    host = sandbox.host()
+    parts = Sandbox(policy).parts
     shown = []
     for _ in range(3):
-        turn = Turn({"op": "execute"}, Ear(), policy, host)
+        turn = Turn({"op": "execute"}, Ear(), parts)
         frame = protocol.encode({"op": "display", "data": {"text/plain": "x" * 400}})
         shown.append(b"refused" not in turn.answer(frame))
     assert shown == [True, True, False]
-    assert "session_output_bytes" in turn.shown.text("stderr")
+    assert "session_output_bytes" in turn.output.text("stderr")
     error = protocol.encode({"op": "error", "ename": "E", "evalue": "v", "traceback": []})
     assert b"refused" not in turn.answer(error)
-    assert host.allowance.caps()["stdout"].bytes < 200
+    assert parts.allowance.caps()["stdout"].bytes < 200
 
 
 def test_an_error_is_told_although_the_caps_are_reached() -> None:
@@ -244,19 +284,19 @@ def test_the_user_is_asked_and_the_clock_waits() -> None:
     driven = Driven()
     assert driven.send({"op": "input", "prompt": "?", "password": True}) == {"value": "a line"}
     assert driven.ear.asked == [("?", True)]
-    assert driven.sandbox.calls[-2:] == [True, False]
+    assert driven.sandbox.calls[-2:] == ["pause", "resume"]
 
 
 def test_a_question_that_is_interrupted_says_so_and_takes_the_interrupt() -> None:
     driven = Driven(answer=InputInterrupted())
     assert driven.send({"op": "input", "prompt": "?"}) == {"interrupted": True}
-    assert driven.sandbox.calls[-3:] == [True, "taken", False]
+    assert driven.sandbox.calls[-3:] == ["pause", "taken", "resume"]
 
 
 def test_a_question_that_is_refused_says_why() -> None:
     driven = Driven(answer=InputRefused("no input here"))
     assert driven.send({"op": "input", "prompt": "?"}) == {"refused": "no input here"}
-    assert driven.sandbox.calls[-1] is False
+    assert driven.sandbox.calls[-1] == "resume"
 
 
 def test_a_cell_that_may_not_ask_does_not_ask() -> None:
@@ -268,7 +308,7 @@ def test_a_cell_that_may_not_ask_does_not_ask() -> None:
 def test_limits_are_handed_on() -> None:
     driven = Driven()
     driven.send({"op": "limit", "seconds": 2})
-    assert driven.sandbox.calls[-1] == protocol.Limit(None, 2.0)
+    assert driven.sandbox.calls[-1] == 2.0
 
 
 def test_the_end_of_the_kernel_is_asked_for() -> None:
@@ -377,7 +417,7 @@ def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
 
     driven.sandbox.errands.offer("knock", talk)
     assert driven.send(KNOCK) == {"value": False}
-    assert driven.turn.shown.text("stdout") == "1234512345"
+    assert driven.turn.output.text("stdout") == "1234512345"
 
 
 def test_an_interrupted_errand_takes_the_interrupt() -> None:
@@ -388,7 +428,7 @@ def test_an_interrupted_errand_takes_the_interrupt() -> None:
             raise ErrandInterrupted
 
     driven.sandbox.errands.offer("knock", patient)
-    driven.sandbox.over = True
+    driven.sandbox.clock.is_over = True
     assert driven.send(KNOCK) == {"interrupted": True}
     assert driven.sandbox.calls[-1] == "taken"
 
@@ -431,7 +471,7 @@ def test_comm_messages_reach_the_page_and_the_table() -> None:
     assert driven.send({"op": "comm_msg", "comm_id": "c", "data": {"a": 1}}) == {}
     assert [message.kind for message in driven.ear.said] == ["open", "msg"]
     assert driven.sandbox.comms.open == {"c": "t"}
-    assert not driven.turn.shown.outputs
+    assert not driven.turn.output.outputs
 
 
 def test_a_message_on_no_comm_is_refused() -> None:
@@ -448,7 +488,7 @@ def test_a_flood_of_comm_messages_is_cut_with_one_notice(setting: str, most: int
     assert answers[2] == {}
     assert "refused" in answers[-1]
     assert len(driven.ear.said) == 3
-    assert driven.turn.shown.text("stderr").count(f"Raise {setting}") == 1
+    assert driven.turn.output.text("stderr").count(f"Raise {setting}") == 1
 
 
 def test_comm_messages_after_the_end_are_refused() -> None:
@@ -522,5 +562,5 @@ def test_what_was_handed_over_ends_at_the_latest_with_the_turn(frame: dict[str, 
     driven.send({"op": "comm_next"})
     driven.send(frame)
     assert sending.states == ["began", "ended"]
-    driven.turn.hear("stdout", "of the cell")
+    driven.turn.on_text("stdout", "of the cell")
     assert not ear.heard

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import TypeVar
 
-from wasm_kernel.execution.runner import Life
+from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.record import record
 from wasm_kernel.state import told
 from wasm_kernel.state.bringing import Brought
@@ -67,7 +67,7 @@ class Travelled:
 class Travelling(abc.ABC):
     """A sandbox whose memory can be brought back. Each call waits until the guest is free."""
 
-    _life: Life
+    _runner: GuestRunner
 
     @abc.abstractmethod
     def _later(self, job: Callable[[], T]) -> Future[T]:
@@ -82,11 +82,11 @@ class Travelling(abc.ABC):
         Raises:
             TravelError: the name is none.
         """
-        self._between_cells(lambda: self._life.timeline.name(checked_name(name)))
+        self._between_cells(lambda: self._runner.timeline.name(checked_name(name)))
 
     def checkpoints(self) -> list[Checkpoint]:
         """The states that memory can be brought back to, oldest first."""
-        rows = self._between_cells(self._life.timeline.rows)
+        rows = self._between_cells(self._runner.timeline.rows)
         return [Checkpoint(**row) for row in rows]
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
@@ -133,24 +133,24 @@ class Travelling(abc.ABC):
         """
 
         def back() -> Journey:
-            past = self._life.timeline.past
+            past = self._runner.timeline.past
             return stay(past) if files else Journey(past.head, (), past.undone)
 
         return self._between_cells(lambda: self._travel(back()))
 
     def _go(self, how: str, cells: int, name: str, files: bool) -> Travelled:
         def travel() -> Travelled:
-            past = self._life.timeline.past
+            past = self._runner.timeline.past
             return self._travel(journey_of(past, how, cells, name, files=files))
 
         return self._between_cells(travel)
 
     def _travel(self, journey: Journey) -> Travelled:
-        timeline = self._life.timeline
+        timeline = self._runner.timeline
         if journey.files is not None:
             timeline.files.check(journey.files)
         timeline.hold(journey)
-        brought = self._life.go(journey) or Brought()
+        brought = self._runner.travel(journey) or Brought()
         return Travelled(
             tuple(commit.label for commit in journey.cells),
             tuple(brought.back),

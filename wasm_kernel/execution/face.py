@@ -47,7 +47,7 @@ class Listener(Protocol):
         """The cell asked that its kernel end after this turn."""
 
 
-class Silence:
+class NoListener:
     """A listener for whom nobody waits: output is only collected, input is refused."""
 
     collects = True

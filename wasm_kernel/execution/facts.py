@@ -12,7 +12,7 @@ from wasm_kernel.execution.errands import Errand, Errands
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, described
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.runner import Life
+    from wasm_kernel.execution.runner import GuestRunner
 
 Provider = Callable[[], Mapping[str, Any]]
 
@@ -41,12 +41,12 @@ class Facts:
         return found
 
 
-def offered(errands: Errands, life: Life, own: Mapping[str, Any]) -> Facts:
+def offered(errands: Errands, runner: GuestRunner, own: Mapping[str, Any]) -> Facts:
     """Let cells ask, also from within functions: what they learn is their own sandbox's.
 
     Args:
         errands: Where they ask.
-        life: The sandbox's guest.
+        runner: The sandbox's guest.
         own: Facts that stay.
 
     Returns:
@@ -54,11 +54,11 @@ def offered(errands: Errands, life: Life, own: Mapping[str, Any]) -> Facts:
     """
     facts = Facts()
     facts.add(lambda: own)
-    facts.add(lambda: _memory(life))
+    facts.add(lambda: _memory(runner))
     answers: dict[str, Callable[[], Any]] = {
         "session_info": facts.all,
-        "fuel": life.fuel.facts,
-        "policy": lambda: as_rows(life.policy),
+        "fuel": runner.fuel.facts,
+        "policy": lambda: as_rows(runner.policy),
     }
     for name, answer in answers.items():
         errands.offer(name, _asked(answer), anywhere=True)
@@ -69,12 +69,12 @@ def _asked(answer: Callable[[], Any]) -> Errand:
     return lambda _order, _caller: answer()
 
 
-def _memory(life: Life) -> dict[str, Any]:
-    policy = life.policy
-    history = life.timeline.history
+def _memory(runner: GuestRunner) -> dict[str, Any]:
+    policy = runner.policy
+    history = runner.timeline.history
     commits = list(history.commits.values())
     return {
-        "memory_bytes": life.memory_bytes,
+        "memory_bytes": runner.memory_bytes,
         "memory_limit_bytes": policy.memory_bytes,
         "cell_timeout": policy.cell_timeout,
         "fuel_budget": policy.fuel_budget,
@@ -82,7 +82,7 @@ def _memory(life: Life) -> dict[str, Any]:
         "workspace_limit_files": policy.workspace_files,
         "history_states": sum(1 for commit in commits if commit.cells),
         "history_bytes": sum(commit.page_bytes for commit in commits),
-        "history_is_saved": life.timeline.saved,
+        "history_is_saved": runner.timeline.saved,
     }
 
 

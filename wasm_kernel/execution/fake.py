@@ -23,7 +23,7 @@ from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener, Silence
+from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener, NoListener
 from wasm_kernel.execution.facts import Facts
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
@@ -80,7 +80,7 @@ class FakeSandbox:
     ) -> Future[SandboxResult]:
         """As `BaseSandbox.submit`."""
         started = self.start()
-        cell = _Cell(self, code, listener or Silence(), options)
+        cell = _Cell(self, code, listener or NoListener(), options)
         outer: Future[SandboxResult] = Future()
         with self._guard:
             self._waiting.add(outer)
@@ -125,7 +125,7 @@ class FakeSandbox:
         self.start()
 
         def serve() -> None:
-            hear, page = self._namespace.get("on_comm"), listener or Silence()
+            hear, page = self._namespace.get("on_comm"), listener or NoListener()
             if hear is not None:
                 hear(message, page)
             elif message.kind == "open":

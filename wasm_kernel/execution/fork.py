@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from wasm_kernel.errors import ForkError
 from wasm_kernel.execution.keeper import Home, Keeper
-from wasm_kernel.execution.runner import Life
+from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.wishes import Promise
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.state.branch import Branch, branch
@@ -23,7 +23,7 @@ class Forking(abc.ABC):
     """A sandbox that can be forked."""
 
     folders: SandboxFolders
-    _life: Life
+    _runner: GuestRunner
     _keeper: Keeper | None
 
     @abc.abstractmethod
@@ -83,7 +83,7 @@ class Forking(abc.ABC):
 
     def promise(self, promise: Promise) -> None:
         """Have something done when the running cell is over. For errands: on the guest's thread."""
-        self._life.wishes.promises.append(promise)
+        self._runner.wishes.promises.append(promise)
 
     def check_fork(self) -> None:
         """See that a fork could be planned. For errands: in the midst of a cell.
@@ -91,7 +91,7 @@ class Forking(abc.ABC):
         Raises:
             ForkError: this session's variables have no place on disk.
         """
-        if not self._life.timeline.history.on_disk:
+        if not self._runner.timeline.history.on_disk:
             raise ForkError(NOT_SAVED)
 
     @contextlib.contextmanager
@@ -103,7 +103,7 @@ class Forking(abc.ABC):
         Raises:
             ForkError: the session can't be forked.
         """
-        timeline = self._life.settle()
+        timeline = self._runner.settle()
         with planned(timeline, reseed=not deterministic) as plan:
             yield plan
 
@@ -111,7 +111,7 @@ class Forking(abc.ABC):
         for number in range(n):
             home, keeper = self._new_home()
             try:
-                timeline = self._life.settle(copies=n - number)
+                timeline = self._runner.settle(copies=n - number)
                 grown = branch(timeline, home.folders, reseed=reseed)
                 made.append(self._twin(home, keeper, grown))
             except BaseException:

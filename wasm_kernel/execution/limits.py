@@ -1,10 +1,14 @@
-"""What a session may show: limits of each output, of each cell, and of all cells together.
+"""The limits that the host counts: what cells may show, and the fuel that they burn.
 
-The guest's thread owns all of it.
+There are limits of each output, of each cell, and of all cells of a session together. The guest's
+thread owns all of it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.output import Cap, cap_of
 from wasm_kernel.guests.protocol import Display, Error, Output, Result, memory_size
 from wasm_kernel.policy import ExecutionPolicy
@@ -14,7 +18,7 @@ OVERHEAD = 4096  # bytes around the contents of an output that are not counted
 ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # that one cell may show
 
 
-class Allowance:
+class OutputAllowance:
     """What a sandbox has shown since it was made, and may still show."""
 
     def __init__(self, policy: ExecutionPolicy) -> None:
@@ -22,7 +26,7 @@ class Allowance:
         self._left = policy.session_output_bytes
 
     def adopt(self, policy: ExecutionPolicy) -> None:
-        """Other limits hold from the next cell on; what was shown so far counts."""
+        """Takes other limits, from the next cell on; what was shown so far counts."""
         self._left += policy.session_output_bytes - self.policy.session_output_bytes
         self.policy = policy
 
@@ -32,15 +36,15 @@ class Allowance:
         return max(0, self._left)
 
     def spend(self, size: int) -> None:
-        """So many bytes were shown."""
+        """Counts bytes that were shown."""
         self._left -= size
 
     def of_cell(self) -> CellAllowance:
-        """What one cell may show."""
+        """Returns what one cell may show as rich output."""
         return CellAllowance(self)
 
     def caps(self) -> dict[str, Cap]:
-        """What a cell may write to its two streams."""
+        """Returns what a cell may write to its two streams."""
         return {name: self._cap(name) for name in ("stdout", "stderr")}
 
     def _cap(self, name: str) -> Cap:
@@ -51,7 +55,7 @@ class Allowance:
 
     @property
     def used_up(self) -> str:
-        """What is said where the session has shown all that it may."""
+        """The sentence for a session that has shown all that it may."""
         return f"The session has shown {self.policy.session_output_bytes:,} bytes of output"
 
 
@@ -61,16 +65,16 @@ class CellAllowance:
     Errors have limits of their own, so that a cell that showed too much can still say how it ended.
     """
 
-    def __init__(self, session: Allowance) -> None:
+    def __init__(self, session: OutputAllowance) -> None:
         self._session = session
         self._policy = session.policy
         self._shown = [0, 0]  # outputs, bytes
         self._failed = [0, 0]
 
     def objection(self, output: Output, size: int) -> tuple[str, str]:
-        """Why an output of so many bytes may not be shown, and the setting that forbids it.
+        """Returns why an output of so many bytes may not be shown, and the setting that forbids it.
 
-        Two empty texts where it may; it then counts as shown.
+        Both are empty if it may; it then counts as shown.
         """
         policy, error = self._policy, isinstance(output, Error)
         so_far = self._failed if error else self._shown
@@ -80,7 +84,7 @@ class CellAllowance:
             return f"The cell sent an output of {size:,} bytes", "output_bytes"
         if so_far[0] >= outputs:
             return f"The cell sent more than {outputs:,} rich outputs", "display_count"
-        taken = max(size, _weight(output) - OVERHEAD)
+        taken = max(size, _memory_of(output) - OVERHEAD)
         if so_far[1] + taken > total:
             return f"The cell sent more than {total:,} bytes of rich output", "display_bytes"
         if size > self._session.left and not error:
@@ -91,8 +95,8 @@ class CellAllowance:
         return "", ""
 
 
-def _weight(output: Output) -> int:
-    """How many bytes an output takes in the host's memory."""
+def _memory_of(output: Output) -> int:
+    """Returns how many bytes an output takes in the host's memory."""
     match output:
         case Display():
             return memory_size([output.data, output.metadata, output.transient])
@@ -101,3 +105,59 @@ def _weight(output: Output) -> int:
         case Error():
             return memory_size([output.ename, output.evalue, output.traceback])
     return 0
+
+
+class FuelMeter:
+    """The fuel of a sandbox's cells: what the running one may burn, and what was burnt.
+
+    Attributes:
+        consumed: What the last turn burnt; None if it was not counted.
+    """
+
+    def __init__(self, budget: int | None) -> None:
+        self._budget = budget
+        self._instance: Instance | None = None
+        self._given: int | None = None
+        self._cut = 0
+        self._last: int | None = None
+        self.consumed: int | None = None
+
+    def adopt(self, budget: int | None) -> None:
+        """Takes another budget, for the turns to come."""
+        self._budget = budget
+
+    def begin(self, instance: Instance, given: int | None) -> None:
+        """Begins a turn with so much fuel, or without a limit."""
+        self._instance, self._given, self._cut = instance, given, 0
+
+    def lower(self, most: int) -> None:
+        """Lets the running turn burn at most so much more."""
+        if self._instance is not None:
+            self._cut += self._instance.lower_fuel(most)
+
+    def end(self) -> None:
+        """Ends the turn."""
+        self.consumed = self._so_far()
+        if self.consumed is not None:
+            self._last = self.consumed
+        self._instance = None
+
+    def skip(self) -> None:
+        """Notes a cell that was done without the guest."""
+        self.consumed = 0 if self._budget is not None else None
+
+    def _so_far(self) -> int | None:
+        left = None if self._instance is None else self._instance.fuel_left
+        return None if left is None or self._given is None else self._given - self._cut - left
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a cell may know: the fuel burnt and left, and what the last cell burnt."""
+        consumed = self._so_far()
+        left = None if consumed is None or self._instance is None else self._instance.fuel_left
+        return {
+            "metered": self._budget is not None,
+            "budget": self._budget,
+            "consumed": consumed,
+            "left": left,
+            "last": self._last,
+        }

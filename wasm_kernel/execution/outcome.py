@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from wasm_kernel import events
 from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.runner import Life
+from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
@@ -45,7 +45,7 @@ def as_error(stopped: GuestStopped) -> protocol.Error:
 def result_of(
     turn: Turn,
     stopped: GuestStopped | None,
-    life: Life,
+    runner: GuestRunner,
     duration: float,
     *,
     workspace: Path,
@@ -56,29 +56,29 @@ def result_of(
     Args:
         turn: The cell's turn.
         stopped: How its guest was lost, or None where it came back.
-        life: The guest, for what it used and changed.
+        runner: The guest, for what it used and changed.
         duration: Wall-clock seconds.
         workspace: The folder behind `/app`.
         session_id: The session's id, if there is one.
     """
     reply: Mapping[str, Any] = turn.reply or {}
     if stopped is not None:  # what a lost guest said of its end is no end
-        reply = {"status": "error", "execution_count": life.next_count, "payload": []}
-    error, files = _cell_error(turn, reply), life.changes.compare()
+        reply = {"status": "error", "execution_count": runner.next_count, "payload": []}
+    error, files = _cell_error(turn, reply), runner.changes.compare()
     return SandboxResult(
         success=error is None,
-        stdout=turn.shown.text("stdout"),
-        stderr=turn.shown.text("stderr"),
+        stdout=turn.output.text("stdout"),
+        stderr=turn.output.text("stderr"),
         exit_code=getattr(stopped, "code", 1) if error else 0,
         error=error,
-        fuel_consumed=life.fuel.consumed,
-        memory_used_bytes=life.memory_bytes,
+        fuel_consumed=runner.fuel.consumed,
+        memory_used_bytes=runner.memory_bytes,
         duration=duration,
         files_created=tuple(sorted(files.created)),
         files_modified=tuple(sorted(files.modified)),
         files_deleted=tuple(sorted(files.deleted)),
         workspace_path=workspace,
-        outputs=tuple(turn.shown.outputs),
+        outputs=tuple(turn.output.outputs),
         reply=reply,
         metadata={"session_id": session_id} if session_id else {},
     )

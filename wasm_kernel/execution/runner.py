@@ -1,27 +1,33 @@
-"""A guest's life inside a sandbox: begun, run turn by turn, and begun anew when it is lost.
+"""`GuestRunner`: a sandbox's guest, started, run turn by turn, and started anew when it is lost.
 
-Everything here runs on the sandbox's own thread; only `clock` is for other threads too.
+Everything here runs on the sandbox's own thread; `clock` and `comms` are for other threads, too.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.errors import GuestCrashed, GuestStopped
+from wasm_kernel.errors import (
+    GuestClosed,
+    GuestCrashed,
+    GuestExited,
+    GuestStopped,
+    Interrupted,
+    NeverBegan,
+    OutOfFuel,
+    StackExhausted,
+)
 from wasm_kernel.events import Notices
-from wasm_kernel.execution import losses
-from wasm_kernel.execution.alone import Alone
-from wasm_kernel.execution.beginning import start_request
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.face import Listener, Silence
-from wasm_kernel.execution.fuel import Fuel
-from wasm_kernel.execution.limits import Allowance
-from wasm_kernel.execution.turn import Host, Turn
+from wasm_kernel.execution.face import Listener, NoListener
+from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
+from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.execution.wishes import Wishes
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
@@ -38,14 +44,23 @@ from wasm_kernel.state.travel import Journey
 from wasm_kernel.wasi_files.changes import Changes
 
 _START_SECONDS = 30.0
+_BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
+_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
+_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
 
 
-class Life:
-    """The living instance of one sandbox, and what outlives it.
+class GuestRunner:
+    """The guest of one sandbox, and what outlives it.
 
     Attributes:
-        policy: The limits that it lives under.
-        begun: Whether `begin` has opened the history.
+        policy: The limits that it runs under.
+        clock: Its deadlines and interrupts.
+        comms: The channels between it and the front end's page.
+        changes: What the running cell did to files.
+        fuel: What cells burn.
+        timeline: Its memory over time.
+        wishes: What the running cell asked for, to be done when it is over.
+        next_count: The execution count of the next cell.
     """
 
     def __init__(
@@ -59,87 +74,88 @@ class Life:
         notices: Notices,
         inherited: Branch | None = None,
     ) -> None:
+        self.policy = policy
+        self.folders = folders
         self.clock = Clock()
+        self.comms = Comms()
         self.changes = Changes(folders.app)
-        self.fuel = Fuel(policy.fuel_budget)
-        self._streams = Streams.keeping(folders.workspace, policy.text_file_bytes)
+        self.fuel = FuelMeter(policy.fuel_budget)
         self.timeline = Timeline(
             driver, folders, policy, resume=resume, notices=notices, inherited=inherited
         )
         self.wishes = Wishes(self.timeline)
-        self.comms = Comms()
-        self.host = Host(
-            flush=self._flush,
-            lower=self._lower,
-            waiting=self._waiting,
-            taken=self.clock.take_interrupt,
-            travel=lambda travel: self.wishes.hear(travel, self.next_count),
-            begun=self.clock.begun,
-            allowance=Allowance(policy),
-            comms=self.comms,
-            errands=errands,
-            wait=self.clock.wait_outside,
-            over=self.clock.over,
-        )
+        self.next_count = 1
         self._driver = driver
-        self.folders = folders
-        self.policy = policy
+        self._errands = errands
         self._notices = notices
+        self._allowance = OutputAllowance(policy)
+        self._parts = self._make_parts()
         self._instance: Instance | None = None
         self._turn: Turn | None = None
-        self._untold = bool(policy.env)  # whether a guest that stands at a state must hear of it
-        self.begun = False
-        self._alone = Alone(self.wishes, self.clock)
-        self.next_count = 1
+        self._is_open = False  # the history is
+        self._env_untold = bool(policy.env)  # a guest whose memory is brought back must hear of it
+        self._missed: deque[tuple[int, str]] = deque(maxlen=_MISSED_CELLS)
 
-    def begin(self, progress: Callable[[str], None]) -> None:
-        """Make the guest ready for its first cell.
+    def _make_parts(self) -> TurnParts:
+        return TurnParts(
+            policy=self.policy,
+            clock=self.clock,
+            fuel=self.fuel,
+            streams=Streams.keeping(self.folders.workspace, self.policy.text_file_bytes),
+            allowance=self._allowance,
+            comms=self.comms,
+            errands=self._errands,
+            travel=self.wishes,
+        )
+
+    def open(self, progress: Callable[[str], None]) -> None:
+        """Makes the guest ready for its first cell.
 
         Raises:
             WasmKernelError: it can't be.
         """
         self._driver.prepare(self.policy.metered, progress)
         self.timeline.open()
-        self.begun = True
-        self._revive()
+        self._is_open = True
+        self._start_guest()
 
-    def ensure(self) -> None:
-        """Have a guest, also where an earlier try to get a new one failed."""
+    def ensure_guest(self) -> None:
+        """Starts a guest if there is none, because an earlier try to get a new one failed."""
         if self._instance is None:
-            self._revive()
+            self._start_guest()
 
     def adopt(self, policy: ExecutionPolicy) -> None:
-        """Live under another policy from now on, with the variables that are there.
+        """Runs under another policy from now on, with the variables that are there.
 
-        Nothing is done if the variables can't be kept just now: the user is told, and the next call
+        Does nothing if the variables can't be kept just now: the user is told, and the next call
         tries again.
 
         Raises:
             WasmKernelError: no guest can, such as one that needs more memory. The next call of
-                `ensure` tries again.
+                `ensure_guest` tries again.
         """
         if self._instance is not None and not self.timeline.catch_up(self._instance):
             return
-        self._drop()
+        self._close_guest()
         self.policy = policy
-        self._streams = Streams.keeping(self.folders.workspace, policy.text_file_bytes)
         self.fuel.adopt(policy.fuel_budget)
-        self.host.allowance.adopt(policy)
+        self._allowance.adopt(policy)
+        self._parts = self._make_parts()
         self.timeline.adopt(policy)
-        self._untold = True
-        if self.begun:
+        self._env_untold = True
+        if self._is_open:
             self._driver.prepare(policy.metered, lambda text: None)
-            self._revive()
+            self._start_guest()
 
-    def end(self) -> None:
-        """Gives everything back."""
+    def close(self) -> None:
+        """Closes the guest, writes what is left of its state, and closes the folders."""
         try:
-            self._drop()
+            self._close_guest()
             self.timeline.close()
         finally:
             self.folders.close()
 
-    def _drop(self) -> None:
+    def _close_guest(self) -> None:
         if self._instance is not None:
             self.timeline.let_go()
             self._instance.close()
@@ -147,7 +163,7 @@ class Life:
 
     @property
     def memory_bytes(self) -> int:
-        """The size of the guest's memory; 0 where there is none."""
+        """The size of the guest's memory; 0 if there is no guest."""
         return self._instance.reach.size if self._instance is not None else 0
 
     def run(
@@ -158,110 +174,196 @@ class Life:
         seconds: float | None = None,
         for_cell: bool = False,
     ) -> tuple[Turn, GuestStopped | None]:
-        """Run one turn. If the guest is lost in it, a new one is ready afterwards.
+        """Runs one turn. If the guest is lost in it, a new one is ready afterwards.
 
         Args:
             request: The request, as the agent will read it.
             listener: Hears the turn.
             seconds: A soft limit instead of the policy's: the guest is interrupted first.
-            for_cell: Whether it is no cell, but one waits for it.
+            for_cell: Whether a cell waits for the turn, which is not one itself.
 
         Returns:
             The turn, and how it was stopped, or None if it came back.
         """
-        is_cell = request.get("op") == "execute"
-        travels = only_travels(str(request.get("code", ""))) if is_cell else None
-        if is_cell:
-            request = self._alone.tell(request, self.next_count)
-        turn = Turn(request, listener, self.policy, self.host)
-        self.changes.clear()
-        self.wishes.forget()
-        self._tell(turn)
+        if request.get("op") == "execute":
+            return self._run_cell(request, listener)
+        turn = self._new_turn(request, listener)
         try:
-            if travels is not None:
-                self.fuel.rest()
-                self._alone.do(turn, request, travels, self.next_count)
-            else:
-                self._run(turn, seconds)
+            self._run_in_guest(turn, seconds)
         except GuestStopped as stopped:
-            self._lose(turn, stopped, for_cell=is_cell or for_cell)
+            self._recover(turn, stopped, for_cell=for_cell)
             return turn, stopped
-        if is_cell:
-            self._close_cell(turn, request, alone=travels is not None)
-            self._tell(turn)
-        elif turn.talks:
-            self.timeline.commit_between(self._living())
+        if turn.is_comm:
+            self.timeline.commit_between(self._guest())
         return turn, None
 
+    def _run_cell(
+        self, request: Mapping[str, Any], listener: Listener
+    ) -> tuple[Turn, GuestStopped | None]:
+        travels = only_travels(str(request.get("code", "")))
+        request = {**request, "execution_count": self.next_count, "alone": [*self._missed]}
+        turn = self._new_turn(request, listener)
+        self._tell_notices(turn)
+        try:
+            if travels is None:
+                self._run_in_guest(turn, None)
+            else:
+                self._run_without_guest(turn, request, travels)
+        except GuestStopped as stopped:
+            self._recover(turn, stopped, for_cell=True)
+            return turn, stopped
+        self._finish_cell(turn, request, ran=travels is None)
+        self._tell_notices(turn)
+        return turn, None
+
+    def _new_turn(self, request: Mapping[str, Any], listener: Listener) -> Turn:
+        self.changes.clear()
+        self.wishes.begin(self.next_count)
+        return Turn(request, listener, self._parts)
+
     def refuse(self, request: Mapping[str, Any], listener: Listener) -> Turn:
-        """The turn of a cell that does not run, as its guest was lost before it."""
+        """Returns the turn of a cell that does not run, as its guest was lost before it."""
         self.clock.expect(-1)
-        turn = Turn(request, listener, self.policy, self.host)
-        self._tell(turn)
+        turn = Turn(request, listener, self._parts)
+        self._tell_notices(turn)
         return turn
 
-    def _lose(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
-        """The guest is lost; another one stands where memory was before the turn, or before that
-        state if no cell can begin there.
+    def unused_turn(self) -> Turn:
+        """Returns the turn of a cell that was interrupted before there was a guest."""
+        return Turn({}, NoListener(), self._parts)
+
+    def _run_in_guest(self, turn: Turn, seconds: float | None) -> None:
+        instance, policy = self._guest(), self.policy
+        is_soft = seconds is not None
+        limit = seconds if is_soft else policy.cell_timeout
+        self.clock.arm(
+            instance.words,
+            limit,
+            policy.grace_seconds,
+            soft=is_soft,
+            expected=not is_soft,
+            begins=True,
+        )
+        is_metered = turn.is_comm or not is_soft
+        self._drive(instance, turn, policy.fuel_budget if is_metered else None)
+
+    def _guest(self) -> Instance:
+        if self._instance is None:
+            raise GuestCrashed("no guest")
+        return self._instance
+
+    def _drive(self, instance: Instance, turn: Turn, fuel: int | None) -> None:
+        """Runs the turn itself; the clock is armed."""
+        self._turn, streams = turn, self._parts.streams
+        self.fuel.begin(instance, fuel)
+        streams.begin(turn.on_text, self._allowance.caps(), self.next_count)
+        try:
+            status = instance.turn(self._driver.turn_source, fuel=fuel)
+        finally:
+            self.fuel.end()
+            self.clock.disarm()
+            turn.limits |= {*streams.cut, instance.limit} - {""}
+            streams.end()
+            turn.comms.end()
+            self._turn = None
+        if status or turn.reply is None:
+            raise GuestCrashed("the cell broke the sandbox's own agent")
+
+    def _run_without_guest(
+        self, turn: Turn, request: Mapping[str, Any], travels: list[protocol.Travel]
+    ) -> None:
+        """Plans what a cell asks for that only travels: it works whatever became of the guest.
+
+        The guest hears of the cell with its next one, so that it has its text in `In`.
+
+        Raises:
+            GuestClosed: the sandbox is being closed.
         """
-        self._drop()
+        self.fuel.skip()
+        self.clock.arm(DEAF, None, 0.0, expected=True)
+        interrupted = self.clock.interrupted
+        self.clock.disarm()
+        if self.clock.closed:
+            raise GuestClosed
+        number = self.next_count
+        if interrupted:
+            turn.show(protocol.Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
+            turn.end(number, ename="KeyboardInterrupt")
+            return
+        refused = self.wishes.grant(travels, turn)
+        is_numbered = bool(request.get("store_history"))
+        ename = "UsageError" if refused else ""
+        turn.end(number - (not is_numbered), ename=ename, evalue=refused)
+        if is_numbered:
+            code = str(request.get("code", ""))
+            self._missed.append((number, code if len(code) <= _MISSED_CHARACTERS else ""))
+
+    def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
+        """Starts another guest that stands where memory was before the turn, or before that state
+        if no cell can begin there.
+        """
+        self._close_guest()
         self.wishes.break_off(turn)
         self.timeline.fall_back()
-        if for_cell and not self.clock.closed and losses.spoilt(turn, stopped):
-            stopped.setting, stopped.kept = "", losses.kept_of_spoilt(at=self.timeline.leave())
+        if for_cell and not self.clock.closed and _left_unusable(turn, stopped):
+            has_earlier = self.timeline.leave()
+            stopped.setting = ""
+            stopped.kept = told.SPOILT if has_earlier else told.SPOILT_FROM_THE_START
         else:
             changed = self.timeline.files.versions.keeps and self.changes.any
-            stopped.kept = losses.kept(turn, stopped, changed_files=changed)
-        self._revive()
+            stopped.kept = _what_remains(turn, stopped, changed_files=changed)
+        self._start_guest()
 
-    def _close_cell(self, turn: Turn, request: Mapping[str, Any], *, alone: bool) -> None:
-        """The cell's effects become a commit, or are left behind for another one.
+    def _finish_cell(self, turn: Turn, request: Mapping[str, Any], *, ran: bool) -> None:
+        """Makes the cell's effects a commit, and does what the cell asked for.
 
-        A cell that was done without the guest has none: the state is still that of the cell before.
+        A cell that was done without the guest has no effects: the state is still that of the cell
+        before.
         """
         code, wishes = str(request.get("code", "")), self.wishes
-        numbered = bool(request.get("store_history"))
-        cell = self.next_count if numbered else self.next_count - 1
+        is_numbered = bool(request.get("store_history"))
+        cell = self.next_count if is_numbered else self.next_count - 1
         self._note_count(turn, request)
-        leaves = alone or (wishes.journey is not None and not wishes.here)
-        if leaves or self.timeline.commit(
-            self._living(), cell=cell, count=self.next_count, code=code, counted=numbered
+        is_left = not ran or (wishes.journey is not None and not wishes.here)
+        if is_left or self.timeline.commit(
+            self._guest(), cell=cell, count=self.next_count, code=code, counted=is_numbered
         ):
             wishes.name_here(turn)
-        if not alone:
-            self._alone.told()
+        if ran:
+            self._missed.clear()
         if wishes.journey is not None:
-            told.tell_brought(self.go(wishes.journey), turn.hear)
+            told.tell_brought(self.travel(wishes.journey), turn.on_text)
             wishes.name_there(turn)
         wishes.keep_promises(turn, self.clock)
         wishes.forget()
 
-    def _tell(self, turn: Turn) -> None:
-        """What happened to the variables is told in the cell, or the next one that anybody sees."""
-        if turn.seen:
+    def _tell_notices(self, turn: Turn) -> None:
+        """Tells what happened to the variables in the cell, or the next one that anybody sees."""
+        if turn.is_visible:
             for text in self._notices.take():
-                turn.hear("stderr", text)
+                turn.on_text("stderr", text)
 
-    def go(self, journey: Journey) -> Brought | None:
-        """Stand elsewhere in the history; execution counts go on upwards.
+    def travel(self, journey: Journey) -> Brought | None:
+        """Brings memory elsewhere in the history; execution counts go on upwards.
 
         Returns:
-            What was done to files, where they went along.
+            What was done to files, if they went along.
         """
         self.timeline.go(journey)
-        self._drop()
+        self._close_guest()
         timeline = self.timeline
         brought = timeline.files.bring(journey.files, self.changes, timeline.history)
-        self._revive()
+        self._start_guest()
         return brought
 
     def settle(self, copies: int | None = None) -> Timeline:
-        """The history, with all that memory is now; on disk, or where so many copies cost less.
+        """Returns the history, with all that memory is now: on disk, or in memory if making so many
+        copies costs less than waiting.
 
         Raises:
             ForkError: memory can't be kept.
         """
-        self.timeline.settle(self._living(), copies)
+        self.timeline.settle(self._guest(), copies)
         return self.timeline
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
@@ -269,105 +371,84 @@ class Life:
         if request.get("store_history") and isinstance(count, int) and 0 < count < 2**31:
             self.next_count = count + 1
 
-    def _run(self, turn: Turn, seconds: float | None) -> None:
-        instance, policy = self._living(), self.policy
-        if seconds is not None:
-            self.clock.arm(instance.words, seconds, policy.grace_seconds, soft=True, begins=True)
-            self._drive(instance, turn, policy.fuel_budget if turn.talks else None)
-            return
-        words, limit, grace = instance.words, policy.cell_timeout, policy.grace_seconds
-        self.clock.arm(words, limit, grace, expected=True, begins=True)
-        self._drive(instance, turn, policy.fuel_budget)
-
-    def _living(self) -> Instance:
-        if self._instance is None:
-            raise GuestCrashed("no guest")
-        return self._instance
-
-    def _drive(self, instance: Instance, turn: Turn, fuel: int | None) -> None:
-        """The turn itself; the clock is armed."""
-        self._turn = turn
-        self.fuel.begin(instance, fuel)
-        self._streams.begin(turn.hear, self.host.allowance.caps(), self.next_count)
-        try:
-            status = instance.turn(self._driver.turn_source, fuel=fuel)
-        finally:
-            self.fuel.end()
-            self.clock.disarm()
-            turn.limits |= {*self._streams.cut, instance.limit} - {""}
-            self._streams.end()
-            turn.comms.end()
-            self._turn = None
-        if status or turn.reply is None:
-            raise GuestCrashed("the cell broke the sandbox's own agent")
-
-    def _revive(self) -> None:
-        """A new instance that stands where the last commit does, or at the beginning.
+    def _start_guest(self) -> None:
+        """Starts a new instance that stands where the last commit does, or at the beginning.
 
         A state in which no guest runs is left for the one before it, or for a new beginning.
         """
         for last in (False, True, True):
-            self._stand()
+            self._attach()
             head = self.timeline.head
             if head is None:
                 break
             try:
-                self._go_on()
+                self._resume()
             except GuestStopped as problem:
-                self._drop()
+                self._close_guest()
                 if self.clock.closed:
                     raise
                 self.timeline.pass_over(head, problem, last=last)
             else:
                 return
         self.timeline.untried = False
-        self._tell_start(self._living())
-        self.timeline.commit(self._living(), cell=0, count=self.next_count, code="")
+        self._send_start(self._guest())
+        self.timeline.commit(self._guest(), cell=0, count=self.next_count, code="")
         self.comms.sync({})
 
-    def _go_on(self) -> None:
-        """The instance stands at a commit: it hears what it can't know of itself."""
+    def _resume(self) -> None:
+        """Tells an instance that stands at a commit what it can't know of itself."""
         self.comms.out_of_sync = True
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
-        if estranged or self._untold or self.timeline.untried:
-            self._tell_start(self._living(), fresh=False, reseed=estranged)
+        if estranged or self._env_untold or self.timeline.untried:
+            self._send_start(self._guest(), fresh=False, reseed=estranged)
         self.timeline.untried = False
         if estranged:
-            self.timeline.commit_estranged(self._living())
+            self.timeline.commit_estranged(self._guest())
 
-    def _stand(self) -> None:
+    def _attach(self) -> None:
         while True:
             self._instance = self._driver.instance(self._around(), metered=self.policy.metered)
             try:
                 self.timeline.stand(self._instance)
             except Unreadable as problem:
-                self._drop()
+                self._close_guest()
                 self.timeline.give_up(problem)
             except BaseException:
-                self._drop()
+                self._close_guest()
                 raise
             else:
                 return
 
-    def _tell_start(self, instance: Instance, *, fresh: bool = True, reseed: bool = False) -> None:
+    def _send_start(self, instance: Instance, *, fresh: bool = True, reseed: bool = False) -> None:
+        """Tells the guest that it begins, or that its memory was brought back to it.
+
+        Args:
+            instance: The guest.
+            fresh: Whether a session begins, with nothing in its memory.
+            reseed: Whether the memory was another session's, which goes on elsewhere.
+        """
         if fresh or reseed:
             instance.throw_dice()
-        env = self.policy.env if fresh or self._untold else {}
-        start = start_request(
-            env, self.policy.memory_bytes, self.next_count, fresh=fresh, reseed=reseed
-        )
-        turn = Turn(start, Silence(), self.policy, self.host)
+        request = {
+            "op": "start",
+            "env": dict(self.policy.env) if fresh or self._env_untold else {},
+            "execution_count": self.next_count,
+            "fresh": fresh,
+            "reseed": reseed,
+            "memory_bytes": self.policy.memory_bytes,
+        }
+        turn = Turn(request, NoListener(), self._parts)
         self.clock.arm(DEAF, _START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(instance, turn, None)
-        self._untold = False
+        self._env_untold = False
 
     def _around(self) -> Surroundings:
         policy = self.policy
         return Surroundings(
             handler=self._answer,
             clock=self.clock,
-            streams=self._streams,
+            streams=self._parts.streams,
             changes=self.changes,
             preopens=self._driver.preopens(self.folders, policy),
             env={},
@@ -384,17 +465,21 @@ class Life:
             return protocol.encode({"refused": "no turn is running"})
         return self._turn.answer(data)
 
-    def _flush(self) -> None:
-        self._streams.flush()
 
-    def _lower(self, limit: protocol.Limit) -> None:
-        if limit.seconds is not None:
-            self.clock.lower(limit.seconds)
-        if limit.fuel is not None:
-            self.fuel.lower(limit.fuel)
+def _left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
+    """Whether no guest can begin in the state that the turn began at: it can't ask for a request.
 
-    def _waiting(self, begins: bool) -> None:
-        if begins:
-            self.clock.pause()
-        else:
-            self.clock.resume()
+    A budget of fuel that is too low for any turn is no sign of that.
+    """
+    if isinstance(stopped, OutOfFuel):
+        return not turn.request_taken and stopped.budget >= _BEGIN_FUEL
+    return not turn.request_taken and isinstance(stopped, _BY_THE_GUEST)
+
+
+def _what_remains(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
+    """Returns what the session still has, in words; `changed_files` if some can be brought back."""
+    if isinstance(stopped, GuestClosed):
+        return told.FILES_KEPT
+    if turn.is_comm:
+        return told.KEPT_OF_CALLBACK
+    return told.KEPT + told.TAKE_BACK if changed_files else told.KEPT

@@ -20,10 +20,10 @@ from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
 from wasm_kernel.execution.checkpoints import Travelling
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.face import Listener, Silence
+from wasm_kernel.execution.face import Listener, NoListener
 from wasm_kernel.execution.fork import Forking
 from wasm_kernel.execution.keeper import Home, Keeper
-from wasm_kernel.execution.runner import Life
+from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.talking import AGREE_SECONDS, Talking
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.folders.claim import Resume
@@ -76,7 +76,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         self._keeper = keeper
         self.errands = Errands()
         self._notices = Notices(logger, quiet=quiet)
-        self._life = Life(
+        self._runner = GuestRunner(
             driver,
             folders,
             policy,
@@ -86,7 +86,7 @@ class BaseSandbox(Travelling, Forking, Talking):
             inherited=inherited,
         )
         own = {"session_id": session_id, "runtime": driver.name}
-        self.facts = facts.offered(self.errands, self._life, own)
+        self.facts = facts.offered(self.errands, self._runner, own)
         self._guard = threading.Lock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
@@ -162,12 +162,12 @@ class BaseSandbox(Travelling, Forking, Talking):
             "parent": dict(parent or {}),
         }
         started = self.start()
-        heard = listener or Silence()
-        self._life.clock.expect(1)
+        heard = listener or NoListener()
+        self._runner.clock.expect(1)
         try:
             cell = self._queued(lambda: self._execute(started, request, heard))
         except SandboxClosed:
-            self._life.clock.expect(-1)
+            self._runner.clock.expect(-1)
             raise
         with self._guard:
             self._waiting.add(cell)
@@ -205,7 +205,7 @@ class BaseSandbox(Travelling, Forking, Talking):
 
     def _begin(self, tell: Progress) -> None:
         self._take_up()
-        self._life.begin(tell)
+        self._runner.open(tell)
 
     def _take_up(self) -> None:
         """What `adopt` was given holds from here on; on the guest's thread."""
@@ -216,15 +216,15 @@ class BaseSandbox(Travelling, Forking, Talking):
             self._notices.logger = self._logger
             if self._keeper is not None:
                 self._keeper.heard_by(logger)
-        if self._life.policy != self.policy:
-            self._life.adopt(self.policy)
+        if self._runner.policy != self.policy:
+            self._runner.adopt(self.policy)
 
     def _later(self, job: Callable[[], T]) -> Future[T]:
         started = self.start()
 
         def run() -> T:
             started.result()
-            self._life.ensure()
+            self._runner.ensure_guest()
             return job()
 
         return self._queued(run)
@@ -255,17 +255,17 @@ class BaseSandbox(Travelling, Forking, Talking):
         if starting:
             cancelled = [cell.cancel() for cell in waiting]
             return any(cancelled)
-        return self._life.clock.interrupt()
+        return self._runner.clock.interrupt()
 
     @property
     def next_count(self) -> int:
         """The execution count that the next cell will have."""
-        return self._life.next_count
+        return self._runner.next_count
 
     @property
     def interrupted(self) -> bool:
         """Whether a wait of the running cell in the host should end now."""
-        return self._life.clock.over()
+        return self._runner.clock.over()
 
     @property
     def closed(self) -> bool:
@@ -310,17 +310,17 @@ class BaseSandbox(Travelling, Forking, Talking):
             thread = self._thread
             waiting = list(self._waiting)
         if anew:
-            self._life.timeline.forsake()
+            self._runner.timeline.forsake()
         for cell in waiting:
             cell.cancel()
-        self._life.clock.close()
+        self._runner.clock.close()
         try:
             if thread is None:
                 self.folders.close()
             else:
-                thread.close(self._life.end)
+                thread.close(self._runner.close)
                 thread.join(_JOIN_SECONDS)
-                thread.join(_SAVE_SECONDS if self._life.timeline.saving else 0)
+                thread.join(_SAVE_SECONDS if self._runner.timeline.saving else 0)
         finally:  # Ctrl-C may cut the waiting short
             if self._keeper is not None:
                 self._keeper.closed()
@@ -354,7 +354,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         try:
             outer.set_result(cell.result())
         except CancelledError:
-            self._life.clock.expect(-1)
+            self._runner.clock.expect(-1)
             outer.set_result(self._never_ran())
         except BaseException as problem:
             outer.set_exception(problem)
@@ -365,18 +365,18 @@ class BaseSandbox(Travelling, Forking, Talking):
         try:
             started.result()
             self._take_up()
-            self._life.ensure()
-            self._logger.log_execution_start(self._driver.name, self._life.policy)
+            self._runner.ensure_guest()
+            self._logger.log_execution_start(self._driver.name, self._runner.policy)
             begun = time.monotonic()
             alone = only_travels(request["code"]) is not None  # the guest is not asked
             stopped = None if alone else self._settle(listener, for_cell=True)
         except BaseException:
-            self._life.clock.expect(-1)
+            self._runner.clock.expect(-1)
             raise
         if stopped is None:
-            turn, stopped = self._life.run(request, listener)
+            turn, stopped = self._runner.run(request, listener)
         else:
-            turn = self._life.refuse(request, listener)
+            turn = self._runner.refuse(request, listener)
         duration = time.monotonic() - begun
         if stopped is not None:
             turn.error = outcome.as_error(stopped)
@@ -390,10 +390,10 @@ class BaseSandbox(Travelling, Forking, Talking):
 
     def _never_ran(self) -> SandboxResult:
         """The result of a cell that was interrupted while the guest was still starting."""
-        turn = Turn({}, Silence(), self.policy, self._life.host)
+        turn = self._runner.unused_turn()
         turn.error = outcome.NEVER_RAN
         return self._outcome(turn, None, 0.0)
 
     def _outcome(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
-        life, place, name = self._life, self.folders.real, self.session_id
-        return outcome.result_of(turn, stopped, life, duration, workspace=place, session_id=name)
+        runner, place, name = self._runner, self.folders.real, self.session_id
+        return outcome.result_of(turn, stopped, runner, duration, workspace=place, session_id=name)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.execution import outcome
 from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.face import Listener, Silence
-from wasm_kernel.execution.runner import Life
+from wasm_kernel.execution.face import Listener, NoListener
+from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.guests.protocol import Stream
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage
@@ -35,7 +35,7 @@ class Talking(abc.ABC):
     """A sandbox whose guest can be talked to between cells. Any thread may call."""
 
     policy: ExecutionPolicy
-    _life: Life
+    _runner: GuestRunner
 
     @abc.abstractmethod
     def _later(self, job: Callable[[], T]) -> Future[T]:
@@ -49,7 +49,9 @@ class Talking(abc.ABC):
         """
 
         def ask() -> Mapping[str, Any]:
-            turn, stopped = self._life.run(request, Silence(), seconds=self.policy.query_seconds)
+            turn, stopped = self._runner.run(
+                request, NoListener(), seconds=self.policy.query_seconds
+            )
             if stopped is not None:
                 raise stopped
             return turn.reply or {}
@@ -74,7 +76,7 @@ class Talking(abc.ABC):
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
             listener: Hears what the callbacks say.
         """
-        heard = listener or Silence()
+        heard = listener or NoListener()
         return self._later(lambda: self._comm(message, parent or {}, heard))
 
     def offer(self, offer: OfferedMessage) -> None:
@@ -82,26 +84,26 @@ class Talking(abc.ABC):
 
         Whoever offers it claims it when its turn has come, and calls `comm` if that succeeds.
         """
-        self._life.comms.offer(offer)
+        self._runner.comms.offer(offer)
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """The target of each comm that is open, by the comm's id."""
 
         def ask() -> dict[str, str]:
-            self._settle(listener or Silence())
-            return self._life.comms.open
+            self._settle(listener or NoListener())
+            return self._runner.comms.open
 
         return self._later(ask)
 
     def _comm(self, message: CommMessage, parent: Mapping[str, str], listener: Listener) -> None:
         stuck = self._settle(listener)
-        request = self._life.comms.from_page(message, parent, listener)
+        request = self._runner.comms.from_page(message, parent, listener)
         if request is not None and stuck is None:
             self._serve(request, listener)
 
     def _serve(self, request: Mapping[str, Any], listener: Listener) -> None:
         begun, limit = time.monotonic(), self.policy.comm_seconds
-        turn, stopped = self._life.run(request, listener, seconds=limit)
+        turn, stopped = self._runner.run(request, listener, seconds=limit)
         interrupted = turn.error is not None and turn.error.ename == "KeyboardInterrupt"
         if time.monotonic() - begun >= limit and (interrupted or stopped):
             listener.emit(Stream("stderr", _TOO_LONG.format(seconds=limit)))
@@ -126,14 +128,14 @@ class Talking(abc.ABC):
         Returns:
             How the guest was lost before it began; None if it did begin.
         """
-        comms, policy = self._life.comms, self.policy
+        comms, policy = self._runner.comms, self.policy
         if not comms.out_of_sync:
             return None
         seconds = min(most, policy.comm_seconds, max(1.0, policy.cell_timeout or most))
-        turn, stopped = self._life.run(
+        turn, stopped = self._runner.run(
             comms.sync_request, listener, seconds=seconds, for_cell=for_cell
         )
-        if stopped is not None and not turn.handed:
+        if stopped is not None and not turn.request_taken:
             return stopped
         reply = {} if stopped is not None else turn.reply or {}
         for stale in comms.sync(reply):

@@ -1,217 +1,257 @@
 """One turn, from the host's side: the request that goes in, the frames that come out.
 
 A turn lives on the guest's thread. Whatever arrives is checked by `protocol.decode`; a frame that
-breaks the protocol, comes out of order or goes over a cap is refused and changes nothing.
+breaks the protocol, comes out of order or goes over a limit is refused and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+from msgspec import Struct
+
+from wasm_kernel import result
+from wasm_kernel.engine.clock import Clock
+from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.errands import Errands, Standing, as_answer
 from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
-from wasm_kernel.execution.limits import Allowance
-from wasm_kernel.execution.shown import Shown
+from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.record import record
 
-_ACTS = (
-    protocol.Input,
-    protocol.Limit,
-    protocol.Travel,
-    protocol.Errand,
-)  # of what runs, and nobody else
-_FRAMES_MOST = 1_000_000  # of any kind in one turn; beyond, the door stays shut
+_FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Travel, protocol.Errand)
+_FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
 
 
-@record
-class Host:
-    """What a turn can ask of its sandbox, on the guest's thread.
+class TravelRequests(Protocol):
+    """Plans what a cell asks of the session's history."""
 
-    `flush` hands on what was printed; `lower` lowers limits; `waiting` tells that a wait for the
-    user begins (True) or ends; `taken` that an interrupt was delivered; `travel` plans a journey;
-    `begun` that the agent has its request; `allowance` is what it may show; `comms` knows the open
-    ones; `errands` are done by the host for the cell's text, and
-    `wait` and `over` tell one whether the cell still waits for it.
-    """
+    def hear(self, travel: protocol.Travel) -> Mapping[str, Any]:
+        """Returns the answer to the guest.
 
-    flush: Callable[[], None]
-    lower: Callable[[protocol.Limit], None]
-    waiting: Callable[[bool], None]
-    taken: Callable[[], None]
-    travel: Callable[[protocol.Travel], Mapping[str, Any]]
-    begun: Callable[[], None]
-    allowance: Allowance
+        Raises:
+            TravelError: it can't be granted; `str()` says why to the cell's author.
+        """
+
+
+class TurnParts(Struct, frozen=True):
+    """The parts of a sandbox that a turn speaks to."""
+
+    policy: ExecutionPolicy
+    clock: Clock
+    fuel: FuelMeter
+    streams: Streams
+    allowance: OutputAllowance
     comms: Comms
     errands: Errands
-    wait: Callable[[float], bool]
-    over: Callable[[], bool]
+    travel: TravelRequests
+
+
+class CellOutput:
+    """The text and the rich outputs of one turn, for its result.
+
+    Text is kept as bytes until it is asked for: guest code decides how small its pieces are, and a
+    piece may be a text of a single wide character.
+
+    Args:
+        wanted: Whether anybody will ask. A kernel has sent it all by then, and keeps nothing.
+    """
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._text = {"stdout": bytearray(), "stderr": bytearray()}
+        self.outputs: list[result.Output] = []
+
+    def add_text(self, name: str, text: str) -> None:
+        """Adds text of a stream."""
+        if self._wanted:
+            self._text[name] += text.encode("utf-8", "replace")
+
+    def add(self, output: protocol.Output) -> None:
+        """Adds a rich output."""
+        if self._wanted:
+            self.outputs.append(_as_result(output))
+
+    def text(self, name: str) -> str:
+        """Returns all text of a stream."""
+        return self._text[name].decode("utf-8")
 
 
 class Turn:
-    """The state of one turn; `answer` is the door."""
+    """The state of one turn; `answer` takes the guest's frames.
 
-    def __init__(
-        self,
-        request: Mapping[str, Any],
-        listener: Listener,
-        policy: ExecutionPolicy,
-        host: Host,
-    ) -> None:
+    Args:
+        request: What the agent is asked, as it will read it.
+        listener: Hears the turn.
+        parts: What the turn speaks to.
+
+    Attributes:
+        is_comm: Whether the front end speaks on a comm, to code of the user's.
+        is_visible: Whether it is a cell whose output somebody sees.
+        code: The cell's source; empty if it is not a cell.
+        comms: What the turn says and takes on comms.
+        limits: The settings of the limits that it met.
+        reply: The agent's reply, once there is one.
+        error: The last error that it showed.
+        output: What it showed.
+    """
+
+    def __init__(self, request: Mapping[str, Any], listener: Listener, parts: TurnParts) -> None:
         self._request: Mapping[str, Any] | None = request
+        self._parts = parts
         self._may_ask = bool(request.get("allow_stdin", False))
-        self.talks = request.get("op") == "comm"  # on a comm, to code of the user's
-        self._policy = policy
-        self._host = host
-        self._frames = 0
-        self._allowed = host.allowance.of_cell()
-        self.comms = TurnComms(listener, policy, host.comms)
         self._is_cell = request.get("op") == "execute"
-        self.seen = self._is_cell and not request.get("silent")
+        self.is_comm = request.get("op") == "comm"
+        self.is_visible = self._is_cell and not request.get("silent")
         self.code = str(request.get("code", "")) if self._is_cell else ""
-        self._standing = Standing(self.code, lambda: host.errands.names)
+        self.comms = TurnComms(listener, parts.policy, parts.comms)
+        self._allowed = parts.allowance.of_cell()
+        self._standing = Standing(self.code, lambda: parts.errands.names)
+        self._frames = 0
         self._said_bytes = 0
         self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
-        self.shown = Shown(wanted=listener.collects)
+        self.output = CellOutput(wanted=listener.collects)
 
     @property
-    def _listener(self) -> Listener:
-        return self.comms.listener
-
-    @property
-    def handed(self) -> bool:
+    def request_taken(self) -> bool:
         """Whether the guest came as far as asking for its request."""
         return self._request is None
 
     def end(self, count: int, *, ename: str = "", evalue: str = "") -> None:
-        """The host itself did what the cell asked for, as cell `count`, or refused it."""
+        """Ends a cell that the host itself has done as cell `count`, or has refused."""
         reply = {"status": "ok", "execution_count": count, "user_expressions": {}, "payload": []}
         if ename:
             reply |= {"status": "error", "ename": ename, "evalue": evalue, "traceback": []}
         self.reply = reply
 
-    def hear(self, name: str, text: str) -> None:
-        """Text on one of the two streams."""
-        self.shown.add_text(name, text)
-        self._host.allowance.spend(len(text))
-        self._listener.emit(protocol.Stream(name, text))
+    def on_text(self, name: str, text: str) -> None:
+        """Takes text on one of the two streams."""
+        self.output.add_text(name, text)
+        self._parts.allowance.spend(len(text))
+        self.comms.listener.emit(protocol.Stream(name, text))
 
     def answer(self, data: bytes) -> bytes:
-        """The answer to a frame of the guest; never raises for what the guest sends."""
+        """Returns the answer to a frame of the guest; never raises for what the guest sends."""
         self._frames += 1
         try:
             if self._frames > _FRAMES_MOST:
                 raise FrameError("this cell has sent too many")
-            return protocol.encode(self._take(protocol.decode(data), len(data)))
+            return protocol.encode(self._answer(protocol.decode(data), len(data)))
         except FrameError as problem:
             return protocol.encode({"refused": problem.why})
 
-    def _take(self, frame: protocol.Frame, size: int) -> Mapping[str, Any]:
+    def _answer(self, frame: protocol.Frame, size: int) -> Mapping[str, Any]:
         if isinstance(frame, protocol.Next):
-            return self._next()
-        if not self.handed and isinstance(frame, _ACTS):
+            return self._hand_over()
+        if not self.request_taken and isinstance(frame, _FOR_RUNNING_CODE):
             raise FrameError("nothing runs yet")
-        self._host.flush()
-        if isinstance(frame, protocol.Done):
-            self.comms.end()
-            self.reply = frame.reply
-        elif isinstance(frame, protocol.Input):
-            return self._ask(frame)
-        elif isinstance(frame, protocol.Limit):
-            self._host.lower(frame)
-        elif isinstance(frame, protocol.Travel):
-            return self._travel(frame)
-        elif isinstance(frame, protocol.Errand):
-            return self._send_out(Order(frame.name, frame.line, frame.cell))
-        elif isinstance(frame, protocol.CommFrame):
-            return self._talk(frame, size)
-        elif isinstance(frame, protocol.Immortal):
-            raise FrameError("only the base image may say so")
-        elif isinstance(frame, protocol.Terminate):
-            self._listener.terminate()
-        else:
-            self.show(frame, size)
+        self._parts.streams.flush()
+        match frame:
+            case protocol.Done():
+                self.comms.end()
+                self.reply = frame.reply
+            case protocol.Input():
+                return self._ask(frame)
+            case protocol.Limit():
+                self._lower(frame)
+            case protocol.Travel():
+                return self._travel(frame)
+            case protocol.Errand():
+                return self._run_command(Order(frame.name, frame.line, frame.cell))
+            case protocol.Immortal():
+                raise FrameError("only the base image may say so")
+            case protocol.Terminate():
+                self.comms.listener.terminate()
+            case protocol.Display() | protocol.ClearOutput() | protocol.Result() | protocol.Error():
+                self.show(frame, size)
+            case _:
+                return self._talk(frame, size)
         return {}
 
-    def _talk(self, frame: protocol.CommFrame, size: int) -> Mapping[str, Any]:
+    def _hand_over(self) -> Mapping[str, Any]:
+        request, self._request = self._request, None
+        if request is None:
+            raise FrameError("this turn's request was already handed over")
+        self._parts.clock.begun()
+        return request
+
+    def _check_running(self) -> None:
         if self.reply is not None:
             raise FrameError("the turn is over")
+
+    def _talk(self, frame: protocol.CommFrame, size: int) -> Mapping[str, Any]:
+        self._check_running()
         try:
             return self.comms.answer(frame, size)
         except CommsOverLimit as over:
             if over.notice:
-                self.hear("stderr", over.notice)
+                self.on_text("stderr", over.notice)
             raise
 
     def _travel(self, frame: protocol.Travel) -> Mapping[str, Any]:
-        if self.reply is not None:
-            raise FrameError("the turn is over")
+        self._check_running()
         if not self._is_cell and frame.how in ("undo", "redo", "restore", "checkpoint"):
             return {"refused": f"%{frame.how} works in a cell: a callback can't ask for it."}
         try:
-            return self._host.travel(frame)
+            return self._parts.travel.hear(frame)
         except TravelError as problem:
             return {"refused": str(problem)}
 
-    def _send_out(self, asked: Order) -> Mapping[str, Any]:
-        if self.reply is not None:
-            raise FrameError("the turn is over")
-        answer = as_answer(lambda: self._host.errands.done(asked, self._standing, self))
+    def _run_command(self, asked: Order) -> Mapping[str, Any]:
+        self._check_running()
+        answer = as_answer(lambda: self._parts.errands.done(asked, self._standing, self))
         if answer.get("interrupted"):
-            self._host.taken()
+            self._parts.clock.take_interrupt()
         return answer
 
     def say(self, text: str, stream: str = "stdout") -> None:
-        """An errand prints for the cell."""
+        """Prints for the cell, as a host command."""
         self._said_bytes += len(text)
-        if self._said_bytes <= self._policy.stdout_bytes:
-            self.hear(stream, text)
+        if self._said_bytes <= self._parts.policy.stdout_bytes:
+            self.on_text(stream, text)
 
     def wait(self, seconds: float) -> bool:
-        """An errand waits."""
-        return self._host.wait(seconds)
+        """Waits for a host command; returns whether nobody waits for it any more."""
+        return self._parts.clock.wait_outside(seconds)
 
     @property
     def gone(self) -> bool:
-        """Whether nobody waits for a running errand any more."""
-        return self._host.over()
+        """Whether nobody waits for a running host command any more."""
+        return self._parts.clock.over()
 
-    def _next(self) -> Mapping[str, Any]:
-        request, self._request = self._request, None
-        if request is None:
-            raise FrameError("this turn's request was already handed over")
-        self._host.begun()
-        return request
+    def _lower(self, limit: protocol.Limit) -> None:
+        if limit.seconds is not None:
+            self._parts.clock.lower(limit.seconds)
+        if limit.fuel is not None:
+            self._parts.fuel.lower(limit.fuel)
 
     def show(self, output: protocol.Output, size: int) -> None:
-        """Take a rich output of so many bytes.
+        """Takes a rich output of so many bytes.
 
         Raises:
             FrameError: it is over a limit, or comes after the cell's end.
         """
-        if self.reply is not None:
-            raise FrameError("the turn is over")
+        self._check_running()
         if isinstance(output, protocol.Error):
             self.error = output
-        self._check(output, size)
-        self.shown.add(output)
-        self._listener.emit(output)
+        self._check_allowed(output, size)
+        self.output.add(output)
+        self.comms.listener.emit(output)
 
-    def _check(self, output: protocol.Output, size: int) -> None:
-        """Refuse what is over a limit; each limit is told once."""
+    def _check_allowed(self, output: protocol.Output, size: int) -> None:
+        """Refuses what is over a limit; the user is told of each limit once."""
         objection, setting = self._allowed.objection(output, size)
         if not objection:
             return
         if setting not in self.limits:
             self.limits.add(setting)
-            self.hear(
+            self.on_text(
                 "stderr",
                 f"\n[wasm-kernel] {objection}; what is over is dropped. "
                 f"Raise {setting} to see more.\n",
@@ -221,13 +261,26 @@ class Turn:
     def _ask(self, question: protocol.Input) -> Mapping[str, Any]:
         if not self._may_ask:
             return {"refused": "input() needs a front end that takes input; there is none here."}
-        self._host.waiting(True)
+        clock = self._parts.clock
+        clock.pause()
         try:
-            return {"value": self._listener.ask(question.prompt, question.password)}
+            return {"value": self.comms.listener.ask(question.prompt, question.password)}
         except InputInterrupted:
-            self._host.taken()
+            clock.take_interrupt()
             return {"interrupted": True}
         except InputRefused as refusal:
             return {"refused": str(refusal)}
         finally:
-            self._host.waiting(False)
+            clock.resume()
+
+
+def _as_result(output: protocol.Output) -> result.Output:
+    match output:
+        case protocol.Display():
+            kind = "update" if output.is_update else "display"
+            return result.Output(kind, output.data, output.metadata, output.transient)
+        case protocol.Result():
+            return result.Output("result", output.data, output.metadata)
+        case protocol.Error():
+            return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
+    return result.Output("clear")

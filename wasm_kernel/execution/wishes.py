@@ -55,6 +55,12 @@ class Wishes:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
+        self._number = 1
+        self.forget()
+
+    def begin(self, number: int) -> None:
+        """A cell of this number begins, whose checkpoints may be named after it."""
+        self._number = number
         self.forget()
 
     def forget(self) -> None:
@@ -85,12 +91,8 @@ class Wishes:
             promise.break_off(lambda text: _say(turn, text))
         self.forget()
 
-    def hear(self, travel: Travel, number: int) -> Mapping[str, Any]:
+    def hear(self, travel: Travel) -> Mapping[str, Any]:
         """The answer to a magic that travels, as `runtimes/PROTOCOL.md` has it.
-
-        Args:
-            travel: The magic, with its words.
-            number: The number of the cell, for a checkpoint without a name.
 
         Raises:
             TravelError: it can't be granted; the others are as they were.
@@ -101,7 +103,7 @@ class Wishes:
         if travel.how in ("checkpoints", "history_tree"):
             return self._listed(travel.how)
         if travel.how == "checkpoint":
-            return {"said": self._plan_name(travel.line.strip() or f"In {number}")}
+            return {"said": self._plan_name(travel.line.strip() or f"In {self._number}")}
         return {"said": self._set_out(travel)}
 
     def _listed(self, how: str) -> Mapping[str, Any]:
@@ -137,7 +139,7 @@ class Wishes:
         cells = "; ".join(f"In[{c.cell}] {c.label}" for c in journey.cells)
         return f"{_TOLD[travel.how]}: {cells or 'nothing that changed a variable'}"
 
-    def grant(self, travels: list[Travel], turn: Turn, number: int) -> str:
+    def grant(self, travels: list[Travel], turn: Turn) -> str:
         """Do what a cell says that does nothing but travel, and say so as the guest would.
 
         Returns:
@@ -145,12 +147,12 @@ class Wishes:
         """
         for travel in travels:
             try:
-                answer = self.hear(travel, number)
+                answer = self.hear(travel)
             except TravelError as problem:
-                turn.hear("stderr", f"UsageError: {problem}\n")
+                turn.on_text("stderr", f"UsageError: {problem}\n")
                 return str(problem)
             if "said" in answer:
-                turn.hear("stdout", f"{answer['said']}\n")
+                turn.on_text("stdout", f"{answer['said']}\n")
             if "shown" in answer:
                 size = sum(map(len, answer["shown"].values()))
                 with contextlib.suppress(FrameError):  # over a limit of the cell's, which is told
@@ -175,4 +177,4 @@ class Wishes:
 
 def _say(turn: Turn, text: str) -> None:
     if text:
-        turn.hear("stderr", text)
+        turn.on_text("stderr", text)

@@ -9,7 +9,7 @@ import pytest
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.comms import TARGETS_MOST, Comms, TooManyComms
-from wasm_kernel.execution.face import Silence
+from wasm_kernel.execution.face import NoListener
 from wasm_kernel.guests.protocol import CommTarget, comm_request, decode
 from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 
@@ -87,7 +87,7 @@ def test_nothing_is_said_on_a_comm_that_is_not_open(kind: CommKind) -> None:
 def receives(comms: Comms, kind: CommKind, comm_id: str = "a", target: str = "mine") -> bool:
     """Whether the guest gets a message of the front end."""
     message = CommMessage(kind, comm_id, target_name=target if kind == "open" else "")
-    return comms.from_page(message, {}, Silence()) is not None
+    return comms.from_page(message, {}, NoListener()) is not None
 
 
 def test_a_front_end_opens_comms_to_registered_targets_only() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.face import Silence
+from wasm_kernel.execution.face import NoListener
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
@@ -24,7 +24,7 @@ PARENT = {"msg_id": "m7", "msg_type": "comm_msg"}
 SECONDS = 30
 
 
-class Page(Silence):
+class Page(NoListener):
     """A front end's page that remembers what it was sent."""
 
     collects = True
