@@ -12,7 +12,6 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
-from wasm_kernel.execution import life
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
