@@ -17,10 +17,10 @@ from wasm_kernel.engine import abi
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import Mount
-from wasm_kernel.state import journal
-from wasm_kernel.state.bringing import bring
+from wasm_kernel.state.file_ledger import JOURNAL
+from wasm_kernel.state.file_restore import restore_files
+from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.inherit import inherit
-from wasm_kernel.state.versions import Versions
 from wasm_kernel.wasi_files.descriptors import OpenFile
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.listing import MOST_BYTES
@@ -37,12 +37,12 @@ def guest(tmp_path: Path) -> Iterator[Guest]:
 
 
 @pytest.fixture
-def keeping(tmp_path: Path) -> Iterator[tuple[Guest, Versions]]:
+def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
     """A guest whose files are kept."""
     (tmp_path / "app").mkdir()
     (tmp_path / "private").mkdir()
     with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
-        versions = Versions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
+        versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
         versions.clear()
         versions.begin(1, [1])
         made = Guest(tmp_path, history=versions)
@@ -133,10 +133,10 @@ def test_a_buffer_of_nothing_is_no_error(guest: Guest) -> None:
     assert guest.call("fd_read", fd, 200, 1, 96) == abi.SUCCESS
 
 
-def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, Versions]) -> None:
+def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, FileVersions]) -> None:
     """Two gigabytes of it in 12 seconds, for names that were never made."""
     guest, versions = keeping
-    path = guest.app.parent / "private" / KEPT / journal.NAME
+    path = guest.app.parent / "private" / KEPT / JOURNAL
     for number in range(3000):
         name = f"{number}-{'n' * 200}"
         assert guest.make(name) == abi.SUCCESS
@@ -146,12 +146,12 @@ def test_files_that_come_and_go_leave_no_record(keeping: tuple[Guest, Versions])
         assert guest.one_path("path_create_directory", name) == abi.SUCCESS
         assert guest.one_path("path_remove_directory", name) == abi.SUCCESS
     assert path.stat().st_size < 2_000_000
-    assert len(versions.record) < 10
+    assert len(versions.ledger) < 10
     assert guest.told == (set(), set(), set())
 
 
 def test_what_came_and_went_before_a_commit_is_right_after_it(
-    keeping: tuple[Guest, Versions],
+    keeping: tuple[Guest, FileVersions],
 ) -> None:
     guest, versions = keeping
     (guest.app / "old").write_text("old")
@@ -163,9 +163,9 @@ def test_what_came_and_went_before_a_commit_is_right_after_it(
     versions.begin(2, [1, 2])
     guest.one_path("path_unlink_file", "stays")
     guest.one_path("path_unlink_file", "old")
-    assert bring(versions, 2, lambda path, found: None, ()).missed == []
+    assert restore_files(versions, 2, lambda path, found: None, ()).missed == []
     assert {p.name: p.read_text() for p in guest.app.iterdir()} == {"old": "another", "stays": "1"}
-    assert bring(versions, 1, lambda path, found: None, ()).missed == []
+    assert restore_files(versions, 1, lambda path, found: None, ()).missed == []
     assert {p.name: p.read_text() for p in guest.app.iterdir()} == {"old": "old"}
 
 
@@ -189,7 +189,7 @@ def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> N
     assert time.process_time() - begun < 2.0
 
 
-def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, Versions]) -> None:
+def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, FileVersions]) -> None:
     guest, _ = keeping
     (guest.app / "d").mkdir()
     for number in range(300):
@@ -208,7 +208,7 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
     places = [Folder.open(tmp_path / name) for name in names]
     private = [Folder.open(tmp_path / f"{name}-private") for name in names]
     (tmp_path / "parent" / "f").write_text("AAAA")
-    parent = Versions(places[0], private[0], most_bytes=1 << 20, copy_bytes=2)
+    parent = FileVersions(places[0], private[0], most_bytes=1 << 20, copy_bytes=2)
     parent.clear()
     parent.begin(1, [1])
     found = (tmp_path / "parent" / "f").stat()
@@ -216,13 +216,13 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
     (tmp_path / "parent" / "f").unlink()
     with private[0].enter(KEPT) as kept:
         inherit(kept.fd, private[1], KEPT, 1, {})
-    fork = Versions(places[1], private[1], most_bytes=1 << 20, copy_bytes=2)
+    fork = FileVersions(places[1], private[1], most_bytes=1 << 20, copy_bytes=2)
     assert fork.load(1)
-    bring(fork, 1, lambda path, found: None, ())
+    restore_files(fork, 1, lambda path, found: None, ())
     assert (tmp_path / "fork" / "f").read_text() == "AAAA"
     (tmp_path / "fork" / "f").write_text("EVIL")
     os.utime(tmp_path / "fork" / "f", ns=(found.st_atime_ns, found.st_mtime_ns))
-    bring(parent, 1, lambda path, found: None, ())
+    restore_files(parent, 1, lambda path, found: None, ())
     assert (tmp_path / "parent" / "f").read_text() == "AAAA"
     parent.close()
     fork.close()

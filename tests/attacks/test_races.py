@@ -19,8 +19,8 @@ import pytest
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.bringing import bring
-from wasm_kernel.state.versions import Versions
+from wasm_kernel.state.file_restore import restore_files
+from wasm_kernel.state.file_versions import FileVersions
 
 SECONDS = 2.0
 SECRET = "TOP SECRET"
@@ -55,11 +55,11 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def guest(tmp_path: Path) -> Iterator[tuple[Guest, Versions]]:
+def guest(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
     (tmp_path / "app" / "d" / "sub").mkdir(parents=True)
     (tmp_path / "private").mkdir()
     with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
-        versions = Versions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
+        versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
         versions.clear()
         made = Guest(tmp_path, history=versions)
         yield made, versions
@@ -91,7 +91,7 @@ def read(guest: Guest, path: str) -> bytes:
 
 
 def test_a_folder_that_becomes_a_link_leads_no_call_out(
-    guest: tuple[Guest, Versions], outside: Path
+    guest: tuple[Guest, FileVersions], outside: Path
 ) -> None:
     """F2: the guest opens, makes, moves and removes names below a folder that is swapped."""
     tiny, _ = guest
@@ -117,7 +117,7 @@ def test_a_folder_that_becomes_a_link_leads_no_call_out(
     assert snapshot(outside) == before
 
 
-def test_what_is_kept_is_never_anothers(guest: tuple[Guest, Versions], outside: Path) -> None:
+def test_what_is_kept_is_never_anothers(guest: tuple[Guest, FileVersions], outside: Path) -> None:
     """F3: outside files were kept as earlier versions, and handed over by `%undo --files`."""
     tiny, versions = guest
     for number in range(40):
@@ -141,14 +141,14 @@ def test_what_is_kept_is_never_anothers(guest: tuple[Guest, Versions], outside: 
             kept = tiny.app.parent / "private"
             for path in kept.rglob("[0-9]*"):
                 assert SECRET not in path.read_text()
-        bring(versions, 1, lambda path, found: None, ())
+        restore_files(versions, 1, lambda path, found: None, ())
     assert snapshot(outside) == before
     inside = [path for path in tiny.app.rglob("*") if path.is_file()]
     assert SECRET not in "".join(path.read_text() for path in inside if not path.is_symlink())
 
 
 def test_a_folder_that_the_guest_has_open_stays_the_same(
-    guest: tuple[Guest, Versions], outside: Path
+    guest: tuple[Guest, FileVersions], outside: Path
 ) -> None:
     """An open folder stays the one that was opened, whatever lies at its path by now."""
     tiny, _ = guest
@@ -164,7 +164,7 @@ def test_a_folder_that_the_guest_has_open_stays_the_same(
 
 
 def test_a_workspace_that_is_swapped_is_not_followed(
-    guest: tuple[Guest, Versions], outside: Path
+    guest: tuple[Guest, FileVersions], outside: Path
 ) -> None:
     tiny, _ = guest
     tiny.app.rename(tiny.app.parent / "elsewhere")

@@ -14,7 +14,7 @@ from typing import TypeVar
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.record import record
 from wasm_kernel.state import told
-from wasm_kernel.state.bringing import Brought
+from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.travel import Journey, checked_name, journey_of, stay
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ class Travelling(abc.ABC):
         if journey.files is not None:
             timeline.files.check(journey.files)
         timeline.hold(journey)
-        brought = self._runner.travel(journey) or Brought()
+        brought = self._runner.travel(journey) or RestoredFiles()
         return Travelled(
             tuple(commit.label for commit in journey.cells),
             tuple(brought.back),

@@ -37,7 +37,7 @@ from wasm_kernel.guests.python.spoken import only_travels
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 from wasm_kernel.state.branch import Branch
-from wasm_kernel.state.bringing import Brought
+from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.history import Unreadable
 from wasm_kernel.state.timeline import Timeline
 from wasm_kernel.state.travel import Journey
@@ -343,7 +343,7 @@ class GuestRunner:
             for text in self._notices.take():
                 turn.on_text("stderr", text)
 
-    def travel(self, journey: Journey) -> Brought | None:
+    def travel(self, journey: Journey) -> RestoredFiles | None:
         """Brings memory elsewhere in the history; execution counts go on upwards.
 
         Returns:

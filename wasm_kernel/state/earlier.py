@@ -12,10 +12,10 @@ from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
-from wasm_kernel.state.bringing import Brought, bring, bring_loose
 from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.file_restore import RestoredFiles, restore_files, restore_unlinked
+from wasm_kernel.state.file_versions import FileVersions, nothing_kept
 from wasm_kernel.state.history import History
-from wasm_kernel.state.versions import Versions, nothing_kept
 from wasm_kernel.wasi_files.changes import Changes
 from wasm_kernel.wasi_files.descriptors import OpenFile
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
@@ -29,7 +29,7 @@ class EarlierFiles:
     """The earlier versions of one workspace's files, beside the history of its memory."""
 
     def __init__(self, folders: SandboxFolders, policy: ExecutionPolicy) -> None:
-        self._own = Versions(
+        self._own = FileVersions(
             folders.workspace,
             folders.private,
             most_bytes=policy.files_history_bytes,
@@ -66,11 +66,11 @@ class EarlierFiles:
         return self._notices()
 
     def _notices(self) -> list[str]:
-        unkept, self.versions.unkept = self.versions.unkept, []
-        new = {path: why for path, why in unkept if path not in self._told}
+        not_kept, self.versions.not_kept = self.versions.not_kept, []
+        new = {path: why for path, why in not_kept if path not in self._told}
         if len(self._told) < _TOLD_MOST:
             self._told |= new.keys()
-        trouble = self.versions.record.trouble
+        trouble = self.versions.ledger.trouble
         notices = [told.not_kept(new)] if new else []
         if trouble is not None and not self._troubled:
             notices.append(told.keeps_no_files(trouble))
@@ -85,10 +85,10 @@ class EarlierFiles:
         """
         if not self.versions.keeps:
             raise TravelError(told.NO_FILES)
-        if not self.versions.record.complete(one):
+        if one < self.versions.ledger.known_from:
             raise TravelError(told.UNKNOWN_FILES)
 
-    def bring(self, one: int | None, changes: Changes, history: History) -> Brought | None:
+    def bring(self, one: int | None, changes: Changes, history: History) -> RestoredFiles | None:
         """Bring the files back to a commit, while no guest lives; `changes` hears of them.
 
         Nothing happens where there is no commit to bring them to.
@@ -100,7 +100,7 @@ class EarlierFiles:
             for commit in list(history.commits.values())
             for file in history.origin.files_of(commit)
         }
-        return bring(
+        return restore_files(
             self.versions,
             one,
             lambda path, found: changes.touch(path, None if found is None else key_of(found)),
@@ -117,7 +117,7 @@ class EarlierFiles:
 
     def _ready(self, file: OpenFile, one: int) -> OpenFile:
         path = file.path
-        if path is None or not is_unlinked_name(path) or bring_loose(self.versions, path, one):
+        if path is None or not is_unlinked_name(path) or restore_unlinked(self.versions, path, one):
             return file
         return replace(file, identity=_LOST)
 

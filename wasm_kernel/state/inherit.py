@@ -7,12 +7,10 @@ import os
 import stat
 from collections.abc import Mapping
 
-from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import journal
-from wasm_kernel.state.loose import link_the_very
-from wasm_kernel.state.record import Record
+from wasm_kernel.state.file_contents import link_same_file
+from wasm_kernel.state.file_ledger import JOURNAL, JOURNAL_MOST_BYTES, FileLedger
 
 _COPIED_MOST = 64 * 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -32,22 +30,22 @@ def inherit(kept: int, private: Folder, name: str, last: int, names: Mapping[str
         OSError: it can't be made.
     """
     os.mkdir(name, 0o700, dir_fd=private.fd)
-    record = Record(private, name)
-    record.begin(last)
-    with contextlib.suppress(HistoryError, ValueError, OSError):
-        record.take_over(journal.read(_journal(kept)))
-    record.rename(names)
-    record.write()
+    ledger = FileLedger(private, name)
+    ledger.begin(last)
+    with contextlib.suppress(OSError):
+        ledger.take_over(_journal(kept))
+    ledger.rename(names)
+    ledger.write()
     with private.enter(name) as other:
-        for number in record.contents:
+        for number in ledger.contents:
             if not _copied(kept, str(number), other):
-                record.lose(number, "large")
-    record.close()
+                ledger.lose(number, "large")
+    ledger.close()
 
 
 def _journal(kept: int) -> bytes:
     with Folder(os.dup(kept)) as folder:
-        return folder.read(journal.NAME, journal.MOST_BYTES)
+        return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
 
 
 def _copied(folder: int, name: str, other: Folder) -> bool:
@@ -60,7 +58,7 @@ def _copied(folder: int, name: str, other: Folder) -> bool:
             return False
         if found.st_nlink == 1 and found.st_size <= _COPIED_MOST:
             with contextlib.suppress(OSError):  # on another device, or no hard links here
-                link_the_very(folder, name, found, other, name)
+                link_same_file(folder, name, found, other, name)
                 return True
         return _cloned(os.open(name, _READ, dir_fd=folder), other, name)
     except OSError:

@@ -270,7 +270,7 @@ class Timeline:
 
     def inventory(self) -> tuple[OpenThere, ...]:
         """What was open at any commit."""
-        return tuple(inventory(self.history, self.files.versions.record.twins))
+        return tuple(inventory(self.history, self.files.versions.ledger.identities))
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wasm_kernel.state.bringing import Brought
 from wasm_kernel.state.commit import Commit
-from wasm_kernel.state.was import Unkept
+from wasm_kernel.state.file_ledger import NotKept
+from wasm_kernel.state.file_restore import RestoredFiles
 
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
@@ -171,7 +171,7 @@ def why(problem: Exception) -> str:
     return words or "no memory is left"
 
 
-def not_kept(unkept: Mapping[str, Unkept]) -> str:
+def not_kept(unkept: Mapping[str, NotKept]) -> str:
     """Files, by path, that a cell changed and that could not be kept."""
     return _NOT_KEPT.format(what=_each(unkept))
 
@@ -181,7 +181,7 @@ def keeps_no_files(problem: OSError) -> str:
     return _KEEPS_NO_FILES.format(why=why(problem))
 
 
-def tell_brought(found: Brought | None, hear: Callable[[str, str], None]) -> None:
+def tell_brought(found: RestoredFiles | None, hear: Callable[[str, str], None]) -> None:
     """Say what was done to files, and what could not be; nothing where they stayed."""
     if found is None:
         return
@@ -195,23 +195,23 @@ def tell_brought(found: Brought | None, hear: Callable[[str, str], None]) -> Non
         hear("stderr", not_brought(found))
 
 
-def not_brought(found: Brought) -> str:
+def not_brought(found: RestoredFiles) -> str:
     """What could not be done to files."""
     return f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n"
 
 
-def reasons(found: Brought) -> dict[str, str]:
+def reasons(found: RestoredFiles) -> dict[str, str]:
     """Why files could not be brought back, by their paths."""
     return {path: _reason(why) for path, why in found.missed}
 
 
-def _each(unkept: Mapping[str, Unkept]) -> str:
+def _each(unkept: Mapping[str, NotKept]) -> str:
     return _some(
         [f"{ascii(path)[1:-1]} ({_reason(one)}{_size(one.size)})" for path, one in unkept.items()]
     )
 
 
-def _reason(unkept: Unkept) -> str:
+def _reason(unkept: NotKept) -> str:
     return _REASONS.get(unkept.why, unkept.why)
 
 

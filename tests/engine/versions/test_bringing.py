@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.engine.versions.workspace import Workspace
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.state.was import Unkept
+from wasm_kernel.state.file_ledger import NotKept
 
 
 def test_a_file_that_was_made_is_removed(workspace: Workspace) -> None:
@@ -120,7 +120,7 @@ def test_a_link_out_of_the_workspace_is_never_followed(
     (workspace.root / "d").rmdir()
     (workspace.root / "d").symlink_to(outside)  # somebody else did that
     missed = workspace.bring(one).missed
-    assert missed == [("d/f", Unkept("unwritable"))]
+    assert missed == [("d/f", NotKept("unwritable"))]
     assert (outside / "f").read_text() == "mine"
     assert [path.name for path in outside.iterdir()] == ["f"]
 
@@ -143,7 +143,7 @@ def test_what_others_made_in_a_folder_stays(workspace: Workspace) -> None:
     (workspace.root / "d" / "theirs").write_text("x")
     brought = workspace.bring(1)
     assert brought.removed == ["d/f"]
-    assert brought.missed == [("d", Unkept("unwritable"))]
+    assert brought.missed == [("d", NotKept("unwritable"))]
     assert workspace.state == {"d": None, "d/theirs": "x"}
 
 
@@ -184,9 +184,9 @@ def test_a_file_that_was_open_has_a_twin(workspace: Workspace) -> None:
     workspace.bring(one, (first,))
     second = file_identity(str(workspace.root / "a"))
     assert first != second
-    assert workspace.versions.record.first_twin(second) == workspace.versions.record.first_twin(
-        first
-    )
+    assert workspace.versions.ledger.first_identity(
+        second
+    ) == workspace.versions.ledger.first_identity(first)
 
 
 NAMES = ["a", "b", "d", "d/a", "d/b", "e", "e/a"]

@@ -13,49 +13,82 @@ from pathlib import Path
 import pytest
 
 from tests.engine.versions.workspace import Workspace
+from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.state import journal, store
-from wasm_kernel.state.journal import Journal
-from wasm_kernel.state.was import Entry, File, Link, Nothing, Unkept, Was, WasFolder
+from wasm_kernel.state import file_contents, file_ledger
+from wasm_kernel.state.file_ledger import (
+    VERSION,
+    Absent,
+    FileChanged,
+    KeptFile,
+    KeptFolder,
+    KeptLink,
+    NotKept,
+    PreImage,
+    read_journal,
+)
 from wasm_kernel.wasi_files.file_history import Change
 
+BEGINNING = {"record": "journal", "version": VERSION, "known_from": 1}
 
-@pytest.mark.parametrize(
-    "was",
-    [
-        Nothing(),
-        WasFolder(),
-        Link("../there"),
-        File(7, 5, 1_700_000_000_123_456_789, 0o640, "12:3.000000004", 99),
-        File(7, 5, 1, 0o640, ""),
-        Unkept("large", 10**12),
-    ],
-)
-def test_an_entry_is_read_as_it_was_written(was: Was) -> None:
-    entry = Entry(3, "d/näme\n \x1b", was)
-    assert Entry.of_json(json.loads(json.dumps(entry.as_json()))) == entry
+
+def journal_of(*records: object) -> bytes:
+    """A journal that holds these records, whatever they are."""
+    texts = (json.dumps(record).encode() for record in (BEGINNING, *records))
+    return b"".join(b"%s %08x\n" % (text, zlib.crc32(text)) for text in texts)
 
 
 @pytest.mark.parametrize(
     "was",
     [
-        {},
-        {"kind": "x"},
-        {"kind": "file"},
-        {"kind": "link", "text": []},
-        {"kind": "nothing", "a": 1},
+        Absent(),
+        KeptFolder(),
+        KeptLink("../there"),
+        KeptLink("../no \udcff UTF-8"),
+        KeptFile(7, 5, 1_700_000_000_123_456_789, 0o640, "12:3.000000004", 99),
+        KeptFile(7, 5, 1, 0o640, ""),
+        NotKept("large", 10**12),
     ],
 )
-def test_what_is_no_entry_is_refused(was: object) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        Entry.of_json({"since": 1, "path": "a", "was": was})
+def test_a_record_is_read_as_it_was_written(workspace: Workspace, was: PreImage) -> None:
+    name = "d/näme\n \x1b \udcff"
+    workspace.versions.ledger.add(name, was)
+    journal = (workspace.private / "files" / "journal").read_bytes()
+    assert read_journal(journal)[1] == [FileChanged(1, name, was)]
 
 
-def test_a_number_that_is_a_path_is_refused() -> None:
-    raw = Entry(1, "a", File(1, 2, 3, 4, "")).as_json()
-    raw["was"]["kept"] = "../../etc/passwd"
-    with pytest.raises(ValueError, match="invalid literal"):
-        Entry.of_json(raw)
+def raw(**fields: object) -> dict[str, object]:
+    """A record of a file, with other values for some fields."""
+    was = {"kind": "file", "kept": 1, "size": 2, "mtime": 3, "mode": 4, "identity": ""}
+    return {"record": "file", "since": 1, "path": "a", "was": {**was, **fields}}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**raw(), "was": {}},
+        raw(kind="x"),
+        raw(kind="link", text=[]),
+        raw(kind="nothing"),
+        raw(kept="../../etc/passwd"),
+        raw(kept=-1),
+        raw(size=None),
+        {**raw(), "since": -1},
+        {**raw(), "record": "journal", "version": 1, "known_from": 0},
+        [],
+        None,
+    ],
+)
+def test_what_is_no_record_is_refused(record: object) -> None:
+    assert read_journal(journal_of(raw()))
+    with pytest.raises(HistoryError):
+        read_journal(journal_of(raw(), record))
+
+
+def test_a_record_of_endless_depth_is_refused() -> None:
+    text = b"[" * 200_000
+    with pytest.raises(HistoryError):
+        read_journal(journal_of() + b"%s %08x\n" % (text, zlib.crc32(text)))
 
 
 def kept(workspace: Workspace) -> list[Path]:
@@ -116,7 +149,7 @@ def test_the_oldest_go_first_where_all_is_too_much(tmp_path: Path) -> None:
         workspace.write("a", f"{number}" * 10)
         workspace.commit()
     assert sum(path.stat().st_size for path in kept(workspace)) <= 25
-    assert workspace.bring(2).missed == [("a", Unkept("room", 10))]
+    assert workspace.bring(2).missed == [("a", NotKept("room", 10))]
     workspace.bring(5)
     assert workspace.state == workspace.states[5]
 
@@ -128,9 +161,9 @@ def test_a_file_that_is_larger_than_all_may_be(tmp_path: Path) -> None:
     one = workspace.commit()
     workspace.write("small", "")
     workspace.write("large", "")
-    assert workspace.bring(one).missed == [("large", Unkept("large", 30))]
+    assert workspace.bring(one).missed == [("large", NotKept("large", 30))]
     assert workspace.state == {"small": "s" * 20, "large": ""}
-    assert workspace.versions.unkept == [("large", Unkept("large", 30))]
+    assert workspace.versions.not_kept == [("large", NotKept("large", 30))]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -145,11 +178,11 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.Store, "_fill", failing)
+        patch.setattr(file_contents.FileContents, "_fill", failing)
         workspace.write("a", "new")
     workspace.write("b", "new")
     why = "unreadable" if number == errno.EIO else "room"
-    assert workspace.bring(one).missed == [("a", Unkept(why, 3))]
+    assert workspace.bring(one).missed == [("a", NotKept(why, 3))]
     assert workspace.state == {"a": "new", "b": "old"}
 
 
@@ -165,14 +198,14 @@ def test_a_record_that_can_not_be_written_is_no_record_to_the_next_process(
     workspace.write("a", "old")
     one = workspace.commit()
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", _full)
+        fail_to_append(patch, workspace)
         workspace.write("a", "new")
-    assert workspace.versions.record.trouble is not None
+    assert workspace.versions.ledger.trouble is not None
     workspace.bring(one)
     assert workspace.state == {"a": "old"}
     later = again(workspace)
     assert not later.whole
-    assert not later.versions.record.complete(one)
+    assert later.versions.ledger.known_from > one
 
 
 def test_with_room_again_the_record_is_whole_again(
@@ -181,18 +214,27 @@ def test_with_room_again_the_record_is_whole_again(
     workspace.write("a", "old")
     one = workspace.commit()
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", _full)
+        fail_to_append(patch, workspace)
         workspace.write("a", "new")
     workspace.commit()
-    assert workspace.versions.record.trouble is None
+    assert workspace.versions.ledger.trouble is None
     later = again(workspace)
-    assert later.versions.record.complete(one)
+    assert later.versions.ledger.known_from <= one
     later.bring(one)
     assert later.state == {"a": "old"}
 
 
-def _full(*args: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+def fail_to_append(patch: pytest.MonkeyPatch, workspace: Workspace) -> None:
+    """Has no room on the disk for further records."""
+    write = os.write
+    journal = (workspace.private / "files" / "journal").stat()
+
+    def full(descriptor: int, data: bytes) -> int:
+        if os.path.samestat(os.fstat(descriptor), journal):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data)
+
+    patch.setattr(os, "write", full)
 
 
 def life(workspace: Workspace) -> None:
@@ -221,7 +263,7 @@ def test_a_record_cut_or_flipped_anywhere_is_used_as_it_was_or_not_at_all(
     data[at] ^= 1 << dice.randrange(8)
     path.write_bytes(data)
     later = again(workspace)
-    known = [one for one in later.commits if later.versions.record.complete(one)]
+    known = [one for one in later.commits if later.versions.ledger.known_from <= one]
     assert not later.whole
     assert known == []
 
@@ -244,7 +286,7 @@ def test_another_version_of_the_record_is_not_read(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life(workspace)
-    monkeypatch.setattr(journal, "VERSION", 99)
+    monkeypatch.setattr(file_ledger, "VERSION", 99)
     assert not again(workspace).whole
 
 
@@ -257,7 +299,7 @@ def test_a_content_that_is_damaged_is_never_brought_back(workspace: Workspace, c
     times = content.stat()
     content.write_text("old" if cut else "old tExt")
     os.utime(content, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert workspace.bring(one).missed == [("a", Unkept("changed"))]
+    assert workspace.bring(one).missed == [("a", NotKept("changed"))]
     assert workspace.state == {"a": "new"}
 
 
@@ -267,7 +309,7 @@ def test_a_content_that_is_gone_is_told(workspace: Workspace) -> None:
     workspace.write("a", "new")
     kept(workspace)[0].unlink()
     assert workspace.bring(one).missed[0][0] == "a"
-    assert again(workspace).bring(one).missed == [("a", Unkept("changed", 3))]
+    assert again(workspace).bring(one).missed == [("a", NotKept("changed", 3))]
 
 
 def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Workspace) -> None:
@@ -276,7 +318,7 @@ def test_a_file_that_others_write_to_under_its_new_name_is_told(workspace: Works
     one = workspace.commit()
     workspace.rename("a", "b")
     (workspace.root / "b").write_text("somebody")
-    assert workspace.bring(one).missed == [("a", Unkept("changed"))]
+    assert workspace.bring(one).missed == [("a", NotKept("changed"))]
 
 
 def test_an_entry_is_on_disk_before_the_change(
@@ -347,7 +389,7 @@ def test_large_contents_are_not_read_to_be_checked(
     workspace.write("a", "old")
     one = workspace.commit()
     workspace.remove("a")
-    monkeypatch.setattr(store, "checksum_of", None)
+    monkeypatch.setattr(file_contents, "checksum_of", None)
     monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
     workspace.bring(one)
     assert workspace.state == {"a": "old"}

@@ -1,4 +1,4 @@
-"""A workspace whose changes are told to `Versions` before they happen, as a guest's are."""
+"""A workspace whose changes are told to `FileVersions` before they happen, as a guest's are."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.bringing import Brought, bring
-from wasm_kernel.state.versions import Versions
+from wasm_kernel.state.file_restore import RestoredFiles, restore_files
+from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.wasi_files.file_history import Change
 
 PLENTY = 1 << 30
@@ -31,7 +31,7 @@ class Workspace:
         self.private = folder / "private"
         self.private.mkdir(exist_ok=True)
         self._folders = Folder.open(self.root), Folder.open(self.private)
-        self.versions = Versions(*self._folders, most_bytes=most_bytes, copy_bytes=copy_bytes)
+        self.versions = FileVersions(*self._folders, most_bytes=most_bytes, copy_bytes=copy_bytes)
         self.commits: list[int] = []
         self.states: dict[int, Tree] = {}
         self.whole = True
@@ -70,9 +70,9 @@ class Workspace:
                 found[name] = None if path.is_dir() else path.read_text()
         return found
 
-    def bring(self, one: int, opened: tuple[str, ...] = ()) -> Brought:
+    def bring(self, one: int, opened: tuple[str, ...] = ()) -> RestoredFiles:
         """Bring the files back."""
-        return bring(self.versions, one, lambda path, found: None, opened)
+        return restore_files(self.versions, one, lambda path, found: None, opened)
 
     def _touch(self, name: str, change: Change) -> None:
         folder, _, last = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""Contents of files as they were, by number: referred to, cloned or copied.
+"""Files in the session's private folder: contents as they were earlier, and unlinked files.
 
 A file whose name goes away is kept by another name, which costs nothing. One that stays where it
 is, and is about to be changed in place, is cloned if the file system can, and copied otherwise.
@@ -15,22 +15,19 @@ import errno
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import FileCopier, open_file_identity
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.loose import link_the_very
-from wasm_kernel.state.was import File
+from wasm_kernel.linux.trees import remove_contents
+from wasm_kernel.state.file_ledger import KeptFile
+from wasm_kernel.wasi_files.quota import Key, key_of
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _BLOCK, _SMALL = 1024 * 1024, 64 * 1024
 _PERMISSIONS = 0o7777
 _PUT = ".put"
-
-Key = tuple[int, int]
-"""What tells a file from another: its device and its number there."""
 
 
 class TooLarge(Exception):
@@ -41,36 +38,63 @@ class Changed(Exception):
     """A content is not as it was kept."""
 
 
-class Store:
-    """The contents in one folder. The guest's thread owns it; close it.
+class _NumberedFiles:
+    """Files named by numbers in a folder of the private one. The guest's thread owns it; close it.
+
+    Args:
+        private: The private folder; None if nothing is kept.
+        name: The name of the files' folder there.
+    """
+
+    def __init__(self, private: Folder | None, name: str) -> None:
+        self._private = private
+        self._name = name
+        self._opened: Folder | None = None
+
+    def _folder(self, *, make: bool = False) -> Folder:
+        """Returns the folder.
+
+        Raises:
+            OSError: it does not exist, or something else is in its place.
+        """
+        if self._opened is None:
+            if self._private is None:
+                raise FileNotFoundError(errno.ENOENT, "no files are kept")
+            self._opened = self._private.enter(self._name, make=make)
+        return self._opened
+
+    def close(self) -> None:
+        """Closes the folder. Safe to call twice."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+class FileContents(_NumberedFiles):
+    """Contents of files as they were earlier, by number.
 
     Args:
         private: The private folder; None if nothing is kept.
         name: The name of the contents' folder there.
         copy_bytes: The largest file that is copied if it can't be cloned.
         workspace: The workspace, whose guest can't see what is written aside at its top.
+
+    Attributes:
+        shared: Contents that have a name in the workspace, too: their numbers, by file.
     """
 
     def __init__(
         self, private: Folder | None, name: str, copy_bytes: int, workspace: Folder | None
     ) -> None:
+        super().__init__(private, name)
         self._workspace = workspace
-        self._private = private
-        self._name = name
-        self._found: Folder | None = None
         self.copy_bytes = copy_bytes
-        self._content = FileCopier()
+        self._copier = FileCopier()
         self._last = 0
         self.shared: dict[Key, int] = {}
 
-    @property
-    def _folder(self) -> Folder:
-        if self._found is None:
-            raise FileNotFoundError(errno.ENOENT, "no files are kept")
-        return self._found
-
-    def open(self, needed: dict[int, File]) -> list[int]:
-        """Find the contents; those that nobody needs are removed.
+    def prepare(self, needed: Collection[int]) -> list[int]:
+        """Looks for the contents; those that nobody needs are removed.
 
         Returns:
             The needed ones that are not there.
@@ -78,27 +102,23 @@ class Store:
         Raises:
             OSError: the folder can't be opened or made.
         """
-        if self._found is None and self._private is not None:
-            self._found = self._private.enter(self._name, make=True)
+        folder = self._folder(make=True)
         there: set[int] = set()
-        for name in self._folder.names():
+        for name in folder.names():
             number = int(name) if name.isdecimal() else 0
             if number in needed:
                 there.add(number)
-                self._note(number)
+                status = folder.status(name)
+                if status is not None and status.st_nlink > 1:
+                    self.shared[key_of(status)] = number
             elif number or name.startswith("."):
                 with contextlib.suppress(OSError):  # a folder in its place is left alone
-                    self._folder.remove(name)
+                    folder.remove(name)
         self._last = max(there, default=0)
         return [number for number in needed if number not in there]
 
-    def _note(self, number: int) -> None:
-        found = self._folder.status(str(number))
-        if found is not None and found.st_nlink > 1:
-            self.shared[found.st_dev, found.st_ino] = number
-
-    def refer(self, folder: int, name: str, found: os.stat_result) -> File:
-        """Keep a file by a name of ours; it must not be written to while it has others.
+    def keep_by_link(self, folder: int, name: str, found: os.stat_result) -> KeptFile:
+        """Keeps a file by a name of ours; it must not be written to while it has others.
 
         Args:
             folder: A descriptor of the folder that it is in.
@@ -109,12 +129,12 @@ class Store:
             OSError: the file system can't do that, or it is another file by now; copy it.
         """
         number = self._next()
-        link_the_very(folder, name, found, self._folder, str(number))
-        self.shared[found.st_dev, found.st_ino] = number
+        link_same_file(folder, name, found, self._folder(), str(number))
+        self.shared[key_of(found)] = number
         return self._file(number, found)
 
-    def copy(self, source: int) -> File:
-        """Keep a clone or a copy of an open file.
+    def copy(self, source: int) -> KeptFile:
+        """Keeps a clone or a copy of an open file.
 
         Args:
             source: Its descriptor, open for reading.
@@ -130,48 +150,50 @@ class Store:
 
     def _file(
         self, number: int, found: os.stat_result, name: str = "", checksum: int | None = None
-    ) -> File:
+    ) -> KeptFile:
         if not name:
             with self._reading(number) as kept:
                 name = open_file_identity(kept)
         mode = found.st_mode & _PERMISSIONS
-        return File(number, found.st_size, found.st_mtime_ns, mode, name, checksum)
+        return KeptFile(number, found.st_size, found.st_mtime_ns, mode, name, checksum)
 
     @contextlib.contextmanager
     def _reading(self, number: int) -> Iterator[int]:
-        source = self._folder.open_regular(str(number))
+        source = self._folder().open_regular(str(number))
         try:
             yield source
         finally:
             os.close(source)
 
-    def part(self, number: int) -> None:
-        """A shared content is about to be written to elsewhere: it gets a file of its own.
+    def unshare(self, number: int) -> None:
+        """Gives a shared content a file of its own, as the other is about to be written to.
 
         Raises:
             OSError, TooLarge: it can't; it must be lost.
         """
         aside = f".{number}"
-        self._folder.remove(aside)
+        self._folder().remove(aside)
         with self._reading(number) as source:
             self._copy(source, os.fstat(source), aside)
-        self._folder.rename(aside, str(number))
+        self._folder().rename(aside, str(number))
 
     def _copy(
         self, source: int, found: os.stat_result, name: str, *, always: bool = False
     ) -> int | None:
-        """Copy a file to where none is, `always` or if it is not too large; its checksum, if that
-        does not take long to get.
+        """Copies a file to a new name, `always` or if it is not too large.
+
+        Returns:
+            Its checksum, if that does not take long to get.
         """
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        target = self._folder.open_regular(name, _NEW)
+        target = self._folder().open_regular(name, _NEW)
         try:
             checksum = self._fill(target, source, found.st_size, always=always)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
             return checksum
         except BaseException:
-            self._folder.remove(name)
+            self._folder().remove(name)
             raise
         finally:
             os.close(target)
@@ -182,19 +204,19 @@ class Store:
             if os.write(target, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return zlib.crc32(data)
-        if self._content.clone(source, target):
+        if self._copier.clone(source, target):
             return None
         if size > self.copy_bytes and not always:
             raise TooLarge
-        self._content.copy(source, target, size)
+        self._copier.copy(source, target, size)
         return checksum_of(target, size)
 
     def _next(self) -> int:
         self._last += 1
         return self._last
 
-    def check(self, was: File) -> None:
-        """See that a content is as it was kept.
+    def check(self, was: KeptFile) -> None:
+        """Sees that a content is as it was kept.
 
         Raises:
             Changed: it is not.
@@ -208,15 +230,15 @@ class Store:
             if known and checksum_of(source, was.size) != was.checksum:
                 raise Changed
 
-    def put(self, was: File, name: str, folder: int) -> None:
-        """Give a content a name in a folder, in the place of whatever file has it now.
+    def put(self, was: KeptFile, name: str, folder: int) -> None:
+        """Gives a content a name in a folder, in the place of whatever file has it now.
 
         It is a copy, or the content itself if that would be too much to copy.
 
         Raises:
             OSError: it can't be; what has the name now has it still.
         """
-        here = self._folder
+        here = self._folder()
         here.remove(_PUT)
         try:
             with self._reading(was.kept) as source:
@@ -225,8 +247,8 @@ class Store:
                     # another session may have it too, and nobody may write to what is kept there
                     self._copy(source, found, _PUT, always=found.st_nlink > 1)
                 except TooLarge:
-                    link_the_very(here.fd, str(was.kept), found, here, _PUT)
-                    self.shared[found.st_dev, found.st_ino] = was.kept
+                    link_same_file(here.fd, str(was.kept), found, here, _PUT)
+                    self.shared[key_of(found)] = was.kept
                 else:
                     with contextlib.suppress(OSError):
                         os.chmod(_PUT, was.mode, dir_fd=here.fd)
@@ -235,12 +257,12 @@ class Store:
             here.remove(_PUT)
 
     def put_link(self, text: str, name: str, folder: int) -> None:
-        """Give a folder a symbolic link, in the place of whatever file has its name now.
+        """Makes a symbolic link in a folder, in the place of whatever file has its name now.
 
         Raises:
             OSError: it can't be; what has the name now has it still.
         """
-        here = self._folder
+        here = self._folder()
         here.remove(_PUT)
         os.symlink(text, _PUT, dir_fd=here.fd)
         try:
@@ -254,7 +276,7 @@ class Store:
         It is there as a whole or not at all; between two file systems it is copied aside first.
         """
         try:
-            os.rename(_PUT, name, src_dir_fd=self._folder.fd, dst_dir_fd=folder)
+            os.rename(_PUT, name, src_dir_fd=self._folder().fd, dst_dir_fd=folder)
             return
         except OSError as problem:
             if problem.errno != errno.EXDEV or self._workspace is None:
@@ -262,43 +284,146 @@ class Store:
         top, aside = self._workspace, f".metadata.json~{os.getpid()}"
         try:
             top.remove(aside)
-            _copy_to(self._folder.fd, _PUT, top.fd, aside)
+            _copy_to(self._folder().fd, _PUT, top.fd, aside)
             os.rename(aside, name, src_dir_fd=top.fd, dst_dir_fd=folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 top.remove(aside)
             raise
 
-    def is_at(self, was: File, found: os.stat_result) -> bool:
+    def is_at(self, was: KeptFile, found: os.stat_result) -> bool:
         """Whether what was found is a content itself."""
-        return self.shared.get((found.st_dev, found.st_ino)) == was.kept
+        return self.shared.get(key_of(found)) == was.kept
 
     def has_a_name_elsewhere(self, number: int) -> bool:
         """Whether a content lies in the workspace, too, so that it takes no room here."""
-        found = self._folder.status(str(number))
+        found = self._folder().status(str(number))
         return found is not None and found.st_nlink > 1
 
     def remove(self, number: int) -> None:
-        """A content is not needed any more; whether it can be removed does not matter."""
+        """Removes a content that is not needed any more, if it can be removed."""
         self.shared = {key: one for key, one in self.shared.items() if one != number}
         with contextlib.suppress(OSError):
-            self._folder.remove(str(number))
+            self._folder().remove(str(number))
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Removes everything."""
         self.shared.clear()
         self.close()
         if self._private is not None:
             with contextlib.suppress(OSError):
                 with self._private.enter(self._name) as folder:
-                    trees.remove_contents(folder.fd)
+                    remove_contents(folder.fd)
                 os.rmdir(self._name, dir_fd=self._private.fd)
 
-    def close(self) -> None:
-        """Closes the folder. Safe to call twice."""
-        if self._found is not None:
-            self._found.close()
-            self._found = None
+
+class UnlinkedFiles(_NumberedFiles):
+    """Files that lost their last name while the guest had them open: temporary files, mostly.
+
+    Such a file gets a name in private state, so that memory that speaks of it finds it again in a
+    new guest and in another process. It is known by an unlinked name (`FileHistory`).
+
+    Attributes:
+        fresh: Those that no commit knows yet.
+    """
+
+    def __init__(self, private: Folder | None, name: str) -> None:
+        super().__init__(private, name)
+        self._last = 0
+        self.fresh: set[str] = set()
+
+    def keep(self, folder: int, name: str, found: os.stat_result) -> str:
+        """Keeps a file that is about to lose its name.
+
+        Args:
+            folder: A descriptor of the folder that it is in.
+            name: Its name there.
+            found: Its status.
+
+        Returns:
+            Its unlinked name; empty if it can't be kept.
+        """
+        try:
+            here = self._folder(make=True)
+            self._last = (self._last or max(self._numbers(), default=0)) + 1
+            link_same_file(folder, name, found, here, str(self._last))
+        except OSError:
+            return ""
+        unlinked = f"/{self._last}"
+        self.fresh.add(unlinked)
+        return unlinked
+
+    def at(self, unlinked: str) -> tuple[Folder, str]:
+        """Returns the folder that a file is in, and its name there.
+
+        Raises:
+            OSError: there is no such folder.
+        """
+        return self._folder(), unlinked[1:]
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in self._folder().names() if name.isdecimal()]
+
+    def remove(self, unlinked: str) -> None:
+        """Removes a file that is of no more use."""
+        self.fresh.discard(unlinked)
+        with contextlib.suppress(OSError):
+            self._folder().remove(unlinked[1:])
+
+    def sweep(self, needed: Collection[str]) -> list[str]:
+        """Removes all but those that are needed, and returns what was removed."""
+        try:
+            gone = [f"/{number}" for number in self._numbers() if f"/{number}" not in needed]
+        except OSError:
+            return []  # there is no folder: there never was such a file
+        for unlinked in gone:
+            self.remove(unlinked)
+        return gone
+
+    def trim(self, opened: Collection[str], most_bytes: int) -> list[str]:
+        """Removes all but the latest of those that are not open any more.
+
+        Args:
+            opened: Those that are open.
+            most_bytes: The most bytes that those may take which stay.
+
+        Returns:
+            What was removed.
+        """
+        gone, left = [], most_bytes
+        try:
+            numbers = sorted(self._numbers(), reverse=True)
+        except OSError:
+            return []
+        for unlinked in (f"/{number}" for number in numbers):
+            if unlinked in opened or unlinked in self.fresh:
+                continue
+            status = self._folder().status(unlinked[1:])
+            left -= status.st_size if status is not None else 0
+            if left < 0:
+                self.remove(unlinked)
+                gone.append(unlinked)
+        return gone
+
+
+def link_same_file(folder: int, name: str, found: os.stat_result, target: Folder, new: str) -> None:
+    """Gives a file a further name, and makes sure that it is the file that was looked at.
+
+    Args:
+        folder: A descriptor of the folder that it is in.
+        name: Its name there.
+        found: The status of the file that is meant.
+        target: The folder of the new name.
+        new: The new name.
+
+    Raises:
+        OSError: it can't be linked, or another file had taken its name.
+    """
+    os.link(name, new, src_dir_fd=folder, dst_dir_fd=target.fd, follow_symlinks=False)
+    linked = target.status(new)
+    if linked is None or not os.path.samestat(linked, found):
+        target.remove(new)
+        raise OSError(errno.ESTALE, "another file took its name")
 
 
 def _copy_to(folder: int, name: str, other: int, new: str) -> None:

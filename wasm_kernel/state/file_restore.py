@@ -15,9 +15,16 @@ from dataclasses import dataclass, field
 
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.walks import Lookup
-from wasm_kernel.state.store import Changed, checksum_of
-from wasm_kernel.state.versions import Versions
-from wasm_kernel.state.was import File, Link, Nothing, Unkept, Was, WasFolder
+from wasm_kernel.state.file_contents import Changed, checksum_of
+from wasm_kernel.state.file_ledger import (
+    Absent,
+    KeptFile,
+    KeptFolder,
+    KeptLink,
+    NotKept,
+    PreImage,
+)
+from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.wasi_files.file_history import Change
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -28,86 +35,89 @@ Changing = Callable[[str, os.stat_result | None], None]
 
 
 @dataclass
-class Brought:
+class RestoredFiles:
     """What came of it, as paths in the workspace: files and links that are there again or hold
     what they held, those that are gone, and those that could not be brought back.
     """
 
     back: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    missed: list[tuple[str, Unkept]] = field(default_factory=list)
+    missed: list[tuple[str, NotKept]] = field(default_factory=list)
 
 
-def bring(versions: Versions, one: int, changing: Changing, opened: Collection[str]) -> Brought:
-    """Bring all files back to commit `one`.
+def restore_files(
+    versions: FileVersions, commit: int, changing: Changing, opened: Collection[str]
+) -> RestoredFiles:
+    """Brings all files back to what they were at a commit.
 
     Args:
         versions: What was kept.
-        one: The commit; everything about it is known (`Versions.complete`).
+        commit: The commit; everything about it is known (`FileLedger.known_from`).
         changing: Hears what changes.
         opened: The identities of files that are open at any commit.
     """
-    state = versions.state(one)
-    work = _Work(versions, changing, frozenset(map(versions.record.first_twin, opened)))
-    kept = (was.kept for was in state.values() if isinstance(was, File))
+    state = versions.state(commit)
+    work = _FileRestore(versions, changing, frozenset(map(versions.ledger.first_identity, opened)))
+    kept = (was.kept for was in state.values() if isinstance(was, KeptFile))
     with versions.hold(kept), versions.lookup() as lookup:
-        work.bring(state, lookup)
-    return work.brought
+        work.run(state, lookup)
+    return work.restored
 
 
-def bring_loose(versions: Versions, called: str, one: int) -> bool:
-    """Have a file without a name be what it was at commit `one`; False where it can't be."""
-    if not versions.record.complete(one):
+def restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
+    """Has an unlinked file be what it was at a commit; False if it can't be."""
+    if commit < versions.ledger.known_from:
         return False
-    was = versions.record.at(called, one)
+    was = versions.ledger.at(name, commit)
     if was is None:
-        return _is_there(versions, called)
-    if not isinstance(was, File):
+        return _is_there(versions, name)
+    if not isinstance(was, KeptFile):
         return False
-    work = _Work(versions, lambda path, found: None, (versions.record.first_twin(was.identity),))
+    opened = (versions.ledger.first_identity(was.identity),)
+    work = _FileRestore(versions, lambda path, found: None, opened)
     try:
-        with versions.hold([was.kept]), versions.place_of(called) as (folder, name):
-            work.put(called, was, name, folder)
+        with versions.hold([was.kept]), versions.place_of(name) as (folder, number):
+            work.put(name, was, number, folder)
     except (Changed, OSError):
         return False
     return True
 
 
-def _is_there(versions: Versions, called: str) -> bool:
+def _is_there(versions: FileVersions, name: str) -> bool:
     try:
-        with versions.place_of(called) as (folder, name):
-            return _found(name, folder) is not None
+        with versions.place_of(name) as (folder, number):
+            return _found(number, folder) is not None
     except OSError:
         return False
 
 
-class _Work:
+class _FileRestore:
     """The steps; each is undone by none, and repeated without harm."""
 
-    def __init__(self, versions: Versions, changing: Changing, opened: Collection[str]) -> None:
+    def __init__(self, versions: FileVersions, changing: Changing, opened: Collection[str]) -> None:
         self._versions = versions
         self._changing = changing
         self._opened = opened
         self._missed: set[str] = set()
-        self.brought = Brought()
+        self.restored = RestoredFiles()
 
-    def bring(self, state: dict[str, Was], lookup: Lookup) -> None:
+    def run(self, state: dict[str, PreImage], lookup: Lookup) -> None:
         """Bring every path to what it held."""
         deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
         for path in deepest_first:
             self.attempt(path, state[path], self.clear, lookup)
         for path in reversed(deepest_first):
-            if isinstance(state[path], WasFolder):
+            if isinstance(state[path], KeptFolder):
                 self.attempt(path, state[path], self.make_folder, lookup)
         for path in sorted(state):
-            if isinstance(state[path], File | Link):
+            if isinstance(state[path], KeptFile | KeptLink):
                 self.attempt(path, state[path], self.put, lookup)
 
     def attempt(
         self,
         path: str,
-        was: Was,
-        step: Callable[[str, Was, str, int], None],
+        was: PreImage,
+        step: Callable[[str, PreImage, str, int], None],
         lookup: Lookup,
     ) -> None:
         """Do a step for a path; what goes wrong is noted."""
@@ -117,65 +127,65 @@ class _Work:
             folder, name = lookup.parent(path, make=step == self.put)
             step(path, was, name, folder)
         except Changed:
-            self._miss(path, Unkept("changed"))
+            self._miss(path, NotKept("changed"))
         except OSError as problem:
-            if step == self.clear and (problem.errno in _NOWHERE or not isinstance(was, Nothing)):
+            if step == self.clear and (problem.errno in _NOWHERE or not isinstance(was, Absent)):
                 return  # nothing is there, or another step will find out
-            self._miss(path, Unkept("unwritable"))
+            self._miss(path, NotKept("unwritable"))
 
-    def _miss(self, path: str, why: Unkept) -> None:
+    def _miss(self, path: str, why: NotKept) -> None:
         self._missed.add(path)
-        self.brought.missed.append((path, why))
+        self.restored.missed.append((path, why))
 
-    def clear(self, path: str, was: Was, name: str, folder: int) -> None:
+    def clear(self, path: str, was: PreImage, name: str, folder: int) -> None:
         """Remove what can't stay."""
-        if isinstance(was, Unkept):
+        if isinstance(was, NotKept):
             self._miss(path, was)
             return
         found = os.lstat(name, dir_fd=folder)
         is_folder = stat.S_ISDIR(found.st_mode)
-        if isinstance(was, WasFolder) and is_folder:
+        if isinstance(was, KeptFolder) and is_folder:
             return
-        if isinstance(was, File | Link) and not is_folder:
+        if isinstance(was, KeptFile | KeptLink) and not is_folder:
             return  # it is replaced when the other is ready
-        if isinstance(was, File):
-            self._versions.store.check(was)
+        if isinstance(was, KeptFile):
+            self._versions.contents.check(was)
         self._change(path, name, folder, found)
         if is_folder:
             os.rmdir(name, dir_fd=folder)
         else:
             os.unlink(name, dir_fd=folder)
-            if isinstance(was, Nothing):
-                self.brought.removed.append(path)
+            if isinstance(was, Absent):
+                self.restored.removed.append(path)
 
-    def make_folder(self, path: str, was: Was, name: str, folder: int) -> None:
+    def make_folder(self, path: str, was: PreImage, name: str, folder: int) -> None:
         """Make a folder that was there."""
         if _found(name, folder) is None:
             self._versions.before_creation(path)
             os.mkdir(name, dir_fd=folder)
 
-    def put(self, path: str, was: Was, name: str, folder: int) -> None:
+    def put(self, path: str, was: PreImage, name: str, folder: int) -> None:
         """Put a file or a link in its place."""
         found = _found(name, folder)
-        if isinstance(was, Link):
+        if isinstance(was, KeptLink):
             if found is None or not stat.S_ISLNK(found.st_mode) or _text(name, folder) != was.text:
                 self._change(path, name, folder, found)
-                self._versions.store.put_link(was.text, name, folder)
-                self.brought.back.append(path)
+                self._versions.contents.put_link(was.text, name, folder)
+                self.restored.back.append(path)
             return
-        assert isinstance(was, File)
+        assert isinstance(was, KeptFile)
         if found is not None and self._is_there(was, name, folder, found):
             return
-        self._versions.store.check(was)
+        self._versions.contents.check(was)
         self._change(path, name, folder, found)
-        self._versions.store.put(was, name, folder)
-        self.brought.back.append(path)
-        if self._versions.record.first_twin(was.identity) in self._opened:
-            self._versions.record.pair(was.identity, file_identity(name, folder))
+        self._versions.contents.put(was, name, folder)
+        self.restored.back.append(path)
+        if self._versions.ledger.first_identity(was.identity) in self._opened:
+            self._versions.ledger.note_same_file(was.identity, file_identity(name, folder))
 
-    def _is_there(self, was: File, name: str, folder: int, found: os.stat_result) -> bool:
+    def _is_there(self, was: KeptFile, name: str, folder: int, found: os.stat_result) -> bool:
         """Whether a file is the very one that was there, or holds the same."""
-        if self._versions.store.is_at(was, found):
+        if self._versions.contents.is_at(was, found):
             return True
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
             return False

@@ -1,0 +1,426 @@
+"""What the workspace's paths held at earlier commits: in memory, and in a journal on disk.
+
+Commits are numbered as time goes on, also when memory went back between two of them, and files
+have one past only. What a path held when a commit was taken is what it held when it first changed
+after that; if it did not change, it holds it still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folders import Folder
+
+JOURNAL = "journal"
+JOURNAL_MOST_BYTES = 256 * 1024 * 1024
+VERSION = 2
+_DEAD_MOST = 1000  # records of the journal that need not be there
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Absent(Struct, frozen=True, tag_field="kind", tag="nothing", forbid_unknown_fields=True):
+    """There was nothing."""
+
+
+class KeptFolder(Struct, frozen=True, tag_field="kind", tag="folder", forbid_unknown_fields=True):
+    """There was a folder."""
+
+
+class KeptLink(Struct, frozen=True, tag_field="kind", tag="link", forbid_unknown_fields=True):
+    """There was a symbolic link, with this text."""
+
+    text: str
+
+
+class KeptFile(Struct, frozen=True, tag_field="kind", tag="file", forbid_unknown_fields=True):
+    """There was a file, whose content is kept (`FileContents`).
+
+    Attributes:
+        kept: The number of the content.
+        size: Its length in bytes.
+        mtime: When the file was changed, in nanoseconds since 1970.
+        mode: Its permissions.
+        identity: What named the file itself (`linux/identity.py`).
+        checksum: The content's CRC-32; None if it was kept without being read.
+    """
+
+    kept: Natural
+    size: Natural
+    mtime: int
+    mode: Natural
+    identity: str
+    checksum: Natural | None = None
+
+
+class NotKept(Struct, frozen=True, tag_field="kind", tag="unkept", forbid_unknown_fields=True):
+    """There was something that could not be kept: `large`, `room` (none was left), `unreadable`, or
+    `changed` (from outside, after it was kept).
+    """
+
+    why: str
+    size: Natural = 0
+
+
+PreImage = Absent | KeptFolder | KeptLink | KeptFile | NotKept
+"""What stood at a path of the workspace before it changed."""
+
+
+class FileChanged(Struct, frozen=True, tag_field="record", tag="file"):
+    """What stood at a path, relative to the workspace, when it first changed after a commit."""
+
+    since: Natural
+    path: str
+    was: PreImage
+
+
+class ContentLost(Struct, frozen=True, tag_field="record", tag="lost"):
+    """A kept content does not exist any more, and why."""
+
+    kept: Natural
+    why: str
+
+
+class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
+    """Two identities that name one and the same file to the guest."""
+
+    one: str
+    other: str
+
+
+class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
+    """The first record of a journal: its version, and the first commit it knows everything of."""
+
+    version: int
+    known_from: Natural
+
+
+FileRecord = FileChanged | ContentLost | SameFile
+
+
+class FileLedger:
+    """What paths held, for one workspace. The guest's thread owns it; close it.
+
+    A record is on disk before what it speaks of happens.
+
+    Args:
+        private: The session's private folder; None if nothing is kept.
+        name: The name of the journal's folder there.
+
+    Attributes:
+        at_commit: The last commit: what changes now changes after it.
+        known_from: The first commit of which everything is known.
+        trouble: Why the journal can't be written, until it can again. The next process knows
+            nothing of what changed by then.
+    """
+
+    def __init__(self, private: Folder | None, name: str) -> None:
+        self._journal = _Journal(private, name)
+        self._by_path: dict[str, list[FileChanged]] = {}
+        self._same: dict[str, str] = {}
+        self.at_commit = 0
+        self.known_from = 0
+        self.trouble: OSError | None = None
+        self._dead = 0
+
+    def __iter__(self) -> Iterator[FileChanged]:
+        """Every entry, oldest first."""
+        entries = [entry for entries in self._by_path.values() for entry in entries]
+        return iter(sorted(entries, key=lambda entry: entry.since))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_path.values()))
+
+    # -- the journal
+
+    def begin(self, last: int, *, known: bool = True) -> None:
+        """Begins with nothing.
+
+        Args:
+            last: The last commit.
+            known: Whether all files are as they were at that commit.
+        """
+        self._by_path, self._same = {}, {}
+        self.at_commit, self.known_from = last, last if known else last + 1
+
+    def load(self, last: int) -> bool:
+        """Goes on with the journal on disk, up to commit `last`; False if there is no whole one."""
+        self.begin(last, known=False)
+        try:
+            return self.take_over(self._journal.read())
+        except OSError as problem:
+            self.trouble = problem
+            return False
+
+    def take_over(self, journal: bytes) -> bool:
+        """Goes on with what a journal says, up to the last commit; False if it is damaged."""
+        last = self.at_commit
+        try:
+            beginning, records = read_journal(journal)
+        except HistoryError:
+            return False
+        self.known_from = beginning.known_from
+        for record in records:
+            match record:
+                case FileChanged():
+                    self._add(replace(record, since=min(record.since, last)))
+                case ContentLost(kept=kept, why=why):
+                    self._lose(kept, why)
+                case SameFile(one=one, other=other):
+                    self._note_same(one, other)
+        return True
+
+    def write(self) -> None:
+        """Writes the journal anew; if that fails, `trouble` says so."""
+        self._dead = 0
+        same = [SameFile(one, other) for other, one in self._same.items()]
+        try:
+            self._journal.write(Beginning(VERSION, self.known_from), [*self, *same])
+            self.trouble = None
+        except OSError as problem:
+            self._fail(problem)
+
+    def remove(self) -> None:
+        """Forgets everything, also on disk."""
+        self.begin(self.at_commit, known=False)
+        with contextlib.suppress(OSError):
+            self._journal.clear()
+
+    def close(self) -> None:
+        """Closes the journal's file. Safe to call twice."""
+        self._journal.close()
+
+    def _append(self, record: FileRecord) -> None:
+        if self.trouble is not None:
+            return
+        try:
+            self._journal.append(record)
+        except OSError as problem:
+            self._fail(problem)
+
+    def _fail(self, problem: OSError) -> None:
+        self.trouble = problem
+        try:
+            self._journal.clear()
+        except OSError:
+            self._journal.close()
+
+    # -- what paths held
+
+    def knows(self, path: str) -> bool:
+        """Whether what a path held at the last commit is known already."""
+        entries = self._by_path.get(path)
+        return entries is not None and entries[-1].since >= self.at_commit
+
+    def add(self, path: str, was: PreImage) -> None:
+        """Notes what a path holds that is about to change, unless that is known already."""
+        entry = FileChanged(self.at_commit, path, was)
+        self._append(entry)
+        self._add(entry)
+
+    def _add(self, entry: FileChanged) -> None:
+        """Adds an entry, unless its path has one since that commit: what was there first counts."""
+        entries = self._by_path.setdefault(entry.path, [])
+        if not entries or entries[-1].since < entry.since:
+            entries.append(entry)
+
+    def lose(self, number: int, why: str) -> None:
+        """Notes that a kept content does not exist any more."""
+        self._lose(number, why)
+        self._append(ContentLost(number, why))
+
+    def _lose(self, number: int, why: str) -> None:
+        for entries in self._by_path.values():
+            for index, entry in enumerate(entries):
+                if isinstance(entry.was, KeptFile) and entry.was.kept == number:
+                    entries[index] = replace(entry, was=NotKept(why, entry.was.size))
+
+    def forget_absence(self, path: str) -> None:
+        """Forgets that a path held nothing at the last commit, as it holds nothing now.
+
+        Its record goes when the journal is written anew: at the latest once there are more of that
+        kind than others.
+        """
+        entries = self._by_path.get(path)
+        if not entries or not self.knows(path) or not isinstance(entries[-1].was, Absent):
+            return
+        entries.pop()
+        if not entries:
+            del self._by_path[path]
+        self._dead += 1
+        if self._dead > _DEAD_MOST and self._dead > len(self):
+            self.write()
+
+    def forget(self, path: str) -> None:
+        """Forgets a path that does not matter any more."""
+        self._by_path.pop(path, None)
+
+    def fold(self, commits: Collection[int]) -> None:
+        """Lets go of what no commit of these needs, as if no others had ever been. Call `write`."""
+        known, entries = sorted(commits), list(self)
+        self._by_path = {}
+        for entry in entries:
+            index = bisect_right(known, entry.since)
+            if index:
+                self._add(replace(entry, since=known[index - 1]))
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives the kept files other identities, for copies of them; empty ones if unknown."""
+        for entries in self._by_path.values():
+            for index, entry in enumerate(entries):
+                if isinstance(entry.was, KeptFile):
+                    was = replace(entry.was, identity=names.get(entry.was.identity, ""))
+                    entries[index] = replace(entry, was=was)
+
+    def at(self, path: str, commit: int) -> PreImage | None:
+        """Returns what a path held at a commit; None for what it holds now."""
+        entries = self._by_path.get(path, [])
+        index = bisect_left(entries, commit, key=lambda entry: entry.since)
+        return entries[index].was if index < len(entries) else None
+
+    def state(self, commit: int) -> dict[str, PreImage]:
+        """Returns the paths that may hold something else now than at a commit, with what they
+        held.
+        """
+        held = ((path, self.at(path, commit)) for path in self._by_path)
+        return {path: was for path, was in held if was is not None}
+
+    @property
+    def contents(self) -> dict[int, KeptFile]:
+        """The contents that are needed, by number, oldest first."""
+        files = (entry.was for entry in self)
+        return {was.kept: was for was in files if isinstance(was, KeptFile)}
+
+    # -- identities
+
+    def note_same_file(self, one: str, other: str) -> None:
+        """Notes that two identities name the same file to the guest."""
+        if one and other and self.first_identity(one) != self.first_identity(other):
+            self._note_same(one, other)
+            self._append(SameFile(one, other))
+
+    def _note_same(self, one: str, other: str) -> None:
+        self._same[self.first_identity(other)] = self.first_identity(one)
+
+    def first_identity(self, identity: str) -> str:
+        """Returns one and the same identity for all that name the same file."""
+        seen = set()
+        while identity in self._same and identity not in seen:
+            seen.add(identity)
+            identity = self._same[identity]
+        return identity
+
+    def identities(self, identity: str) -> set[str]:
+        """Returns all identities that name the same file."""
+        first = self.first_identity(identity)
+        same = (other for other in self._same if self.first_identity(other) == first)
+        return {identity, first, *same}
+
+
+class _Journal:
+    """A file of records that only grows, and is written anew now and then; close it.
+
+    Each line is a JSON object, a space, and the CRC-32 of the object's text in eight hexadecimal
+    digits. A last line that is cut off speaks of something that did not happen; any other damage
+    means that nobody knows what is missing.
+    """
+
+    def __init__(self, private: Folder | None, name: str) -> None:
+        self._private = private
+        self._name = name
+        self._descriptor = -1
+
+    def _folder(self, *, make: bool = False) -> Folder:
+        if self._private is None:
+            raise FileNotFoundError(errno.ENOENT, "no files are kept")
+        return self._private.enter(self._name, make=make)
+
+    def read(self) -> bytes:
+        """Returns what the journal holds; nothing if there is none.
+
+        Raises:
+            OSError: it can't be read, or something else is in its place.
+        """
+        try:
+            with self._folder() as folder:
+                return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
+        except FileNotFoundError:
+            return b""
+
+    def write(self, beginning: Beginning, records: Iterable[FileRecord]) -> None:
+        """Writes it anew.
+
+        Raises:
+            OSError: it can't be written; it is as it was.
+        """
+        with self._folder(make=True) as folder, folder.replacing(JOURNAL) as file:
+            for record in (beginning, *records):
+                file.write(_encoded(record))
+        self.close()
+
+    def append(self, record: FileRecord) -> None:
+        """Adds a record to a journal that was written.
+
+        Raises:
+            OSError: it can't be added.
+        """
+        if self._descriptor < 0:
+            with self._folder() as folder:
+                self._descriptor = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
+        data = _encoded(record)
+        if os.write(self._descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        """Closes the file. Safe to call twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def clear(self) -> None:
+        """Removes it."""
+        self.close()
+        with contextlib.suppress(FileNotFoundError), self._folder() as folder:
+            folder.remove(JOURNAL)
+
+
+def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
+    """Returns the records of a journal.
+
+    Raises:
+        HistoryError: it is damaged, or of another version.
+    """
+    whole, _, _ = data.rpartition(b"\n")
+    first, *lines = whole.split(b"\n")
+    beginning: Beginning = _decoded(first, Beginning)
+    if beginning.version != VERSION:
+        raise HistoryError("the record of earlier files has another version")
+    return beginning, [_decoded(line, FileRecord) for line in lines]
+
+
+def _encoded(record: FileRecord | Beginning) -> bytes:
+    # msgspec's own encoder refuses names that are not UTF-8, which `json` escapes
+    text = json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode()
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+def _decoded(line: bytes, kind: Any) -> Any:
+    text, _, checksum = line.rpartition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise HistoryError("the record of earlier files is damaged")
+    try:
+        return msgspec.convert(json.loads(text), kind)
+    except (ValueError, RecursionError) as problem:
+        raise HistoryError("the record of earlier files is damaged") from problem
