@@ -172,6 +172,16 @@ def test_only_the_front_ends_import_jupyter() -> None:
     assert not wrong, told(wrong)
 
 
+def test_outputs_import_nothing_of_ours_but_errors_and_results() -> None:
+    own = (f"{PACKAGE}.outputs", f"{PACKAGE}.errors", f"{PACKAGE}.result")
+    wrong = [
+        found
+        for found in imports(f"{PACKAGE}/outputs")
+        if top(found) == PACKAGE and not f"{found.target}.".startswith(tuple(f"{n}." for n in own))
+    ]
+    assert not wrong, told(wrong)
+
+
 def test_front_ends_never_import_each_other() -> None:
     wrong = [
         found

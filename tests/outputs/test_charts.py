@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.outputs.bundle import Mode, Shown, shown
+from wasm_kernel.outputs.bundle import CleanOutput, Mode, clean
 
 LITE, PLOTLY = "application/vnd.vegalite.v5+json", "application/vnd.plotly.v1+json"
 GEO = "application/geo+json"
@@ -59,8 +59,8 @@ PLACES: dict[str, Any] = {
 }
 
 
-def safe(mime: str, content: Any) -> Shown:
-    return shown({mime: content}, {}, Mode.SAFE)
+def safe(mime: str, content: Any) -> CleanOutput:
+    return clean({mime: content}, {}, Mode.SAFE)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_map_shows_its_properties_as_text_and_asks_the_cell_for_no_server() ->
         "properties": {"<b>": ["<img src=x>", {"a": "<i>"}]},
         "style": {"iconUrl": "http://x/"},
     }
-    clean = shown({GEO: place}, {GEO: {"url_template": "http://x/{z}"}}, Mode.SAFE)
-    assert clean.metadata == {}
-    assert clean.data[GEO] == {
+    shown = clean({GEO: place}, {GEO: {"url_template": "http://x/{z}"}}, Mode.SAFE)
+    assert shown.metadata == {}
+    assert shown.data[GEO] == {
         "type": "Feature",
         "geometry": {"type": "Point", "coordinates": [1, 2]},
         "properties": {"&lt;b&gt;": ["&lt;img src=x&gt;", {"a": "&lt;i&gt;"}]},

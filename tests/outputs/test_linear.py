@@ -16,7 +16,7 @@ from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import orders
 from wasm_kernel.outputs import terminal
-from wasm_kernel.outputs.bundle import Mode, shown
+from wasm_kernel.outputs.bundle import Mode, clean
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.widgets import WidgetGate
 from wasm_kernel.result import CommMessage
@@ -61,7 +61,7 @@ def is_linear(work: Callable[[Any], object], build: Build) -> bool:
 
 def show(output: tuple[str, Any]) -> None:
     mime, content = output
-    shown({mime: content}, {}, Mode.SAFE)
+    clean({mime: content}, {}, Mode.SAFE)
 
 
 def slow_in(place: str, pieces: Iterable[str]) -> list[str]:

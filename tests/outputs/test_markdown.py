@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.outputs.strict import problems_in
-from wasm_kernel.outputs.bundle import Mode, shown
+from wasm_kernel.outputs.bundle import Mode, clean
 
 CODE = "```python\ndef f(x): return 'a'  # {x}\n```\n"
 
 
 def safe(text: str) -> dict[str, str]:
-    return shown({"text/markdown": text}, {}, Mode.SAFE).data
+    return clean({"text/markdown": text}, {}, Mode.SAFE).data
 
 
 @pytest.mark.parametrize("text", ["# Title\n\n- *one*", CODE, "```\n{'a': {1}}\n```", "a {b} c"])

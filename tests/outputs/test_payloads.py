@@ -6,7 +6,7 @@ import pytest
 
 from tests.outputs.payloads import PAYLOADS, Payload
 from tests.outputs.strict import problems_in
-from wasm_kernel.outputs.bundle import Mode, shown
+from wasm_kernel.outputs.bundle import Mode, clean
 
 SERVER = "http://127.0.0.1:9"
 ARMED = [payload.armed(SERVER) for payload in PAYLOADS]
@@ -20,7 +20,7 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize("payload", ARMED, ids=lambda payload: payload.name)
 def test_nothing_of_it_passes(payload: Payload) -> None:
-    safe = shown(payload.data, payload.metadata, Mode.SAFE)
+    safe = clean(payload.data, payload.metadata, Mode.SAFE)
     assert problems_in(safe.data) == []
     assert safe.data
     known = {"width", "height", "needs_background", "unconfined", "expanded"}
@@ -29,7 +29,7 @@ def test_nothing_of_it_passes(payload: Payload) -> None:
 
 @pytest.mark.parametrize("payload", ARMED, ids=lambda payload: payload.name)
 def test_nothing_but_text_and_pixels_is_static(payload: Payload) -> None:
-    static = shown(payload.data, payload.metadata, Mode.STATIC)
+    static = clean(payload.data, payload.metadata, Mode.STATIC)
     assert set(static.data) <= {"text/plain", "image/png"}
 
 
@@ -37,7 +37,7 @@ def test_nothing_but_text_and_pixels_is_static(payload: Payload) -> None:
 def test_trusted_means_as_it_was(payload: Payload) -> None:
     if "text/plain" in payload.data:
         return
-    assert shown(payload.data, payload.metadata, Mode.TRUSTED).data == payload.data
+    assert clean(payload.data, payload.metadata, Mode.TRUSTED).data == payload.data
 
 
 def test_the_judge_would_notice() -> None:

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from tests.outputs.payloads import PAYLOADS
 from tests.outputs.strict import problems_in
-from wasm_kernel.outputs import shape
-from wasm_kernel.outputs.bundle import Mode, shown
+from wasm_kernel.outputs import limits
+from wasm_kernel.outputs.bundle import MIME_RULES, Mode, clean
 from wasm_kernel.outputs.html import clean_html
-from wasm_kernel.outputs.kinds import KINDS
-from wasm_kernel.outputs.removals import Refused, Removals
-from wasm_kernel.outputs.words import words
+from wasm_kernel.outputs.removals import NotShowable, Removals, words
 
 # Pieces at whose seams parsers have been caught.
 TAGS = sorted(
@@ -85,7 +83,7 @@ json = st.recursive(
     ), max_leaves=6,
 )  # fmt: skip
 bundles = st.dictionaries(
-    st.one_of(st.sampled_from(sorted(KINDS)), st.text(max_size=12)),
+    st.one_of(st.sampled_from(sorted(MIME_RULES)), st.text(max_size=12)),
     st.one_of(text, json),
     max_size=4,
 )
@@ -104,20 +102,20 @@ def test_html(source: str) -> None:
 @settings(max_examples=250)
 def test_svg(source: str) -> None:
     for svg in (f"<svg>{source}</svg>", source, f"<style>{source}</style><svg/>"):
-        assert problems_in(shown({"image/svg+xml": svg}, {}, Mode.SAFE).data) == []
+        assert problems_in(clean({"image/svg+xml": svg}, {}, Mode.SAFE).data) == []
 
 
 @given(text)
 @settings(max_examples=250)
 def test_markdown_and_tex(source: str) -> None:
     for mime in ("text/markdown", "text/latex"):
-        assert problems_in(shown({mime: source}, {}, Mode.SAFE).data) == []
+        assert problems_in(clean({mime: source}, {}, Mode.SAFE).data) == []
 
 
 @given(bundles, st.dictionaries(st.text(max_size=8), json, max_size=3))
 @settings(max_examples=250)
 def test_any_bundle(bundle: dict[str, Any], metadata: dict[str, Any]) -> None:
-    safe = shown(bundle, metadata, Mode.SAFE)
+    safe = clean(bundle, metadata, Mode.SAFE)
     assert problems_in(safe.data) == []
     assert bool(safe.data) == bool(bundle)
     assert all(
@@ -161,17 +159,17 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 def test_hostile_text_takes_bounded_time(name: str, mime: str) -> None:
     for count in (5_000, 200_000):
         begun = time.process_time()
-        shown({mime: HOSTILE[name](count)}, {}, Mode.SAFE)
+        clean({mime: HOSTILE[name](count)}, {}, Mode.SAFE)
         assert time.process_time() - begun < 8, count
 
 
 def test_a_large_table_is_shown() -> None:
     row = "<tr>" + "<td>0.123456</td>" * 20 + "</tr>\n"
     html = f"<table class='dataframe'>\n<tbody>{row * 5000}</tbody></table>"
-    assert len(html) > 20 * shape.SMALL
+    assert len(html) > 20 * limits.SMALL_DOCUMENT
     assert clean_html(html, Removals()).count("<td>") == 100_000
 
 
 def test_a_large_document_with_unclosed_elements_is_refused() -> None:
-    with pytest.raises(Refused, match="unclosed"):
+    with pytest.raises(NotShowable, match="unclosed"):
         clean_html("<p>x" * 20_000, Removals())

@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from wasm_kernel.outputs.bundle import Mode, Shown, shown
+from wasm_kernel.outputs.bundle import CleanOutput, Mode, clean
 
 SVG, HTML = "image/svg+xml", "text/html"
 WHOLE = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{}</svg>'
 SQUARE = '<rect width="9" height="9"/>'
 
 
-def safe(mime: str, parts: str) -> Shown:
-    return shown({mime: WHOLE.format(parts)}, {}, Mode.SAFE)
+def safe(mime: str, parts: str) -> CleanOutput:
+    return clean({mime: WHOLE.format(parts)}, {}, Mode.SAFE)
 
 
 def scatter(points: int) -> str:

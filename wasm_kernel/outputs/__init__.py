@@ -1,5 +1,6 @@
-"""What of a cell's output may be shown: pure functions, a MIME bundle in, a bundle out.
+"""A MIME bundle in, a MIME bundle out that is safe to show.
 
-Nothing here knows a session, a guest or Jupyter. What is only needed for some outputs (`nh3`,
-`tinycss2`, `markdown_it`) is imported when the first such output comes.
+`bundle.clean` does it for rich outputs, `terminal` for plain text, and `widgets.WidgetGate` for the
+guest's messages to widgets. Nothing here knows a session, a guest or Jupyter. The libraries that
+only some outputs need (`nh3`, `tinycss2`, `markdown_it`) are imported with the first such output.
 """

@@ -1,4 +1,4 @@
-"""Attributes: the value under which each may stand."""
+"""Attributes of HTML and SVG: the values that each may have."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ import base64
 import re
 from collections.abc import Callable
 
-from wasm_kernel.outputs import raster, sound
-from wasm_kernel.outputs.declarations import style_attribute
-from wasm_kernel.outputs.patience import look
+from wasm_kernel.outputs import media
+from wasm_kernel.outputs.css import ID_PREFIX, style_attribute
+from wasm_kernel.outputs.limits import check_stopped
 from wasm_kernel.outputs.removals import (
     LINKS,
     PICTURES,
     RECORDINGS,
     SOURCES,
     STYLES,
-    Refused,
+    NotShowable,
     Removals,
+    words,
 )
-from wasm_kernel.outputs.selectors import ID_PREFIX
-from wasm_kernel.outputs.words import words
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}\Z")
 _IDS = frozenset(
     {"id", "headers", "for", "aria-labelledby", "aria-describedby", "aria-controls"}
-)  # those that name elements by id
+)  # attributes that name elements by id
 _FREE = frozenset(
     {"title", "alt", "aria-label", "summary", "abbr", "lang", "hreflang", "datetime", "value"}
-)  # text that nothing reads as code, address or name
+)  # text that is never read as code, an address or a name
 _FRAGMENT = re.compile(r"\s*#(?P<id>[A-Za-z0-9_.:-]{1,200})\s*\Z")
 _WEB = re.compile(
     r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
 )
 _DATA = re.compile(r"\s*data:(?P<type>[a-z]++/[a-z0-9.+-]++)(?P<more>[^,]{0,200}+),", re.IGNORECASE)
 
-# What is left is numbers, words, colours, paths and transforms. The characters that could begin
-# a comment, an escape or another declaration are missing.
+# The other attributes hold numbers, words, colours, paths and transforms. The characters that could
+# begin a comment, an escape or another declaration are missing.
 _PLAIN = re.compile(r"[\w\s.,:;#%()+\-/*'\"&=]*\Z", re.ASCII)
 _CALL = re.compile(r"(?<![\w-])([\w-]++)\s*+\(")
 _CALLS = words("rgb rgba hsl hsla var translate rotate scale matrix skewx skewy calc inset circle")
@@ -43,8 +42,8 @@ _LOCAL = re.compile(
     r"\s*url\(\s*['\"]?#(?P<id>[A-Za-z0-9_.:-]{1,200})['\"]?\s*\)\s*\Z", re.IGNORECASE
 )
 
-# What JupyterLab and its kin style, find or act on by class. An output that wore these names could
-# look like a dialog, or be taken for a part of the page.
+# Classes that JupyterLab and its kin style, find or act on. An output with these names could look
+# like a dialog, or be taken for a part of the page.
 FOREIGN_CLASS = re.compile(
     r"(?:jp|lm|p|cm|jupyter|widget|mjx|bp\d|wk)-|CodeMirror|MathJax|mermaid", re.IGNORECASE
 )
@@ -58,11 +57,11 @@ Nested = Callable[[str, Removals], str]
 
 
 class Attributes:
-    """Decides on the attributes of one document. Owned by the call that cleans it.
+    """Decides on the attributes of one document; made by the call that cleans it.
 
     Args:
-        removals: Hears of what was taken out.
-        nested_svg: Cleans an SVG document that stands in a picture's address.
+        removals: Collects what was taken out.
+        nested_svg: Cleans an SVG document in a picture's address.
     """
 
     def __init__(self, removals: Removals, nested_svg: Nested | None = None) -> None:
@@ -71,11 +70,11 @@ class Attributes:
         self._styles = 0  # characters of style attributes so far
 
     def __call__(self, element: str, name: str, value: str) -> str | None:
-        """The value that an allowed attribute may have; None where it goes."""
-        try:  # nothing can be raised through nh3, which would write the whole value to the log
-            look()
+        """The value that an allowed attribute may have; None to remove it."""
+        try:  # an exception can't pass nh3, which would write the whole value to the log
+            check_stopped()
             return self._clean(element, name, value)
-        except Refused as refused:
+        except NotShowable as refused:
             self._removals.add(str(refused))
         except BaseException:
             self._removals.add("an attribute that could not be checked")
@@ -111,23 +110,23 @@ class Attributes:
         return self._source(element, value)
 
     def _source(self, element: str, value: str) -> str | None:
-        """Where a picture or a sound comes from: it has to lie in the output itself."""
+        """The address of a picture or a sound, which has to lie in the output itself."""
         found = _DATA.match(value)
         if not found:
-            self._removals.add(_told(value))
+            self._removals.add(_source_phrase(value))
             return None
         kind, content = found["type"].lower(), value[found.end() :]
         encoded = "base64" in found["more"].lower()
         if element in ("img", "image"):
             return self._picture(kind, content, encoded)
         heard = element in ("audio", "video", "source") and encoded
-        if heard and sound.is_recording(kind, content):
+        if heard and media.is_recording(kind, content):
             return f"data:{kind};base64,{''.join(content.split())}"
         self._removals.add(RECORDINGS if heard else SOURCES)
         return None
 
     def _picture(self, kind: str, content: str, encoded: bool) -> str | None:
-        if encoded and raster.is_image(kind, content):
+        if encoded and media.is_image(kind, content):
             return f"data:{kind};base64,{''.join(content.split())}"
         if kind == "image/svg+xml" and self._nested_svg is not None:
             svg = _decoded(content, encoded)
@@ -149,8 +148,8 @@ def _decoded(content: str, encoded: bool) -> str:
         return ""
 
 
-def _told(address: str) -> str:
-    """What would have been loaded, with the host it would have been asked of."""
+def _source_phrase(address: str) -> str:
+    """The phrase for something to be loaded, with the host it would have come from."""
     host = re.match(r"\s*(?:https?:)?//([A-Za-z0-9.-]{1,80})", address, re.IGNORECASE)
     return f"{SOURCES} ({host[1]})" if host else SOURCES
 
@@ -165,12 +164,12 @@ def _classes(value: str) -> str | None:
 
 
 def _ids(value: str) -> str | None:
-    """Names of elements, changed so that none is one that the page's own scripts go by."""
+    """Names of elements, with a prefix: the page's own scripts find none of them."""
     return " ".join(ID_PREFIX + name for name in value.split() if _ID.match(name)) or None
 
 
 def _free(value: str) -> str | None:
-    """Any text; no long one with signs at each of which nh3 looks through the rest of it."""
+    """Any text but a long one with signs at each of which nh3 searches the rest of it."""
     return value if len(value) <= LONG or not _SPECIAL.search(value) else None
 
 

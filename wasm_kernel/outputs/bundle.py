@@ -1,16 +1,20 @@
-"""A MIME bundle, as a cell made it, and as it may be shown."""
+"""MIME bundles: the table of what is done with each type, and `clean`, which does it.
+
+A type that is not in `MIME_RULES` is dropped: nobody has looked at what renders it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from wasm_kernel.outputs import markdown, patience, terminal
-from wasm_kernel.outputs.kinds import KINDS, STATIC
-from wasm_kernel.outputs.removals import Refused, Removals
-from wasm_kernel.record import record
+import msgspec
+
+from wasm_kernel.outputs import markdown, media, terminal
+from wasm_kernel.outputs.limits import stopping_if
+from wasm_kernel.outputs.markdown import clean_latex
+from wasm_kernel.outputs.removals import PICTURES, NotShowable, Removals
 
 TYPES_MOST = 32
 TYPE_CHARACTERS = 100
@@ -28,37 +32,36 @@ class Mode(str, Enum):
     TRUSTED = "trusted"
 
 
-@record
-class Shown:
-    """What may be shown of an output; `removed` names what was taken out, as phrases."""
+class CleanOutput(msgspec.Struct, frozen=True):
+    """The part of an output that may be shown; `removed` holds phrases for what was taken out."""
 
     data: dict[str, Any]
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     removed: tuple[str, ...] = ()
 
 
-def never() -> bool:
-    """Somebody waits for an output until it is checked, however long that takes."""
+def never_stop() -> bool:
+    """The answer if somebody waits until an output is checked, however long that takes."""
     return False
 
 
-def shown(
+def clean(
     data: Mapping[str, Any],
     metadata: Mapping[str, Any],
     mode: Mode,
-    over: Callable[[], bool] = never,
-) -> Shown:
-    """A bundle as it may be shown.
+    should_stop: Callable[[], bool] = never_stop,
+) -> CleanOutput:
+    """Returns what may be shown of a bundle. Any thread; raises nothing.
 
     Args:
         data: Contents by MIME type.
-        metadata: What front ends are told of them, by MIME type.
+        metadata: Hints for front ends, by MIME type.
         mode: `safe` cleans, `static` keeps text and raster images, `trusted` keeps everything but
             terminal control.
-        over: Whether nobody waits any more; what is not checked by then is left out.
+        should_stop: Says that nobody waits any more; what is not checked by then is left out.
     """
     if mode is Mode.TRUSTED:
-        return Shown({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))
+        return CleanOutput({mime: _trusted(mime, data[mime]) for mime in data}, dict(metadata))
     removals = Removals()
     kept: dict[str, Any] = {}
     for mime, content in list(data.items())[:TYPES_MOST]:
@@ -66,11 +69,11 @@ def shown(
         if mode is Mode.STATIC and kind not in STATIC:
             removals.add(f"everything but text and raster images ({kind[:TYPE_CHARACTERS]})")
             continue
-        with patience.until(over):
+        with stopping_if(should_stop):
             _keep(kept, kind, content, removals)
     if data and not kept:
         kept["text/plain"] = _NOTHING_LEFT
-    return Shown(kept, metadata_of(metadata, kept, mode), removals.phrases)
+    return CleanOutput(kept, metadata_of(metadata, kept, mode), removals.phrases)
 
 
 def _trusted(mime: str, content: Any) -> Any:
@@ -80,20 +83,20 @@ def _trusted(mime: str, content: Any) -> Any:
 
 
 def _keep(kept: dict[str, Any], mime: str, content: Any, removals: Removals) -> None:
-    kind = KINDS.get(mime)
-    if kind is None:
+    rule = MIME_RULES.get(mime)
+    if rule is None:
         removals.add(f"a type of output that is not known here ({_named(mime)})")
         return
     try:
         if mime == "text/markdown" and isinstance(content, str) and not markdown.is_plain(content):
             kept.setdefault("text/html", markdown.as_html(content, removals))
         else:
-            kept[mime] = kind.clean(content, removals)
-    except Refused as refused:
+            kept[mime] = rule.clean(content, removals)
+    except NotShowable as refused:
         removals.add(str(refused))
     except (MemoryError, KeyboardInterrupt):
         raise
-    except BaseException:  # nh3's panics are no Exceptions; what can't be checked is not shown
+    except BaseException:  # nh3's panics are not Exceptions; what can't be checked is not shown
         removals.add(f"a content that could not be checked ({_named(mime)})")
 
 
@@ -102,10 +105,10 @@ def _named(mime: str) -> str:
 
 
 def metadata_of(metadata: Mapping[str, Any], kept: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
-    """What front ends may be told of the contents in `kept`: sizes, and how a tree begins.
+    """The harmless metadata of the contents in `kept`: sizes, and how a tree begins.
 
-    `isolated` goes: it has the front end parse the content a second time, as a document of its own,
-    and what it is for is done by the output's own box.
+    `isolated` is dropped: it has the front end parse the content a second time, as a document of
+    its own, and the output's own box does what it is for.
     """
     if mode is Mode.TRUSTED:
         return dict(metadata)
@@ -135,8 +138,186 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def transient(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The transient fields of a display that front ends act on: `display_id`."""
+    """The one transient field of a display that front ends act on: `display_id`."""
     display_id = fields.get("display_id")
     if isinstance(display_id, str) and len(display_id) <= DISPLAY_ID_CHARACTERS:
         return {"display_id": display_id}
     return {}
+
+
+# -- the MIME types that an output may have, what is done with each in `safe` mode, and why
+
+Clean = Callable[[Any, Removals], Any]
+
+
+class MimeRule(msgspec.Struct, frozen=True):
+    """What `safe` mode does with one MIME type, and why.
+
+    `clean` returns the content that may be shown, or raises `NotShowable`. The renderers that `why`
+    speaks of are JupyterLab's own, or those of the extension that people use.
+    """
+
+    why: str
+    clean: Clean
+
+
+def _text(content: Any, _: Removals) -> Any:
+    return terminal.clean(_as_text(content))
+
+
+def _html(content: Any, removals: Removals) -> Any:
+    from wasm_kernel.outputs.html import clean_html
+
+    return clean_html(_as_text(content), removals)
+
+
+def _svg(content: Any, removals: Removals) -> Any:
+    from wasm_kernel.outputs.html import clean_svg
+
+    clean = clean_svg(_as_text(content), removals)
+    if not clean:
+        raise NotShowable("an SVG document without an image")
+    return clean
+
+
+def _latex(content: Any, removals: Removals) -> Any:
+    return clean_latex(terminal.clean(_as_text(content)), removals)
+
+
+def _markdown(content: Any, _: Removals) -> Any:
+    text = terminal.clean(_as_text(content))
+    if not markdown.is_plain(text):
+        raise NotShowable("Markdown with HTML, links or formulas")
+    return text
+
+
+def _picture(kind: str) -> Clean:
+    def clean(content: Any, _: Removals) -> Any:
+        if not media.is_image(kind, _as_text(content)):
+            raise NotShowable(PICTURES)
+        return content
+
+    return clean
+
+
+def _data(content: Any, _: Removals) -> Any:
+    return content
+
+
+def _vegalite(content: Any, _: Removals) -> Any:
+    from wasm_kernel.outputs.charts import clean_vegalite
+
+    return clean_vegalite(content)
+
+
+def _plotly(content: Any, removals: Removals) -> Any:
+    from wasm_kernel.outputs.charts import clean_plotly
+
+    return clean_plotly(content, removals)
+
+
+def _geojson(content: Any, _: Removals) -> Any:
+    from wasm_kernel.outputs.charts import clean_geojson
+
+    return clean_geojson(content)
+
+
+def _widget(content: Any, _: Removals) -> Any:
+    model = content.get("model_id") if isinstance(content, dict) else None
+    if not isinstance(model, str) or not model.isalnum() or len(model) > 64:
+        raise NotShowable("a widget without an id")
+    return {"model_id": model, "version_major": 2, "version_minor": 0}
+
+
+def _never(phrase: str) -> Clean:
+    def refuse(_: Any, __: Removals) -> Any:
+        raise NotShowable(phrase)
+
+    return refuse
+
+
+def _as_text(content: Any) -> str:
+    if not isinstance(content, str):
+        raise NotShowable("a content that is not text")
+    return content
+
+
+_RASTER = "An image: pixels. Base64 to its end, so that it can't leave the address it is put into."
+_SCRIPT = "It is a script, and JupyterLab runs it in its own page."
+_BOKEH = "Its renderer runs the JavaScript that comes with it."
+_CHART = (
+    "Its renderer compiles expressions to JavaScript, fetches data and pictures by address, and "
+    "takes options from the chart. Charts of inline data that use none of this pass, whole; the "
+    "menu that shows a chart's source in a window of its own, unescaped, is turned off."
+)
+
+MIME_RULES: dict[str, MimeRule] = {
+    "text/plain": MimeRule("Text. Colours stay, other terminal control goes.", _text),
+    "text/html": MimeRule(
+        "JupyterLab trusts fresh HTML and runs its scripts: written anew.", _html
+    ),
+    "image/svg+xml": MimeRule("An image to JupyterLab, a part of the page elsewhere: anew.", _svg),
+    "text/latex": MimeRule(
+        "MathJax. Commands that link, style, load or define are disarmed.", _latex
+    ),
+    "text/markdown": MimeRule(
+        "HTML can hide in it, and renderers differ: plain formatting passes, all else is rendered "
+        "here and passes as HTML.",
+        _markdown,
+    ),
+    "image/png": MimeRule(_RASTER, _picture("image/png")),
+    "image/jpeg": MimeRule(_RASTER, _picture("image/jpeg")),
+    "image/gif": MimeRule(_RASTER, _picture("image/gif")),
+    "image/webp": MimeRule(_RASTER, _picture("image/webp")),
+    "image/bmp": MimeRule(_RASTER, _picture("image/bmp")),
+    "application/json": MimeRule("A tree of texts, shown as texts.", _data),
+    "application/vnd.vegalite.v3+json": MimeRule(_CHART, _vegalite),
+    "application/vnd.vegalite.v4+json": MimeRule(_CHART, _vegalite),
+    "application/vnd.vegalite.v5+json": MimeRule(_CHART, _vegalite),
+    "application/vnd.vegalite.v6+json": MimeRule(_CHART, _vegalite),
+    "application/vnd.plotly.v1+json": MimeRule(
+        "Plotly runs nothing. Maps and pictures are fetched by address, and colours may become "
+        "rules of a style sheet: figures that do so are refused. Labels are pseudo-HTML whose "
+        "styles reach the page: of their tags those stay that format. Settings can send the figure "
+        "away: only those for looks pass.",
+        _plotly,
+    ),
+    "application/vnd.jupyter.widget-view+json": MimeRule(
+        "Names a widget's model; which models there are is decided where comms are opened.", _widget
+    ),
+    "application/vnd.vega.v5+json": MimeRule(
+        "Made of expressions and event handlers.", _never("a Vega chart")
+    ),
+    "application/vnd.vega.v6+json": MimeRule(
+        "Made of expressions and event handlers.", _never("a Vega chart")
+    ),
+    "application/geo+json": MimeRule(
+        "Its renderer builds HTML from the properties: they are escaped. The map's server is the "
+        "front end's own; one that the output names is dropped.",
+        _geojson,
+    ),
+    "application/pdf": MimeRule(
+        "A browser's PDF viewer runs the document's scripts, forms and links.",
+        _never("a PDF document"),
+    ),
+    "text/vnd.mermaid": MimeRule(
+        "Rendered into the page, with styles from the text, before it becomes an image.",
+        _never("a Mermaid diagram"),
+    ),
+    "application/javascript": MimeRule(_SCRIPT, _never("scripts")),
+    "text/javascript": MimeRule(_SCRIPT, _never("scripts")),
+    "application/x-javascript": MimeRule(_SCRIPT, _never("scripts")),
+    "application/ecmascript": MimeRule(_SCRIPT, _never("scripts")),
+    "text/ecmascript": MimeRule(_SCRIPT, _never("scripts")),
+    "application/vnd.bokehjs_load.v0+json": MimeRule(_BOKEH, _never("a Bokeh plot")),
+    "application/vnd.bokehjs_exec.v0+json": MimeRule(_BOKEH, _never("a Bokeh plot")),
+    "application/vnd.holoviews_load.v0+json": MimeRule(_BOKEH, _never("a HoloViews plot")),
+    "application/vnd.holoviews_exec.v0+json": MimeRule(_BOKEH, _never("a HoloViews plot")),
+    "application/vnd.jupyter.widget-state+json": MimeRule(
+        "A notebook's own record of its widgets, which no output has a reason to hold.",
+        _never("widget states"),
+    ),
+}
+
+STATIC = frozenset(media.IMAGE_SIGNATURES) | {"text/plain"}
+"""The types that are shown in `static` mode."""

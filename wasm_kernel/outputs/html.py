@@ -1,41 +1,133 @@
-"""HTML that shows and does nothing else.
+"""HTML and SVG that show something and do nothing else.
 
-`nh3` parses it as a browser does and writes anew what is allowed. A second pass over that text,
-which is well-formed by then, cleans the style sheets and puts the whole into a box: what is in it
-is drawn inside it and nowhere else, whatever its styles say.
+`nh3` parses a document as a browser does and writes anew what the lists below allow. A second pass
+over that text, which is well-formed by then, cleans the style sheets and puts the whole into a box:
+what is in it is drawn inside it and nowhere else, whatever its styles say.
 """
 
 from __future__ import annotations
 
 import re
+from hashlib import blake2s
+from html import unescape
 
 import nh3
 
-from wasm_kernel.outputs import elements
-from wasm_kernel.outputs import removals as told
+from wasm_kernel.outputs import limits, terminal
+from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs.attributes import Attributes
-from wasm_kernel.outputs.document import SCHEMES, checked, clean_styles, scope_of
-from wasm_kernel.outputs.hints import tell
-from wasm_kernel.outputs.math import clean_math_in, has_formulas
-from wasm_kernel.outputs.patience import look
-from wasm_kernel.outputs.removals import Removals
-from wasm_kernel.outputs.repetition import check_repetition
-from wasm_kernel.outputs.svg import clean_svg
+from wasm_kernel.outputs.css import SHEETS_MOST, clean_stylesheet
+from wasm_kernel.outputs.limits import check_repetition, check_stopped, stoppable
+from wasm_kernel.outputs.markdown import clean_math_in, has_formulas
+from wasm_kernel.outputs.removals import STYLES, NotShowable, Removals, words
+
+# -- the elements and attributes that an output may hold; all others are removed
+#
+# Missing on purpose: everything that runs, loads, navigates, asks for input or animates; MathML and
+# the parts of SVG that hold HTML, which one parser reads as text and another as an element;
+# `template` and its like, whose content is parsed later.
+
+_TEXT = """
+a abbr acronym address article aside b bdi bdo big blockquote br center cite code data dd del
+details dfn dir div dl dt em figcaption figure font footer h1 h2 h3 h4 h5 h6 header hgroup hr i ins
+kbd label li main mark meter nav ol output p pre progress q rp rt ruby s samp section small span
+strike strong sub summary sup time tt u ul var
+"""
+_TABLES = "caption col colgroup table tbody td tfoot th thead tr"
+# An input is kept if it is a checkbox, which opens and folds parts of some outputs.
+_MEDIA = "audio img input source style video"
+HTML_ELEMENTS = words(f"{_TEXT} {_TABLES} {_MEDIA}")
+
+_DRAWING = """
+a circle clipPath defs ellipse g image line linearGradient marker mask path pattern polygon
+polyline radialGradient rect stop style svg switch symbol text textPath tspan use
+"""
+SVG_ELEMENTS = words(_DRAWING)
+
+# Removed with everything inside. `title`, `desc` and `metadata` are SVG's; nothing of them is seen.
+REMOVED_WHOLE = words("""
+    script iframe frame frameset object embed applet noscript noembed noframes template title desc
+    metadata math xmp plaintext textarea select datalist foreignObject foreignobject animate
+    animateMotion animateTransform animateColor set handler listener portal fencedframe head-script
+    """)
+
+_ANYWHERE = """
+class id style title lang dir role hidden tabindex align valign width height aria-label
+aria-hidden aria-labelledby aria-describedby aria-controls aria-expanded aria-level
+"""
+_CELLS = "colspan rowspan headers scope abbr nowrap bgcolor char charoff axis"
+_PAINT = """
+clip-path clip-rule color cursor dominant-baseline fill fill-opacity fill-rule font-family
+font-size font-style font-weight letter-spacing marker-end marker-mid marker-start mask opacity
+overflow paint-order pointer-events shape-rendering stop-color stop-opacity stroke
+stroke-dasharray stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterlimit stroke-opacity
+stroke-width text-anchor text-decoration text-rendering transform transform-origin vector-effect
+visibility word-spacing alignment-baseline baseline-shift display image-rendering
+"""
+_GEOMETRY = """
+x y x1 y1 x2 y2 cx cy r rx ry fx fy fr d points dx dy rotate viewBox preserveAspectRatio offset
+gradientTransform gradientUnits spreadMethod patternUnits patternContentUnits patternTransform
+clipPathUnits maskUnits maskContentUnits markerWidth markerHeight markerUnits refX refY orient
+textLength lengthAdjust startOffset method spacing version pathLength
+"""
+SVG_ATTRIBUTES = words(f"{_PAINT} {_GEOMETRY}")
+ATTRIBUTES: dict[str, frozenset[str]] = {
+    "*": words(_ANYWHERE) | SVG_ATTRIBUTES,
+    "a": frozenset({"href", "hreflang"}),
+    "audio": frozenset({"src", "controls", "loop", "muted", "preload"}),
+    "col": frozenset({"span"}),
+    "colgroup": frozenset({"span"}),
+    "data": frozenset({"value"}),
+    "del": frozenset({"datetime"}),
+    "details": frozenset({"open"}),
+    "font": frozenset({"color", "face", "size"}),
+    "hr": frozenset({"noshade", "size"}),
+    "image": frozenset({"href"}),
+    "img": frozenset({"src", "alt", "border", "hspace", "vspace"}),
+    "input": frozenset({"checked", "disabled"}),
+    "ins": frozenset({"datetime"}),
+    "label": frozenset({"for"}),
+    "li": frozenset({"value", "type"}),
+    "linearGradient": frozenset({"href"}),
+    "meter": frozenset({"value", "min", "max", "low", "high", "optimum"}),
+    "ol": frozenset({"start", "reversed", "type"}),
+    "pattern": frozenset({"href"}),
+    "progress": frozenset({"value", "max"}),
+    "radialGradient": frozenset({"href"}),
+    "source": frozenset({"src", "type"}),
+    "table": words("border cellpadding cellspacing frame rules summary bgcolor bordercolor"),
+    "tbody": words(_CELLS),
+    "td": words(_CELLS),
+    "textPath": frozenset({"href"}),
+    "tfoot": words(_CELLS),
+    "th": words(_CELLS),
+    "thead": words(_CELLS),
+    "time": frozenset({"datetime"}),
+    "tr": words(_CELLS),
+    "ul": frozenset({"type"}),
+    "use": frozenset({"href"}),
+    "video": frozenset({"src", "controls", "loop", "muted", "preload"}),
+}
+
+
+# -- HTML
 
 BOX = "contain: layout paint; position: relative; min-width: min-content; margin: 0"
 """Clips what is painted in it, holds what is positioned in it, and is as wide as its table."""
 
-# What JupyterLab says of the last element of an output, which now stands one level deeper.
+# JupyterLab's own rule for the last element of an output, which now stands one level deeper.
 _LAST = "<style>.{scope} > :last-child {{margin-bottom: 0.5em}}</style>"
 
 _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
-# What may draw elsewhere than where it stands: an image that overflows and a formula, too.
+# Marks of what may draw outside of its place; an overflowing image and a formula can, too.
 _STYLED = ("<style", "<svg", " style=", " class=")
 
-# scikit-learn's diagrams get the colours of their lines from a script that looks at the page. The
-# same from JupyterLab's own variables, so that they follow its theme.
+# scikit-learn's diagrams get the colours of their lines from a script that looks at the page. Here
+# they get them from JupyterLab's own variables, so that they follow its theme.
 _SKLEARN_MARK = "sk-top-container"
-_SKLEARN_LOSES = frozenset({told.SCRIPTS, told.HANDLERS, told.CONTROLS, told.FETCHED_STYLE})
+_SKLEARN_LOSES = frozenset(
+    {phrases.SCRIPTS, phrases.HANDLERS, phrases.CONTROLS, phrases.FETCHED_STYLE}
+)
 _SKLEARN = (
     "<style>.sk-global {--sklearn-color-text-on-default-background: var(--jp-content-font-color0, "
     "black); --sklearn-color-background: var(--jp-layout-color0, white); "
@@ -45,16 +137,16 @@ _SKLEARN = (
 
 
 def clean_html(html: str, removals: Removals) -> str:
-    """`html` with what shows, in a box of its own, and without what acts, loads or reaches out.
+    """Returns what of `html` only shows something, in a box of its own.
 
     Args:
         html: A document or a piece of one, of any shape.
-        removals: Hears of what was taken out.
+        removals: Collects what was taken out.
 
     Raises:
-        Refused: it is too large, or so built that parsing it would take long.
+        NotShowable: it is too large, or built so that parsing it would take long.
     """
-    html = checked(html)
+    html = parseable(html)
     scope = scope_of(html)
     if _SKLEARN_MARK in html:
         removals.expect(_SKLEARN_LOSES)
@@ -72,23 +164,213 @@ def clean_html(html: str, removals: Removals) -> str:
 
 
 def _written_anew(html: str, removals: Removals) -> str:
-    tell(html, removals)
+    note_removals(html, removals)
     cleaner = nh3.Cleaner(
-        tags=set(elements.HTML | elements.SVG),
-        clean_content_tags=set(elements.WHOLE),
-        attributes={name: set(allowed) for name, allowed in elements.ATTRIBUTES.items()},
+        tags=set(HTML_ELEMENTS | SVG_ELEMENTS),
+        clean_content_tags=set(REMOVED_WHOLE),
+        attributes={name: set(allowed) for name, allowed in ATTRIBUTES.items()},
         attribute_filter=Attributes(removals, clean_svg),
         tag_attribute_values={"input": {"type": {"checkbox"}}},
         set_tag_attribute_values={"a": {"target": "_blank"}},
         url_schemes=SCHEMES,
     )
     clean = cleaner.clean(html)
-    look()
+    check_stopped()
     return clean
 
 
 def _checkbox(element: str, removals: Removals) -> str:
     if ' type="checkbox"' in element:
         return element
-    removals.add(told.CONTROLS)
+    removals.add(phrases.CONTROLS)
     return ""
+
+
+# -- SVG
+
+_NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+_BOUNDARY = re.compile(r"<(/?)svg(?=[\s>])")
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+NESTED = 1_000_000  # characters of an image inside an image
+
+
+def clean_svg(svg: str, removals: Removals) -> str:
+    """Returns the SVG image in `svg`, as XML; empty if there is no image.
+
+    JupyterLab shows SVG as an image, which runs nothing; other front ends put the text into their
+    page, as HTML, which would run scripts. The result is safe for both.
+
+    Raises:
+        NotShowable: it is too large, or built so that parsing it would take long.
+    """
+    svg = parseable(svg)
+    note_removals(svg, removals)
+    cleaner = nh3.Cleaner(
+        tags=set(SVG_ELEMENTS),
+        clean_content_tags=set(REMOVED_WHOLE),
+        attributes={name: set(allowed) for name, allowed in ATTRIBUTES.items()},
+        attribute_filter=Attributes(removals),
+        url_schemes=SCHEMES,
+    )
+    scope = scope_of(svg)
+    # style sheets first: their text may look like an image, and has no `<` left afterwards
+    text = cleaner.clean(svg)
+    check_stopped()
+    root = _first_image(clean_styles(text, scope, removals, escaped=True))
+    if not root:
+        return ""
+    check_repetition(root)
+    text = _NOT_XML.sub("", root).replace("&nbsp;", "&#160;")
+    opened = text.index(">") + 1
+    head = text[: len("<svg")] + f" {_NAMESPACES}" + text[len("<svg") : opened]
+    body = text[opened : -len("</svg>")]
+    if "<style" in body:
+        body = f'<g class="{scope}">{body}</g>'
+    return f"{head}{body}</svg>"
+
+
+def _first_image(text: str) -> str:
+    """The first `<svg>` element of well-formed text, to its own end."""
+    depth, start = 0, -1
+    for found in stoppable(_BOUNDARY.finditer(text)):
+        if found[1]:
+            depth -= 1
+            if depth == 0:
+                return text[start : text.index(">", found.start()) + 1]
+        else:
+            start = found.start() if depth == 0 else start
+            depth += 1
+    return ""
+
+
+# -- a document of either
+
+SCHEMES = {"http", "https", "mailto", "data"}
+# In SVG one style sheet can hold another; then only the end of the outer one is left.
+_STYLE_ELEMENT = re.compile(r"<style(?:\s[^>]*)?>(?P<css>.*?)</style>|</style>", re.DOTALL)
+
+
+def parseable(document: str) -> str:
+    """The document without control characters, fit to be parsed in proportion to its size.
+
+    Raises:
+        NotShowable: parsing it could take longer, or it is too large.
+    """
+    if len(document) > limits.DOCUMENT_MOST:
+        raise NotShowable(f"a document of more than {limits.DOCUMENT_MOST // 2**20} MiB")
+    # A lone surrogate can't be sent; control characters act if HTML is printed. Both are removed
+    # first: a sequence of them may hold a quote or a bracket.
+    document = terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
+    if len(document) <= limits.SMALL_DOCUMENT:
+        return document
+    if not limits.is_regular(document):
+        small = limits.SMALL_DOCUMENT // 2**10
+        raise NotShowable(f"a document of more than {small} KiB with unclosed elements")
+    return limits.in_short_runs(document)
+
+
+def scope_of(document: str) -> str:
+    """The class of the box around a document's content."""
+    return f"wk-{blake2s(document.encode(), digest_size=6).hexdigest()}"
+
+
+def clean_styles(html: str, scope: str, removals: Removals, *, escaped: bool = False) -> str:
+    """Well-formed HTML or SVG whose style sheets apply below the class `scope` alone.
+
+    Args:
+        html: As nh3 writes it: no `<` stands in an attribute.
+        scope: The class of the element that the result will stand in.
+        removals: Collects what was taken out.
+        escaped: The style sheets' text is escaped, as it is in XML.
+    """
+    left = SHEETS_MOST
+
+    def cleaned(found: re.Match[str]) -> str:
+        nonlocal left
+        css = found["css"]
+        if css is None:
+            return ""
+        left -= len(css)
+        if left < 0:
+            removals.add(STYLES)
+            return ""
+        if escaped and "<" in css:  # only the ends of these elements would be left
+            raise NotShowable("an image with elements in its style sheet")
+        clean = clean_stylesheet(unescape(css) if escaped else css, scope, removals)
+        return f"<style>{clean}</style>"
+
+    return _STYLE_ELEMENT.sub(cleaned, html)
+
+
+# -- the phrases for what nh3 removes
+
+_OPENED = re.compile(r"<([a-z][a-z0-9:_-]{0,40})")
+_COMMENT_END = re.compile(r"--!?>")
+_SCRIPT_LINK = re.compile(r"=\s*+[\"']?+\s*+(?:javascript|vbscript)\s*+:")
+_FETCHING = re.compile(
+    r"[\s/\"'](?:srcset|poster|background|ping|lowsrc|dynsrc)\s*+=\s*+[\"']?+\s*+[^\s\"'>]"
+)
+_EVENTS = words(
+    """
+    abort afterprint animationcancel animationend animationiteration animationstart auxclick
+    beforecopy beforecut beforeinput beforematch beforepaste beforeprint beforetoggle beforeunload
+    begin blur bounce cancel canplay canplaythrough change click close contextmenu copy cuechange
+    cut dblclick drag dragend dragenter dragleave dragover dragstart drop durationchange emptied end
+    ended error finish focus focusin focusout hashchange input invalid keydown keypress keyup load
+    loadeddata loadedmetadata loadstart message mousedown mouseenter mouseleave mousemove mouseout
+    mouseover mouseup mousewheel paste pause play playing pointercancel pointerdown pointerenter
+    pointerleave pointermove pointerout pointerover pointerup popstate progress ratechange repeat
+    reset resize scroll scrollend search seeked seeking select selectionchange selectstart show
+    start stalled storage submit suspend timeupdate toggle touchcancel touchend touchmove touchstart
+    transitioncancel transitionend transitionrun transitionstart unload volumechange waiting wheel
+    """
+)
+_HANDLER = re.compile(r"[ \t\n\r\f/\"']on([a-z]{3,24}+)\s*+=")
+
+_NOT_MISSED = frozenset({"html", "head", "body", "meta", "title", "wbr", "desc", "metadata"})
+_NAMED = {
+    "script": phrases.SCRIPTS,
+    "link": phrases.STYLESHEETS,
+    "math": phrases.MATHML,
+    **dict.fromkeys(words("iframe frame frameset object embed applet portal"), phrases.EMBEDDED),
+    **dict.fromkeys(
+        words("form button select textarea option optgroup datalist fieldset legend keygen"),
+        phrases.CONTROLS,
+    ),
+    **dict.fromkeys(
+        words("animate animatemotion animatetransform animatecolor set marquee blink"),
+        phrases.ANIMATIONS,
+    ),
+}
+_ALLOWED = frozenset(name.lower() for name in HTML_ELEMENTS | SVG_ELEMENTS)
+
+
+def note_removals(document: str, removals: Removals) -> None:
+    """Adds a phrase for everything that nh3 will remove and somebody may miss.
+
+    This decides nothing; the lists above and nh3 do. It looks at the text alone, so it may name
+    something that was never more than text.
+    """
+    text = _without_comments(document.lower())
+    # browsers ignore an element with a namespace of its own (Inkscape's, RDF's)
+    opened = {found[1] for found in stoppable(_OPENED.finditer(text))}
+    names = {name for name in opened if ":" not in name}
+    for name in sorted(names - _ALLOWED - _NOT_MISSED):
+        removals.add(_NAMED.get(name, f"<{name[:20]}>"))
+    if any(found[1] in _EVENTS for found in stoppable(_HANDLER.finditer(text))):
+        removals.add(phrases.HANDLERS)
+    if _SCRIPT_LINK.search(text):
+        removals.add(phrases.SCRIPT_LINKS)
+    if _FETCHING.search(text):
+        removals.add(phrases.SOURCES)
+
+
+def _without_comments(document: str) -> str:
+    parts, at = [], 0
+    while (start := document.find("<!--", at)) >= 0:
+        parts.append(document[at:start])
+        end = _COMMENT_END.search(document, start + 2)  # `<!-->` is a whole comment
+        if end is None:
+            return "".join(parts)
+        at = end.end()
+    return "".join(parts) + document[at:]

@@ -1,12 +1,11 @@
-"""Markdown, which can hold HTML, links, pictures and formulas.
+"""Markdown, which can hold HTML, links, pictures and formulas; and TeX, wherever it stands.
 
 No two Markdown renderers agree on where HTML begins, and JupyterLab's puts formulas and the names
-of code blocks back into the page unescaped. So Markdown passes as it is only where no renderer
+of code blocks back into the page unescaped. So Markdown passes as it is only if no renderer
 could make more of it than plain formatting; otherwise it is rendered here and cleaned as HTML.
 
-The rules for formulas and for lists of tasks are our own: those of markdown-it's plugins look
-through the rest of the text at each mark, and so take a time that grows with the square of it or
-worse.
+The rules for formulas and for lists of tasks are our own: those of markdown-it's plugins search the
+rest of the text at each mark, which takes a time that grows with its square or worse.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from wasm_kernel.outputs.patience import look
-from wasm_kernel.outputs.removals import Refused, Removals
+from wasm_kernel.outputs.limits import check_stopped, stoppable
+from wasm_kernel.outputs.removals import COMMANDS, NotShowable, Removals, words
 
-CHARACTERS_MOST = 100_000  # of a text that is rendered here
+RENDERED_MOST = 100_000  # of a text that is rendered here
 PLAIN_MOST = 1_000_000
 
 # Tags, entities, escapes, formulas, JupyterLab's own markers for formulas, links, link targets, and
@@ -45,26 +44,28 @@ _BOX = '<input class="task-list-item-checkbox" disabled="disabled"{checked} type
 
 
 def is_plain(text: str) -> bool:
-    """Whether every Markdown renderer makes plain formatting of `text`, and nothing else.
+    """Returns whether every Markdown renderer makes plain formatting of `text`, and nothing else.
 
     Raises:
-        Refused: it is too long.
+        NotShowable: it is too long.
     """
     if len(text) > PLAIN_MOST:
-        raise Refused(f"Markdown of more than {PLAIN_MOST:,} characters")
+        raise NotShowable(f"Markdown of more than {PLAIN_MOST:,} characters")
     return not _ACTIVE.search(text) and all(map(_LANGUAGE.match, _FENCE.findall(text)))
 
 
 def as_html(text: str, removals: Removals) -> str:
-    """`text` rendered, and cleaned as HTML.
+    """Returns `text` rendered, and cleaned as HTML.
 
     Raises:
-        Refused: it is too long, or its HTML is.
+        NotShowable: the text is too long, or its HTML is.
     """
     from wasm_kernel.outputs.html import clean_html
 
-    if len(text) > CHARACTERS_MOST:
-        raise Refused(f"Markdown with HTML or formulas of more than {CHARACTERS_MOST:,} characters")
+    if len(text) > RENDERED_MOST:
+        raise NotShowable(
+            f"Markdown with HTML or formulas of more than {RENDERED_MOST:,} characters"
+        )
     return clean_html(_renderer().render(text), removals)
 
 
@@ -78,23 +79,23 @@ def _renderer() -> Any:
     renderer.inline.ruler.before("text", "look", _look)
     renderer.inline.ruler.before("escape", "formula", _formula_inline)
     renderer.core.ruler.after("inline", "tasks", _mark_tasks)
-    renderer.add_render_rule("formula", _written)
+    renderer.add_render_rule("formula", _render_formula)
     return renderer
 
 
 def _look(_: Any, __: bool) -> bool:
-    """An inline rule that never applies: it is asked at each step through the text."""
-    look()
+    """An inline rule that never applies; the parser asks it at each step through the text."""
+    check_stopped()
     return False
 
 
-def _written(_: Any, tokens: Any, index: int, *__: Any) -> str:
-    """A formula as it stands in the text, for the front end to typeset."""
+def _render_formula(_: Any, tokens: Any, index: int, *__: Any) -> str:
+    """A formula as it stands in the text; the front end typesets it."""
     return escape(tokens[index].content)
 
 
 def _formula_inline(state: Any, silent: bool) -> bool:
-    """As JupyterLab has it: any two dollar signs in a paragraph hold a formula."""
+    """Reads a formula between any two dollar signs of a paragraph, as JupyterLab does."""
     if state.src[state.pos] != "$":
         return False
     found = _FORMULA.match(state.src, state.pos, state.posMax)
@@ -107,10 +108,10 @@ def _formula_inline(state: Any, silent: bool) -> bool:
 
 
 def _formula_block(state: Any, start: int, stop: int, silent: bool) -> bool:
-    """Lines from `$$`, or where an environment begins, to the line that ends with its like.
+    """Reads a formula of several lines: from `$$` or `begin` to the line that ends with its like.
 
-    None of them is empty.
-    What ends on the line of its `$$` without being the whole of it is left to the inline rule.
+    None of these lines is empty. A formula that is only a part of its line is left to the inline
+    rule.
     """
     text = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]].rstrip()
     environment = _ENVIRONMENT.match(text)
@@ -133,7 +134,7 @@ def _formula_block(state: Any, start: int, stop: int, silent: bool) -> bool:
 
 
 class _Ends:
-    """On which lines of a text formulas may end: noted once, and then looked up."""
+    """The lines of a text on which formulas may end: noted once, then looked up."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[int]] = {}
@@ -149,7 +150,7 @@ class _Ends:
         self._lines.setdefault(end, []).append(number)
 
     def after(self, line: int, end: str) -> int | None:
-        """The first line from this one on that ends so, if no empty line comes before it."""
+        """The first line from `line` on that ends with `end`, if no empty line comes before it."""
         found, empty = self._next(line, end), self._next(line, "")
         return found if found is not None and (empty is None or found < empty) else None
 
@@ -167,7 +168,7 @@ def _ends_of(state: Any) -> _Ends:
 
 
 def _mark_tasks(state: Any) -> None:
-    """Items of lists that begin with `[ ]` or `[x]` get a box, which nobody can check."""
+    """Gives items of lists that begin with `[ ]` or `[x]` a box, which nobody can check."""
     from markdown_it.token import Token
 
     lists: list[Any] = []
@@ -189,3 +190,66 @@ def _mark_tasks(state: Any) -> None:
             box = Token("html_inline", "", 0, content=_BOX.format(checked=checked))
             first.content = first.content[3:]
             inline.children.insert(0, box)
+
+
+# -- TeX
+
+_ACTING = "href url style class cssId data require includegraphics mmlToken htmlId htmlClass"
+_ACTING += " htmlStyle htmlData csname catcode begingroupSandbox"
+_DEFINING = "def gdef edef xdef let global newcommand renewcommand providecommand newenvironment"
+_DEFINING += " renewenvironment DeclareMathOperator Newextarrow newtagform renewtagform usetagform"
+_DEFINING += " mathtoolsset definecolor newcolumntype setOptions " + " ".join(
+    f"DeclarePairedDelimiter{rest}" for rest in ("", "X", "XPP", "s", "sX", "sXPP")
+)
+# The text in their brackets becomes CSS of any kind: only plain text may stand there.
+_STYLING = frozenset({"bbox", "unicode"})
+_PLAIN_OPTION = re.compile(r"\s*+(?:\[[\w\s.,#-]*+\]\s*+)?+\{")
+_TEX_COMMANDS = words(f"{_ACTING} {_DEFINING}")
+_TEX_COMMAND = re.compile(r"\\([A-Za-z]++)")
+_DELIMITERS = ("$", "\\(", "\\[", "\\begin")
+_TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
+BREAK = "\u200b"
+TEX_MOST = 1_000_000
+
+
+def clean_latex(text: str, removals: Removals) -> str:
+    """A LaTeX output whose commands only typeset; no `<` in it can begin a tag.
+
+    Raises:
+        NotShowable: it is too long for any page to typeset.
+    """
+    if len(text) > TEX_MOST:
+        raise NotShowable(f"LaTeX of more than {TEX_MOST:,} characters")
+    return _TAG_START.sub("< ", safe_tex(text, removals))
+
+
+def clean_math_in(html: str, removals: Removals) -> str:
+    """HTML whose formulas only typeset; other text stays as it is."""
+    return safe_tex(html, removals) if has_formulas(html) else html
+
+
+def has_formulas(html: str) -> bool:
+    """Returns whether anything in a text may begin a formula."""
+    return any(delimiter in html for delimiter in _DELIMITERS)
+
+
+def safe_tex(text: str, removals: Removals) -> str:
+    """Text whose formulas only typeset.
+
+    Front ends hand what stands between `$` signs, in HTML as well as in LaTeX, to MathJax or KaTeX.
+    Those have commands that make links, set classes, styles and ids, load extensions, or change
+    what later formulas on the same page mean. A zero-width space behind the backslash of such a
+    command leaves the text as it looks, and the command unknown.
+    """
+    parts, at = [], 0
+    for command in stoppable(_TEX_COMMAND.finditer(text)):
+        name = command[1]
+        if name in _TEX_COMMANDS or (
+            name in _STYLING and not _PLAIN_OPTION.match(text, command.end())
+        ):
+            parts.append(text[at : command.start() + 1])
+            at = command.start() + 1
+    if not parts:
+        return text
+    removals.add(COMMANDS)
+    return BREAK.join([*parts, text[at:]])

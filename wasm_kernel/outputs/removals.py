@@ -1,4 +1,4 @@
-"""What was taken out of an output, and the sentence that says so."""
+"""What was taken out of an output: the phrases for the sentence that says so."""
 
 from __future__ import annotations
 
@@ -33,24 +33,29 @@ class Removals:
         self._expected: frozenset[str] = frozenset()
 
     def expect(self, phrases: frozenset[str]) -> None:
-        """These need not be told: what they did is made up for."""
+        """Leaves these phrases out: what was removed with them is made up for."""
         self._expected = phrases
 
     def add(self, phrase: str) -> None:
-        """Something was taken out."""
+        """Adds a phrase for something that was taken out."""
         if phrase not in self._expected and len(self._phrases) < PHRASES_MOST:
             self._phrases[phrase[:PHRASE_CHARACTERS]] = None
 
     def update(self, phrases: Iterable[str]) -> None:
-        """Several things were."""
+        """Adds several phrases."""
         for phrase in phrases:
             self.add(phrase)
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """What was taken out, in the order in which it was met."""
+        """The phrases, in the order in which they were added."""
         return tuple(self._phrases)
 
 
-class Refused(Exception):
-    """A content can't be shown at all; `str()` is the phrase that says what it was."""
+class NotShowable(Exception):
+    """A content that can't be shown at all; `str()` is the phrase that names it."""
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, each once: the form in which the tables of this room are written."""
+    return frozenset(text.split())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from wasm_kernel.outputs.patience import look
+from wasm_kernel.outputs.limits import check_stopped
 
 HELD_CHARACTERS = 4096
 PIECE = 256 * 1024
@@ -40,7 +40,7 @@ def clean(text: str) -> str:
 
 
 def _cleaned(text: str) -> str:
-    look()
+    check_stopped()
     return _SEQUENCE.sub(lambda match: match["colour"] or "", text)
 
 

@@ -1,4 +1,4 @@
-"""The widgets that a page may be given, and what each of their traits is to it.
+"""The widgets that a page may have, what each of their traits means to it, and how it is cleaned.
 
 These are the models of ipywidgets 8 whose code comes with the front end: `@jupyter-widgets/base`,
 `/controls` and `/output`. A widget of any other module brings, or fetches, code of its own. A trait
@@ -7,9 +7,17 @@ that is not in the table does not reach the page: nobody has looked at what is d
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from wasm_kernel.outputs.words import words
+from wasm_kernel.outputs import removals as phrases
+from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs.attributes import FOREIGN_CLASS
+from wasm_kernel.outputs.limits import check_stopped, stoppable
+from wasm_kernel.outputs.markdown import TEX_MOST, clean_math_in
+from wasm_kernel.outputs.removals import NotShowable, Removals, words
 
 BASE, CONTROLS, OUTPUT = (f"@jupyter-widgets/{name}" for name in ("base", "controls", "output"))
 
@@ -36,7 +44,7 @@ _OTHERWISE = {
     "IntProgress": "Progress",
     "NaiveDatetime": "Datetime",
 }
-_STYLES = """
+_WITH_STYLE = """
 Button Checkbox Description HTML HTMLMath Label Progress Slider Text ToggleButton ToggleButtons
 """
 _LINKS = words("LinkModel DirectionalLinkModel")
@@ -48,7 +56,9 @@ def _pairs() -> list[Pair]:
         Pair((CONTROLS, f"{name}Model"), (CONTROLS, f"{view or name}View"))
         for name, view in views.items()
     ]
-    found += [Pair((CONTROLS, f"{name}StyleModel"), (BASE, "StyleView")) for name in words(_STYLES)]
+    found += [
+        Pair((CONTROLS, f"{name}StyleModel"), (BASE, "StyleView")) for name in words(_WITH_STYLE)
+    ]
     found += [Pair((CONTROLS, name), (CONTROLS, "")) for name in _LINKS]
     found.append(Pair((BASE, "LayoutModel"), (BASE, "LayoutView")))
     found.append(Pair((OUTPUT, "OutputModel"), (OUTPUT, "OutputView")))
@@ -57,7 +67,7 @@ def _pairs() -> list[Pair]:
 
 PAIRS: dict[tuple[str, str], Pair] = {pair.model: pair for pair in _pairs()}
 
-# -- what a trait is to the page
+# -- what a trait means to the page
 
 PLAIN = "plain"  # numbers, booleans, dates: nothing that could be read as code
 TEXT = "text"  # shown as text, or the value of a text field
@@ -126,21 +136,264 @@ _OF_ONE |= {(f"{m}Model", "allowed_tags"): CSS for m in words("ColorsInput")}
 
 
 def kind_of(model: str, trait: str) -> str | None:
-    """What a trait of the model of this name is to the page; None where it is not known."""
+    """What a trait of the model of this name means to the page; None if it is not known."""
     return _OF_ONE.get((model, trait)) or _BY_NAME.get(trait)
 
 
 def may_link(source: tuple[str, str], target: tuple[str, str]) -> bool:
-    """Whether the page may copy one trait to another, past everything that is cleaned here.
+    """Returns whether the page may copy one trait to another, past everything that is cleaned here.
 
-    Numbers and the like may go wherever they mean no more than what they are; any other content may
-    only go where it would be cleaned in the same way.
+    Plain values may be copied to plain traits and to texts; any other content only to a trait that
+    is cleaned in the same way.
 
     Args:
         source: The name of a model, and of the trait that is copied.
-        target: The same, of where it goes.
+        target: The same of the trait it is copied to.
     """
     kind, goal = kind_of(*source), kind_of(*target)
     if kind == PLAIN:
         return goal in (PLAIN, TEXT, MATH, HTML)
     return kind == goal and kind in (TEXT, MATH, HTML, CSS) and source[1] == target[1]
+
+
+# -- the value of each kind of trait, as it may reach the page
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+MODEL_PREFIX = "IPY_MODEL_"
+ITEMS_MOST = 100_000
+VALUE_DEPTH = 6
+
+_WORDS = words("inf -inf nan any")  # numbers that JSON lacks, and a date picker's free step
+_STYLE_WORDS = words("primary success info warning danger")
+_KNOWN_WORDS = _STYLE_WORDS | words("horizontal vertical drag-tap drag-snap tap drag snap standard")
+_OWN_CLASSES = frozenset({"widget-interact"})
+_CLASS = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
+_ICON = re.compile(r"[a-z0-9-]{1,40}(?: (?:fa-)?(?:spin|pulse|fw|lg|border|[2-5]x|li))*\Z")
+# d3-format's own grammar, as its source has it
+_D3 = re.compile(
+    r"(?:(?:.)?[<>=^])?[+\-( ]?[$#]?0?(?:\d{1,3})?,?(?:\.\d{1,3})?~?[A-Za-z%]?\Z", re.DOTALL
+)
+_EASY_CSS = re.compile(r"[\w.%# +-]{0,200}\Z", re.ASCII)
+_VARIABLE = re.compile(r"var\(--[\w-]+\)")
+_BACKWARDS = re.compile(r"(?<![A-Za-z])-|-(?![A-Za-z])")  # a minus that is not part of a word
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}\Z")
+
+
+def clean_trait(model: str, name: str, value: Any, removals: Removals) -> Any:
+    """The value of a trait as it may reach the page.
+
+    Args:
+        model: The name of its widget's model.
+        name: The trait.
+        value: What the guest sent.
+        removals: Collects what was taken out.
+
+    Raises:
+        NotShowable: nothing of it may; the page keeps the value that it has.
+    """
+    kind = kind_of(model, name)
+    if kind is None:
+        raise NotShowable("settings of a widget that are not known here")
+    if value is None:
+        return None
+    check_stopped()
+    return _CLEANERS[kind](value, removals)
+
+
+def _plain(value: Any, _: Removals, depth: int = 0) -> Any:
+    if isinstance(value, bool | int | float) or (isinstance(value, str) and value in _WORDS):
+        return value
+    if depth < VALUE_DEPTH and isinstance(value, list) and len(value) <= ITEMS_MOST:
+        return [_plain(item, _, depth + 1) if item is not None else None for item in value]
+    if depth < VALUE_DEPTH and isinstance(value, dict) and len(value) <= 20:
+        return {_word(k): None if v is None else _plain(v, _, depth + 1) for k, v in value.items()}
+    raise NotShowable("values of a widget that are not numbers")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[a-z]{1,20}", value) and value != "constructor":
+        return value
+    raise NotShowable("values of a widget that are not numbers")
+
+
+def _text(value: Any, removals: Removals) -> Any:
+    if isinstance(value, list) and len(value) <= ITEMS_MOST:
+        return [_text(item, removals) for item in value]
+    if isinstance(value, str) or type(value) in (int, float):
+        return value
+    raise NotShowable("texts of a widget that are not text")
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise NotShowable("texts of a widget that are not text")
+    return value
+
+
+def _math(value: Any, removals: Removals) -> Any:
+    if len(_string(value)) > TEX_MOST:
+        raise NotShowable(f"a widget's text of more than {TEX_MOST:,} characters")
+    return clean_math_in(value, removals)
+
+
+def clean_html_trait(value: Any, removals: Removals) -> str:
+    """A text that becomes a part of the page, cleaned as HTML."""
+    text = _string(value)
+    if "<" not in text:
+        return str(_math(text, removals))
+    from wasm_kernel.outputs import html
+
+    return html.clean_html(text, removals)
+
+
+def _css(value: Any, removals: Removals) -> Any:
+    if isinstance(value, list) and len(value) <= ITEMS_MOST:
+        return [_css(item, removals) for item in value]
+    if type(value) in (int, float):
+        return value
+    text = _string(value)
+    if _EASY_CSS.match(text):
+        return text
+    import tinycss2
+
+    from wasm_kernel.outputs.css import clean_value
+
+    clean = clean_value(tinycss2.parse_component_value_list(text[:2000]), removals)
+    if clean is None:
+        raise NotShowable(phrases.STYLES)
+    return clean
+
+
+def _place(value: Any, removals: Removals) -> Any:
+    clean = _css(value, removals)
+    if isinstance(clean, list) or _BACKWARDS.search(_VARIABLE.sub("", str(clean))):
+        raise NotShowable(phrases.STYLES)
+    return clean
+
+
+def _known_word(value: Any, _: Removals) -> Any:
+    if value == "" or (isinstance(value, str) and value in _KNOWN_WORDS):
+        return value
+    raise NotShowable("settings of a widget that are not known here")
+
+
+def _number_format(value: Any, _: Removals) -> Any:
+    if not _D3.match(_string(value)):
+        raise NotShowable("a number format that does not exist")
+    return value
+
+
+def _classes(value: Any, _: Removals) -> Any:
+    if not isinstance(value, list) or len(value) > 100:
+        raise NotShowable("CSS classes that are not classes")
+    return [name for name in value if isinstance(name, str) and _is_own(name)]
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN_CLASSES or bool(_CLASS.match(name) and not FOREIGN_CLASS.match(name))
+
+
+def _icon(value: Any, removals: Removals) -> Any:
+    if isinstance(value, list) and len(value) <= ITEMS_MOST:
+        return [_icon(item, removals) for item in value]
+    if value == "" or _ICON.match(_string(value)):
+        return value
+    raise NotShowable("icons that do not exist")
+
+
+def _model(value: Any, removals: Removals) -> Any:
+    if isinstance(value, list) and len(value) <= ITEMS_MOST:
+        return [_model(item, removals) for item in value]
+    if isinstance(value, str) and value.startswith(MODEL_PREFIX) and ID.match(value[10:]):
+        return value
+    raise NotShowable("parts of a widget that do not exist")
+
+
+def _media_type(value: Any, _: Removals) -> Any:
+    if value == "url":
+        raise NotShowable(phrases.SOURCES)
+    if not _MEDIA_TYPE.match(_string(value)):
+        raise NotShowable(phrases.PICTURES)
+    return value
+
+
+def _bytes(_: Any, __: Removals) -> Any:
+    raise NotShowable(phrases.PICTURES)  # bytes come in a buffer of their own
+
+
+def _files(value: Any, removals: Removals) -> Any:
+    if not isinstance(value, list) or len(value) > ITEMS_MOST:
+        raise NotShowable("files that are not files")
+    known = ("name", "type", "size", "last_modified")
+    return [
+        {name: _text(item[name], removals) for name in known if name in item}
+        for item in value
+        if isinstance(item, dict)
+    ]
+
+
+def _outputs(value: Any, removals: Removals) -> Any:
+    if not isinstance(value, list) or len(value) > ITEMS_MOST:
+        raise NotShowable("outputs that are not outputs")
+    return [clean for item in stoppable(value) if (clean := _output(item, removals))]
+
+
+def _output(value: Any, removals: Removals) -> dict[str, Any]:
+    from wasm_kernel.outputs.bundle import Mode, clean
+
+    fields: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    kind = fields.get("output_type")
+    if kind == "stream":
+        text = terminal.clean(_string(fields.get("text")))
+        name = "stderr" if fields.get("name") == "stderr" else "stdout"
+        return {"output_type": kind, "name": name, "text": text}
+    if kind == "error":
+        lines = _text(fields.get("traceback", []), removals)
+        error = {name: terminal.clean(_string(fields.get(name))) for name in ("ename", "evalue")}
+        traceback = [terminal.clean(str(line)) for line in lines] if isinstance(lines, list) else []
+        return {"output_type": kind, **error, "traceback": traceback}
+    if kind not in ("display_data", "execute_result"):
+        return {}
+    data, metadata = fields.get("data"), fields.get("metadata")
+    if not isinstance(data, dict):
+        return {}
+    bundle = clean(data, metadata if isinstance(metadata, dict) else {}, Mode.SAFE)
+    removals.update(bundle.removed)
+    output = {"output_type": kind, "data": bundle.data, "metadata": bundle.metadata}
+    count = fields.get("execution_count")
+    return output | ({"execution_count": count} if isinstance(count, int) else {})
+
+
+def _autoplay(value: Any, removals: Removals) -> Any:
+    if value is not False:
+        removals.add("sounds and videos that begin by themselves")
+    return False
+
+
+def _never(_: Any, __: Removals) -> Any:
+    raise NotShowable(
+        "links between widgets that are not links"
+    )  # decided where both ends are known
+
+
+_CLEANERS: dict[str, Callable[[Any, Removals], Any]] = {
+    PLAIN: _plain,
+    TEXT: _text,
+    MATH: _math,
+    HTML: clean_html_trait,
+    LABEL: _math,
+    CSS: _css,
+    PLACE: _place,
+    WORD: _known_word,
+    NUMBER_FORMAT: _number_format,
+    CLASSES: _classes,
+    ICON: _icon,
+    MODEL: _model,
+    END: _never,
+    MEDIA_TYPE: _media_type,
+    BYTES: _bytes,
+    FILES: _files,
+    OUTPUTS: _outputs,
+    AUTOPLAY: _autoplay,
+    SWITCH_HTML: _plain,
+}

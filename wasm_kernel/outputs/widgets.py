@@ -1,36 +1,41 @@
-"""What the guest may say to widgets in the page.
+"""The gate for what the guest says to widgets in the page, and the state of each of them.
 
-A widget's model is code of the page's own, which believes what it is told. So in `safe` mode there
-are only the models that come with every front end, and what they are told is cleaned, trait by
-trait. In the place of any other widget stands a line that says so.
+A widget's model is code of the page, which trusts the messages it gets. So in `safe` mode there are
+only the models that come with every front end, and their messages are cleaned, trait by trait. A
+line of text stands in for any other widget and says so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from itertools import islice
 from typing import Any
 
+from wasm_kernel.outputs import media, widget_models
+from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.outputs.patience import patiently
-from wasm_kernel.outputs.removals import Refused, Removals
-from wasm_kernel.outputs.widget_models import CONTROLS, PAIRS
-from wasm_kernel.outputs.widget_states import (
-    IDENTITY,
-    Buffers,
-    Model,
-    clean_state,
-    identified,
+from wasm_kernel.outputs.limits import stoppable
+from wasm_kernel.outputs.removals import NotShowable, Removals
+from wasm_kernel.outputs.widget_models import (
+    CONTROLS,
+    ID,
+    MODEL_PREFIX,
+    PAIRS,
+    Pair,
+    clean_html_trait,
+    clean_trait,
+    kind_of,
+    may_link,
 )
-from wasm_kernel.outputs.widget_traits import ID
 from wasm_kernel.result import COMMS_MOST, CommMessage
 
 WIDGETS = "jupyter.widget"
 CONTROL = "jupyter.widget.control"
 
-_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,2}\Z")
+_PROTOCOL_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){0,2}\Z")
 _PATHS_MOST = 10_000
 _HTML = PAIRS[(CONTROLS, "HTMLModel")]
 _STANDS_FOR = (
@@ -40,16 +45,16 @@ _STANDS_FOR = (
 
 
 class WidgetGate:
-    """Lets messages on comms out to the page. The guest's thread owns it; one a kernel."""
+    """Decides which messages on comms reach the page. The guest's thread owns it; one a kernel."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
         self._models: dict[str, Model] = {}
-        self._refused: dict[str, str] = {}  # the module, by the comm of what stands in its place
+        self._refused: dict[str, str] = {}  # modules of other widgets, by their comms
         self._controls: set[str] = set()
 
     def admits(self, message: CommMessage) -> bool:
-        """Whether the page may open a comm to this target in the guest; it may then be answered."""
+        """Returns whether the page may open a comm to this target in the guest, and be answered."""
         if self._mode is Mode.TRUSTED or message.kind != "open":
             return True
         if self._mode is Mode.STATIC or not ID.match(message.comm_id):
@@ -57,15 +62,15 @@ class WidgetGate:
         if message.target_name == CONTROL:
             self._controls.add(message.comm_id)
             return True
-        state = _object(message.data.get("state"))
+        state = _mapping(message.data.get("state"))
         return message.target_name == WIDGETS and self._register(message.comm_id, state, Removals())
 
     def out(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        """A message of the guest as it may reach the page; None where none of it may.
+        """Returns a message of the guest as it may reach the page; None if nothing of it may.
 
         Args:
             message: The message.
-            removals: Hears of what was taken out.
+            removals: Collects what was taken out.
         """
         if self._mode is Mode.TRUSTED:
             return message
@@ -83,7 +88,7 @@ class WidgetGate:
 
     def _opened(self, message: CommMessage, removals: Removals) -> CommMessage | None:
         if message.target_name != WIDGETS or not ID.match(message.comm_id):
-            removals.add(f"a channel to {_named(message.target_name)}, which is no widget's")
+            removals.add(f"a channel to {_named(message.target_name)}, which is not a widget's")
             return None
         state, buffers = self._entered(message.comm_id, message.data, message.buffers, removals)
         return CommMessage(
@@ -98,8 +103,8 @@ class WidgetGate:
     def _entered(
         self, comm_id: str, data: Mapping[str, Any], buffers: tuple[bytes, ...], removals: Removals
     ) -> tuple[dict[str, Any], Buffers]:
-        """The first state of a model, or that of what stands in its place."""
-        state = _object(data.get("state"))
+        """The first state of a model, or the state of the text that stands in for it."""
+        state = _mapping(data.get("state"))
         if not self._register(comm_id, state, removals):
             return _instead_of(self._refused[comm_id]), []
         placed = _placed(data.get("buffer_paths"), buffers)
@@ -108,7 +113,7 @@ class WidgetGate:
     def _register(self, comm_id: str, state: Mapping[str, Any], removals: Removals) -> bool:
         try:
             model = identified(state)
-        except Refused as refused:
+        except NotShowable as refused:
             module = str(refused)
             self._refused[comm_id] = module
             self._models[comm_id] = Model(_HTML)
@@ -127,7 +132,7 @@ class WidgetGate:
         if message.comm_id in self._controls:
             self._controls.discard(message.comm_id)
             known = True
-        # of a comm that the page opened to nobody, too: it has to hear of that
+        # also for a comm that the page opened to nobody: it has to be told
         return CommMessage("close", message.comm_id) if known or ID.match(message.comm_id) else None
 
     def _said(self, message: CommMessage, removals: Removals) -> CommMessage | None:
@@ -137,7 +142,7 @@ class WidgetGate:
             return self._custom(message)
         if method not in ("update", "echo_update"):
             return None
-        state = _object(data.get("state"))
+        state = _mapping(data.get("state"))
         model = self._models.get(message.comm_id)
         if model is None and not all(name in state for name in IDENTITY):
             return None  # of a comm that was refused
@@ -155,11 +160,11 @@ class WidgetGate:
         )
 
     def _custom(self, message: CommMessage) -> CommMessage | None:
-        """The core widgets know two messages of this kind: to take the focus, and to lose it.
+        """Passes on the two custom messages that core widgets know: to take and to lose the focus.
 
-        They pass over any other; nobody misses it.
+        They ignore any other.
         """
-        wish = _object(message.data.get("content")).get("do")
+        wish = _mapping(message.data.get("content")).get("do")
         if message.comm_id not in self._models or wish not in ("focus", "blur"):
             return None
         content = {"method": "custom", "content": {"do": wish}}
@@ -169,17 +174,17 @@ class WidgetGate:
         """The answer to a page that asks for all widgets at once, such as after a reload."""
         if message.data.get("method") != "update_states":
             return None
-        told = _object(message.data.get("states"))
-        fresh = max(0, COMMS_MOST - len(self._models))  # more than there may be comms are none
-        named = [one for one in told if ID.match(one)]
+        listed = _mapping(message.data.get("states"))
+        fresh = max(0, COMMS_MOST - len(self._models))  # there may not be more comms
+        named = [one for one in listed if ID.match(one)]
         new = set(islice((one for one in named if one not in self._models), fresh))
-        states = {one: _object(told[one]) for one in named if one in self._models or one in new}
-        known = {one: _object(it.get("state")) for one, it in states.items()}
+        states = {one: _mapping(listed[one]) for one in named if one in self._models or one in new}
+        known = {one: _mapping(it.get("state")) for one, it in states.items()}
         fine = {one for one, state in known.items() if self._register(one, state, removals)}
         placed = _by_widget(_placed(message.data.get("buffer_paths"), message.buffers))
         shown: dict[str, Any] = {}
         every: Buffers = []
-        for one, state in patiently(known.items()):
+        for one, state in stoppable(known.items()):
             clean, buffers = _instead_of(self._refused.get(one, "")), list[Any]()
             if one in fine:
                 own = placed.get(one, [])
@@ -206,7 +211,7 @@ def _entry(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _instead_of(module: str) -> dict[str, Any]:
-    """The state of the line that stands where a widget would: itself one that every page knows."""
+    """The state of the text that stands in for a widget: an HTML widget, which every page knows."""
     versions = dict.fromkeys(("_model_module_version", "_view_module_version"), "2.0.0")
     identity = dict(zip(IDENTITY, (*_HTML.model, *_HTML.view), strict=True))
     looks = {"description": "", "description_allow_html": False, "placeholder": ""}
@@ -214,12 +219,12 @@ def _instead_of(module: str) -> dict[str, Any]:
     return identity | versions | looks | {"_dom_classes": [], "layout": None, "value": value}
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def _placed(paths: Any, buffers: tuple[bytes, ...]) -> Buffers:
-    """Each buffer with the path at which the page would put it; a strange path is no path."""
+    """Each buffer with the path at which the page would put it; one with a bad path is dropped."""
     listed = paths[:_PATHS_MOST] if isinstance(paths, list) else []
     return [
         (path, data)
@@ -239,8 +244,210 @@ def _by_widget(placed: Buffers) -> dict[str, Buffers]:
 
 def _versioned(metadata: Mapping[str, Any]) -> dict[str, str]:
     version = metadata.get("version")
-    return {"version": version} if isinstance(version, str) and _VERSION.match(version) else {}
+    return (
+        {"version": version}
+        if isinstance(version, str) and _PROTOCOL_VERSION.match(version)
+        else {}
+    )
 
 
 def _named(target: str) -> str:
     return "".join(c for c in target[:60] if c.isalnum() or c in "/._-")
+
+
+# -- the state of one widget
+
+IDENTITY = ("_model_module", "_model_name", "_view_module", "_view_name")
+VERSIONS = ("_model_module_version", "_view_module_version")
+_ENDS = ("source", "target")
+_MODULE_VERSION = re.compile(r"(?:[\^~]?\d{1,4}(?:\.\d{1,4}){0,2})?\Z")
+_KEPT_CHARACTERS = 500
+_RASTER = {"jpg": "image/jpeg"}
+
+Buffers = list[tuple[list[Any], bytes]]
+"""Pairs of a path into a state and the content that belongs there."""
+
+
+@dataclass
+class Model:
+    """What the page knows of one widget.
+
+    A trait may depend on another one (a picture's bytes on their type, a description on whether it
+    is HTML), and each may come in a message of its own; so these are remembered. `description` is
+    kept if it would read differently as HTML; None if it is too long to be kept.
+    """
+
+    pair: Pair
+    html: bool = False
+    description: str | None = ""
+    media: str = ""
+    ends: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its model."""
+        return self.pair.model[1]
+
+
+Find = Callable[[str], Model | None]
+
+
+def identified(state: Mapping[str, Any]) -> Model:
+    """The model that a whole state names.
+
+    Raises:
+        NotShowable: its code does not come with the front end; the text names its module.
+    """
+    parts = [state.get(name) for name in IDENTITY]
+    named = isinstance(parts[0], str) and isinstance(parts[1], str)
+    pair = PAIRS.get((str(parts[0]), str(parts[1]))) if named else None
+    if pair is None or not (parts[3] is None or (parts[2], parts[3]) == pair.view):
+        raise NotShowable(_module(state))
+    if not all(
+        isinstance(v := state.get(n, ""), str) and _MODULE_VERSION.match(v) for n in VERSIONS
+    ):
+        raise NotShowable(_module(state))
+    return Model(pair)
+
+
+def _module(state: Mapping[str, Any]) -> str:
+    for name in ("_model_module", "_view_module"):
+        module = state.get(name)
+        if isinstance(module, str) and module not in (widget_models.BASE, CONTROLS):
+            return "".join(c for c in module[:80] if c.isalnum() or c in "@/._-")
+    return "an unknown kind"
+
+
+def clean_state(
+    model: Model, state: Mapping[str, Any], buffers: Buffers, find: Find, removals: Removals
+) -> tuple[dict[str, Any], Buffers]:
+    """Returns a state, or a part of one, as it may reach the page.
+
+    Args:
+        model: Its model; remembers what the page will know.
+        state: The traits.
+        buffers: The binary content among them.
+        find: The model behind a widget's id.
+        removals: Collects what was taken out.
+    """
+    clean: dict[str, Any] = {}
+    for name, value in stoppable(state.items()):
+        if name in (*_ENDS, "description", "description_allow_html"):
+            continue
+        try:
+            if name in (*IDENTITY, *VERSIONS):
+                clean[name] = _as_before(model, name, value)
+            else:
+                clean[name] = clean_trait(model.name, name, value, removals)
+        except NotShowable as refused:
+            removals.add(str(refused))
+    if kind_of(model.name, "format") == widget_models.MEDIA_TYPE and clean.get("format"):
+        model.media = clean["format"]
+    _describe(model, state, clean, removals)
+    _link(model, state, clean, find, removals)
+    return clean, [
+        pair for path, data in buffers for pair in _clean_buffer(model, path, data, removals)
+    ]
+
+
+def _as_before(model: Model, name: str, value: Any) -> Any:
+    if name in VERSIONS:
+        known = isinstance(value, str) and bool(_MODULE_VERSION.match(value))
+    else:
+        own = dict(zip(IDENTITY, (*model.pair.model, *model.pair.view), strict=True))
+        known = value == own[name] or (name.startswith("_view") and value is None)
+    if not known:
+        raise NotShowable("a widget that becomes another one")
+    return value
+
+
+def _describe(
+    model: Model, state: Mapping[str, Any], clean: dict[str, Any], removals: Removals
+) -> None:
+    """Cleans a description: it is text, or HTML from the moment at which the page is told so."""
+    if "description_allow_html" in state:
+        model.html = clean["description_allow_html"] = state["description_allow_html"] is True
+    text = state.get("description")
+    if "description" in state:
+        marked = isinstance(text, str) and ("<" in text or "&" in text)
+        short = isinstance(text, str) and len(text) <= _KEPT_CHARACTERS
+        model.description = (text if short else None) if marked else ""
+    elif "description_allow_html" in clean and model.html and model.description != "":
+        text = model.description or ""
+    else:
+        return
+    try:
+        as_html = model.html and model.description != ""
+        cleaned = clean_html_trait(text, removals) if as_html else None
+        clean["description"] = (
+            cleaned if as_html else clean_trait(model.name, "description", text, removals)
+        )
+    except NotShowable as refused:
+        removals.add(str(refused))
+        clean.pop("description", None)
+
+
+def _link(
+    model: Model, state: Mapping[str, Any], clean: dict[str, Any], find: Find, removals: Removals
+) -> None:
+    """Cleans a link, by which the page copies a trait from one widget to another."""
+    if not any(name in state for name in _ENDS):
+        return
+    ends = model.ends | {name: state[name] for name in _ENDS if name in state}
+    both = [_end(ends.get(name), find) for name in _ENDS]
+    source, target = both
+    fine = source is not None and target is not None and may_link(source, target)
+    if fine and model.name == "LinkModel":
+        assert source is not None
+        assert target is not None
+        fine = may_link(target, source)
+    if fine:
+        model.ends = ends
+        clean.update({name: ends[name] for name in _ENDS})
+    else:
+        removals.add("links between widgets that would pass on what has to be cleaned")
+
+
+def _end(value: Any, find: Find) -> tuple[str, str] | None:
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    reference, trait = value
+    if not (isinstance(reference, str) and isinstance(trait, str)):
+        return None
+    other = find(reference.removeprefix(MODEL_PREFIX))
+    return None if other is None else (other.name, trait)
+
+
+def _clean_buffer(model: Model, path: Sequence[Any], data: bytes, removals: Removals) -> Buffers:
+    """The content with its path, where it may have one."""
+    kind = kind_of(model.name, "value")
+    try:
+        if kind == widget_models.BYTES and list(path) == ["value"]:
+            return [(["value"], _medium(model, data, removals))]
+        if kind == widget_models.FILES and len(path) == 3:
+            first, at, last = path
+            if first == "value" and isinstance(at, int) and last == "content":
+                return [(["value", at, "content"], data)]
+    except NotShowable as refused:
+        removals.add(str(refused))
+        return []
+    removals.add("binary content where none belongs")
+    return []
+
+
+def _medium(model: Model, data: bytes, removals: Removals) -> bytes:
+    if not data:
+        return data
+    if model.name != "ImageModel":
+        if not media.is_recorded(data):
+            raise NotShowable(phrases.RECORDINGS)
+        return data
+    kind = model.media or "png"
+    if kind in ("svg", "svg+xml"):
+        from wasm_kernel.outputs.html import clean_svg
+
+        return clean_svg(data.decode("utf-8", "replace"), removals).encode()
+    known = media.IMAGE_SIGNATURES.get(_RASTER.get(kind, f"image/{kind}"))
+    if known is None or not known(data[:64]):
+        raise NotShowable(phrases.PICTURES)
+    return data

@@ -8,8 +8,9 @@ from typing import Any
 from wasm_kernel.execution.face import InputRefused
 from wasm_kernel.frontends.jupyter import messages, outputs
 from wasm_kernel.guests.protocol import Output, Stream
-from wasm_kernel.outputs import patience, terminal
+from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.limits import stopping_if
 from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.terminal import StreamCleaner
 from wasm_kernel.result import CommMessage
@@ -73,7 +74,7 @@ class CellListener:
     def comm(self, message: CommMessage) -> None:
         """Send a message on a comm, as far as it may reach the page."""
         removals = Removals()
-        with patience.until(self._over):
+        with stopping_if(self._over):
             passed = self._sift(message, removals)
         if passed is not None:
             self._talk(passed)

@@ -12,10 +12,10 @@ from typing import Any
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.jupyter import outputs
-from wasm_kernel.frontends.jupyter.outputs import Over
+from wasm_kernel.frontends.jupyter.outputs import ShouldStop
 from wasm_kernel.guests.protocol import ClearOutput, Display, Error, Output, Result, Stream
 from wasm_kernel.outputs import terminal
-from wasm_kernel.outputs.bundle import Mode, never
+from wasm_kernel.outputs.bundle import Mode, never_stop
 from wasm_kernel.result import CellError, SandboxResult
 
 Content = dict[str, Any]
@@ -83,12 +83,12 @@ def of_problem(problem: Exception) -> Error:
 
 def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode.SAFE) -> Content:
     """The reply to an `execute_request` that came to `result`."""
-    over = _in_a_moment()
+    should_stop = _in_a_moment()
     reply: Content = {
         "status": "ok",
         "execution_count": execution_count,
-        "user_expressions": _expressions(result.reply.get("user_expressions"), mode, over),
-        "payload": payloads(result.reply.get("payload"), mode, over),
+        "user_expressions": _expressions(result.reply.get("user_expressions"), mode, should_stop),
+        "payload": payloads(result.reply.get("payload"), mode, should_stop),
     }
     if not result.success:
         error = result.error or CellError("Error", "The cell failed and did not say how.")
@@ -113,44 +113,46 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def _in_a_moment() -> Over:
+def _in_a_moment() -> ShouldStop:
     """A reply waits so long for the bundles in it to be checked; the rest is left out."""
     end = time.monotonic() + REPLY_SECONDS
     return lambda: time.monotonic() > end
 
 
-def _expressions(value: Any, mode: Mode, over: Over) -> Content:
+def _expressions(value: Any, mode: Mode, should_stop: ShouldStop) -> Content:
     answers = value if isinstance(value, dict) else {}
-    return {name: _expression(answer, mode, over) for name, answer in answers.items()}
+    return {name: _expression(answer, mode, should_stop) for name, answer in answers.items()}
 
 
-def _expression(answer: Any, mode: Mode, over: Over) -> Content:
+def _expression(answer: Any, mode: Mode, should_stop: ShouldStop) -> Content:
     if isinstance(answer, dict) and answer.get("status") == "ok":
-        return {"status": "ok"} | _shown(answer, mode, over)
+        return {"status": "ok"} | _shown(answer, mode, should_stop)
     fields = _object(answer)
     error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
     return {"status": "error"} | error_fields(outputs.clean_error(error))
 
 
-def _shown(answer: Mapping[str, Any], mode: Mode, over: Over) -> Content:
+def _shown(answer: Mapping[str, Any], mode: Mode, should_stop: ShouldStop) -> Content:
     """The bundle in an answer of the guest's, as it may be shown."""
-    data = outputs.clean_bundle(_object(answer.get("data")), mode, over)
+    data = outputs.clean_bundle(_object(answer.get("data")), mode, should_stop)
     metadata = outputs.clean_metadata(_object(answer.get("metadata")), data, mode)
     return {"data": data, "metadata": metadata}
 
 
-def payloads(value: Any, mode: Mode = Mode.SAFE, over: Over = never) -> list[Content]:
+def payloads(
+    value: Any, mode: Mode = Mode.SAFE, should_stop: ShouldStop = never_stop
+) -> list[Content]:
     """The payloads that a front end acts on, the last `PAYLOADS` of them, cut to size."""
     last = value[-PAYLOADS:] if isinstance(value, list) else []
-    found = [_payload(item, mode, over) for item in last]
+    found = [_payload(item, mode, should_stop) for item in last]
     return [payload for payload in found if payload]
 
 
-def _payload(item: Any, mode: Mode, over: Over) -> Content:
+def _payload(item: Any, mode: Mode, should_stop: ShouldStop) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
-            data = outputs.clean_bundle(_object(fields.get("data")), mode, over)
+            data = outputs.clean_bundle(_object(fields.get("data")), mode, should_stop)
             start = fields.get("start")
             shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
             return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}

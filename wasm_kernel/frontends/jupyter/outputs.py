@@ -15,7 +15,7 @@ from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode
 
 Bundle = Mapping[str, Any]
-Over = Callable[[], bool]
+ShouldStop = Callable[[], bool]
 
 _REASON = {
     Mode.SAFE: "An output can't run code, load anything or reach out of its place in the page.",
@@ -29,9 +29,11 @@ _ADVICE = {
 }
 
 
-def clean_bundle(data: Bundle, mode: Mode, over: Over = bundle.never) -> dict[str, Any]:
+def clean_bundle(
+    data: Bundle, mode: Mode, should_stop: ShouldStop = bundle.never_stop
+) -> dict[str, Any]:
     """A MIME bundle with each content made fit to be shown; what it loses is not told."""
-    return bundle.shown(data, {}, mode, over).data
+    return bundle.clean(data, {}, mode, should_stop).data
 
 
 def clean_metadata(metadata: Bundle, data: Bundle, mode: Mode) -> dict[str, Any]:
@@ -49,18 +51,18 @@ def clean_error(error: Error) -> Error:
 
 
 def clean_output(
-    output: Output, mode: Mode, over: Over = bundle.never
+    output: Output, mode: Mode, should_stop: ShouldStop = bundle.never_stop
 ) -> tuple[Output, tuple[str, ...]]:
     """`output` as it may be shown, and phrases for what was taken out of it.
 
     Streams pass: they come in pieces, which `terminal.StreamCleaner` puts together. What is not
-    checked when `over` says that nobody waits any more is left out.
+    checked when `should_stop` says that nobody waits any more is left out.
     """
     if isinstance(output, Error):
         return clean_error(output), ()
     if not isinstance(output, Display | Result):
         return output, ()
-    shown = bundle.shown(output.data, output.metadata, mode, over)
+    shown = bundle.clean(output.data, output.metadata, mode, should_stop)
     clean = replace(output, data=shown.data, metadata=shown.metadata)
     if isinstance(clean, Display) and mode is not Mode.TRUSTED:
         clean = replace(clean, transient=bundle.transient(clean.transient))
