@@ -74,6 +74,23 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _plain_archives() -> Iterator[None]:
+    """Archives are written without being squeezed: zlib takes two seconds for a session.
+
+    `squeezed` gives a test what users have.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wasm_kernel.sessions.tarball.LEVEL", 0)
+        yield
+
+
+@pytest.fixture
+def squeezed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives as users get them."""
+    monkeypatch.setattr("wasm_kernel.sessions.tarball.LEVEL", 1)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The private state of a file's sandboxes lies by itself and goes with the file.

@@ -111,7 +111,7 @@ def test_a_session_is_exported_opened_and_saved_again_whatever_lies_there(
     kind(place)
     peak = Peak()
     in_time(lambda: export_session(ID, archive, saved))
-    assert archive.stat().st_size < 100 * MB
+    assert archive.stat().st_size < 200 * MB
 
     def opened() -> None:
         with get_session_sandbox(ID, workspace_root=saved) as sandbox:
