@@ -54,6 +54,7 @@ KNOWN = {
     "wasi_files/listing.py": NO_PATH,
     "state/image.py": CACHE,
     "state/pages.py": SYSTEM,
+    "state/file_ledger.py:_boot": SYSTEM,
     "state/file_restore.py": NO_PATH,
     "state/inherit.py:_cloned": NO_PATH,
     "state/file_contents.py:FileContents._copy": NO_PATH,

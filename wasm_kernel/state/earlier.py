@@ -46,14 +46,14 @@ class EarlierFiles:
         if history is not None and self.versions is own and own.keeps is not before:
             own.clear(history.last)
 
-    def begin(self, history: History) -> None:
+    def begin(self, history: History, *, crashed: bool) -> None:
         """Keep what changes from now on, for a history that this process alone has.
 
         What was kept for it before is used, unless the history is empty.
         """
         self.versions = self._own
         if history.commits:
-            self._own.load(history.last)
+            self._own.load(history.last, crashed=crashed)
         else:
             self._own.clear()
 

@@ -117,6 +117,16 @@ class FileContents(_NumberedFiles):
         self._last = max(there, default=0)
         return [number for number in needed if number not in there]
 
+    def has_later(self, number: int) -> bool:
+        """Whether contents lie here that are later than all that are known, and more than the one
+        that a killed process may have kept before it could note it.
+        """
+        try:
+            names = self._folder().names()
+        except OSError:
+            return False
+        return sum(name.isdecimal() and int(name) > number for name in names) > 1
+
     def keep_by_link(self, folder: int, name: str, found: os.stat_result) -> KeptFile:
         """Keeps a file by a name of ours; it must not be written to while it has others.
 

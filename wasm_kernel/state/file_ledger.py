@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
-import zlib
+import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -100,14 +103,28 @@ class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
     other: str
 
 
+class Closed(Struct, frozen=True, tag_field="record", tag="closed"):
+    """The journal's holder ended well: nothing follows, and nothing is missing."""
+
+
 class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
-    """The first record of a journal: its version, and the first commit it knows everything of."""
+    """The first record of a journal.
+
+    Attributes:
+        version: The version of the format.
+        known_from: The first commit of which everything is known.
+        boot: Names the time since the machine was last started, during which this was written;
+            empty if that is unknown.
+        salt: Tells this journal from every other one.
+    """
 
     version: int
     known_from: Natural
+    boot: str
+    salt: str
 
 
-FileRecord = FileChanged | ContentLost | SameFile
+FileRecord = FileChanged | ContentLost | SameFile | Closed
 
 
 class FileLedger:
@@ -155,22 +172,34 @@ class FileLedger:
         self._by_path, self._same = {}, {}
         self.at_commit, self.known_from = last, last if known else last + 1
 
-    def load(self, last: int) -> bool:
-        """Goes on with the journal on disk, up to commit `last`; False if there is no whole one."""
+    def load(self, last: int, *, crashed: bool) -> bool:
+        """Goes on with the journal on disk.
+
+        Args:
+            last: The last commit.
+            crashed: Whether its last holder did not end well. If it did, the journal says so.
+
+        Returns:
+            Whether there is a whole one.
+        """
         self.begin(last, known=False)
         try:
-            return self.take_over(self._journal.read())
+            return self.take_over(self._journal.read(), crashed=crashed)
         except OSError as problem:
             self.trouble = problem
             return False
 
-    def take_over(self, journal: bytes) -> bool:
-        """Goes on with what a journal says, up to the last commit; False if it is damaged."""
+    def take_over(self, journal: bytes, *, crashed: bool = True) -> bool:
+        """Goes on with what a journal says, up to the last commit; False if it is not whole."""
         last = self.at_commit
         try:
             beginning, records = read_journal(journal)
         except HistoryError:
             return False
+        if records[-1:] != [Closed()]:
+            power_was_lost = "" != beginning.boot != _boot() != ""
+            if power_was_lost or not crashed:
+                return False
         self.known_from = beginning.known_from
         for record in records:
             match record:
@@ -187,7 +216,7 @@ class FileLedger:
         self._dead = 0
         same = [SameFile(one, other) for other, one in self._same.items()]
         try:
-            self._journal.write(Beginning(VERSION, self.known_from), [*self, *same])
+            self._journal.write(self.known_from, [*self, *same])
             self.trouble = None
         except OSError as problem:
             self._fail(problem)
@@ -199,11 +228,14 @@ class FileLedger:
             self._journal.clear()
 
     def close(self) -> None:
-        """Closes the journal's file. Safe to call twice."""
+        """Closes the journal. Safe to call twice."""
+        if self.trouble is None and self._journal.is_written:
+            with contextlib.suppress(OSError):  # it counts as left by a crash then
+                self._journal.append(Closed())
         self._journal.close()
 
     def _append(self, record: FileRecord) -> None:
-        if self.trouble is not None:
+        if self.trouble is not None or not self._journal.is_written:
             return
         try:
             self._journal.append(record)
@@ -332,15 +364,21 @@ class FileLedger:
 class _Journal:
     """A file of records that only grows, and is written anew now and then; close it.
 
-    Each line is a JSON object, a space, and the CRC-32 of the object's text in eight hexadecimal
-    digits. A last line that is cut off speaks of something that did not happen; any other damage
-    means that nobody knows what is missing.
+    Each line is a digest, a space, and a JSON object. The digest is BLAKE2b with 128 bits over the
+    object's text, keyed by the digest of the line before, so a line that was changed, taken out,
+    moved or comes from elsewhere does not fit. A last line that is cut off speaks of something that
+    did not happen; any other damage means that nobody knows what is missing.
+
+    Attributes:
+        is_written: Whether this process has written it, so that it can be appended to.
     """
 
     def __init__(self, private: Folder | None, name: str) -> None:
         self._private = private
         self._name = name
         self._descriptor = -1
+        self._digest = b""
+        self.is_written = False
 
     def _folder(self, *, make: bool = False) -> Folder:
         if self._private is None:
@@ -359,16 +397,19 @@ class _Journal:
         except FileNotFoundError:
             return b""
 
-    def write(self, beginning: Beginning, records: Iterable[FileRecord]) -> None:
+    def write(self, known_from: int, records: Iterable[FileRecord]) -> None:
         """Writes it anew.
 
         Raises:
             OSError: it can't be written; it is as it was.
         """
+        digest, salt = b"", secrets.token_hex(16)
         with self._folder(make=True) as folder, folder.replacing(JOURNAL) as file:
-            for record in (beginning, *records):
-                file.write(_encoded(record))
+            for record in (Beginning(VERSION, known_from, _boot(), salt), *records):
+                line, digest = _encoded(record, digest)
+                file.write(line)
         self.close()
+        self._digest, self.is_written = digest, True
 
     def append(self, record: FileRecord) -> None:
         """Adds a record to a journal that was written.
@@ -379,12 +420,14 @@ class _Journal:
         if self._descriptor < 0:
             with self._folder() as folder:
                 self._descriptor = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
-        data = _encoded(record)
-        if os.write(self._descriptor, data) != len(data):
+        line, digest = _encoded(record, self._digest)
+        if os.write(self._descriptor, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._digest = digest
 
     def close(self) -> None:
         """Closes the file. Safe to call twice."""
+        self.is_written = False
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -404,23 +447,44 @@ def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
     """
     whole, _, _ = data.rpartition(b"\n")
     first, *lines = whole.split(b"\n")
-    beginning: Beginning = _decoded(first, Beginning)
+    beginning: Beginning
+    beginning, digest = _decoded(first, b"", Beginning)
     if beginning.version != VERSION:
         raise HistoryError("the record of earlier files has another version")
-    return beginning, [_decoded(line, FileRecord) for line in lines]
+    records: list[FileRecord] = []
+    for line in lines:
+        record, digest = _decoded(line, digest, FileRecord)
+        records.append(record)
+    return beginning, records
 
 
-def _encoded(record: FileRecord | Beginning) -> bytes:
+def _encoded(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:
+    """Returns a line, and its digest, by the digest of the line before."""
     # msgspec's own encoder refuses names that are not UTF-8, which `json` escapes
     text = json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode()
-    return b"%s %08x\n" % (text, zlib.crc32(text))
+    digest = _digest(text, before)
+    return b"%s %s\n" % (digest, text), digest
 
 
-def _decoded(line: bytes, kind: Any) -> Any:
-    text, _, checksum = line.rpartition(b" ")
-    if checksum != b"%08x" % zlib.crc32(text):
-        raise HistoryError("the record of earlier files is damaged")
+def _decoded(line: bytes, before: bytes, kind: Any) -> tuple[Any, bytes]:
+    """Returns the record of a line, and its digest."""
+    digest, _, text = line.partition(b" ")
     try:
-        return msgspec.convert(json.loads(text), kind)
+        if digest == _digest(text, before):
+            return msgspec.convert(json.loads(text), kind), digest
     except (ValueError, RecursionError) as problem:
         raise HistoryError("the record of earlier files is damaged") from problem
+    raise HistoryError("the record of earlier files is damaged")
+
+
+def _digest(text: bytes, before: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16, key=before).hexdigest().encode()
+
+
+@cache
+def _boot() -> str:
+    """Names the time since the machine was last started; empty if the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -85,14 +85,21 @@ class FileVersions:
         self.ledger.begin(last)
         self._begin()
 
-    def load(self, last: int) -> bool:
-        """Goes on with what an earlier process kept, up to commit `last`.
+    def load(self, last: int, *, crashed: bool = True) -> bool:
+        """Goes on with what an earlier process kept.
+
+        Args:
+            last: The last commit.
+            crashed: Whether that process did not end well.
 
         Returns:
             Whether it is whole. If it is not, only what changes after the next commit can be
             brought back.
         """
-        whole = self.ledger.load(last)
+        whole = self.ledger.load(last, crashed=crashed)
+        if whole and self.contents.has_later(max(self.ledger.contents, default=0)):
+            whole = False
+            self.ledger.begin(last, known=False)
         self._begin()
         return whole
 

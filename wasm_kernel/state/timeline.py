@@ -89,7 +89,7 @@ class Timeline:
             history = self._inherit(self._inherited)
         else:
             history = self._found(image)
-        self.files.begin(history)
+        self.files.begin(history, crashed=self._claim.crashed)
         self._claim.settled()
         return history
 
@@ -410,6 +410,7 @@ class Timeline:
                 self._recorder.close()
                 self._recorder.history.close()
                 self._recorder = None
+            self.files.close()  # the next holder may read what it says at once
             self._claim.give_back()
         finally:
             self.files.close()

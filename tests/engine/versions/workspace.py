@@ -39,10 +39,10 @@ class Workspace:
             self.versions.clear()
             self.commit()
 
-    def load(self, other: Workspace) -> Workspace:
+    def load(self, other: Workspace, *, crashed: bool = True) -> Workspace:
         """Go on in another process with what this one kept."""
         self.commits, self.states = list(other.commits), dict(other.states)
-        self.whole = self.versions.load(max(self.commits))
+        self.whole = self.versions.load(max(self.commits), crashed=crashed)
         return self
 
     def commit(self) -> int:
