@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel import events
-from wasm_kernel.event_file import EventFile, EventFileError
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import EventFile, EventFileError, SandboxLogger
 
 
 @pytest.fixture

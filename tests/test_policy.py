@@ -175,7 +175,7 @@ def test_what_is_no_mount_is_told_what_one_is() -> None:
 
 def test_good_mounts_are_kept_in_order(tmp_path: Path) -> None:
     given = [Mount(tmp_path, "/b"), Mount(tmp_path, "/a/c", True)]
-    assert ExecutionPolicy(mounts=given).mounts == tuple(given)  # type: ignore[arg-type]
+    assert ExecutionPolicy(mounts=given).mounts == tuple(given)
 
 
 def test_a_runtime_is_named_by_its_text() -> None:

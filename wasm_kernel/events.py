@@ -1,4 +1,4 @@
-"""What the package says to the application's log: `SandboxLogger`, and the name of every event.
+"""Events for the application's log: `SandboxLogger`, and the name of every event.
 
 Each name stands here once, with the fields that come with it. Nothing is written anywhere until the
 application either hands over a logger or configures structlog itself.
@@ -7,7 +7,9 @@ application either hands over a logger or configures structlog itself.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import SandboxResult
 
@@ -58,6 +61,9 @@ PRUNE_COMPLETED = "session.prune.completed"  # deleted_count, skipped_count, in_
 #                                              error_count, reclaimed_bytes,
 #                                              reclaimed_private_bytes, duration
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+_OWNER_ONLY = 0o600
+
 WARNINGS = frozenset(
     {
         *(EXECUTION_TRAP, EXECUTION_LIMIT, MEMORY_TROUBLE),
@@ -81,7 +87,7 @@ class SandboxLogger:
 
     Without a logger of its own it speaks through structlog once the application has configured
     that, and is silent before. A logger that raises loses the event and stops nothing; the logger
-    `wasm_kernel` of the `logging` module hears of it.
+    `wasm_kernel` of the `logging` module is told.
 
     Args:
         logger: A structlog logger, anything with its `info` and `warning`, or a logger of the
@@ -106,11 +112,11 @@ class SandboxLogger:
         self.fields: Mapping[str, Any] = MappingProxyType(dict(fields or {}))
 
     def bind(self, **fields: Any) -> SandboxLogger:
-        """A logger whose every event carries `fields` too."""
+        """Returns a logger that adds `fields` to every event."""
         return SandboxLogger(self._logger, {**self.fields, **fields})
 
     def log_event(self, event: str, **fields: Any) -> None:
-        """Send one event, at level `warning` for those in `WARNINGS` and at `info` otherwise.
+        """Sends one event, at level `warning` for those in `WARNINGS` and at `info` otherwise.
 
         Paths and enum members become plain values; a field that is None is left out.
         """
@@ -126,7 +132,7 @@ class SandboxLogger:
     def log_execution_start(
         self, runtime: str, policy: ExecutionPolicy, session_id: str | None = None
     ) -> None:
-        """Say that a cell starts, and under which limits."""
+        """Sends the start of a cell, with its limits."""
         self.log_event(
             EXECUTION_START,
             runtime=runtime,
@@ -139,7 +145,7 @@ class SandboxLogger:
     def log_execution_complete(
         self, runtime: str, result: SandboxResult, session_id: str | None = None
     ) -> None:
-        """Say what a cell came to; of an error only its class is told, never its text."""
+        """Sends the result of a cell; of an error its class, never its text."""
         self.log_event(
             EXECUTION_COMPLETE,
             runtime=runtime,
@@ -204,6 +210,71 @@ def heard_by(logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
     return logger if isinstance(logger, SandboxLogger) else SandboxLogger(logger)
 
 
+class EventFileError(WasmKernelError):
+    """The file for events can't be opened."""
+
+
+class EventFile:
+    """A file that gets every event, one JSON object a line.
+
+    It is for an application without a log of its own, such as a kernel. Any thread and any number
+    of processes may write to one file, which its owner alone can read. A line that can't be written
+    is dropped: an event never costs a cell.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file, and makes it if it is missing.
+
+        Raises:
+            EventFileError: The file can't be opened.
+        """
+        try:
+            self._descriptor = os.open(path, _APPEND, _OWNER_ONLY)
+        except OSError as problem:
+            raise EventFileError(
+                f"The file for events can't be opened ({problem.strerror}). Set event_log to a "
+                "file that you can write to, or leave it out."
+            ) from None
+        self._guard = threading.Lock()
+        self._torn = False  # the last line on disk has no end
+
+    def logger(self) -> EventLogger:
+        """Returns a structlog logger that writes its events here, each with its time and level."""
+        import structlog
+
+        logger: EventLogger = structlog.wrap_logger(
+            self,
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.JSONRenderer(default=str),
+            ],
+            cache_logger_on_first_use=True,
+        )
+        return logger
+
+    def msg(self, line: str) -> None:
+        """Writes one line; structlog calls it for every level."""
+        with self._guard:
+            data = b"\n" * self._torn + line.encode("utf-8", "replace") + b"\n"
+            if self._descriptor < 0:
+                return
+            try:
+                written = os.write(self._descriptor, data)
+            except OSError:
+                return
+            self._torn = written < len(data)
+
+    info = warning = msg
+
+    def close(self) -> None:
+        """Closes the file; later events are dropped. Safe to call twice."""
+        with self._guard:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+
 def _send(logger: EventLogger, event: str, fields: dict[str, Any]) -> None:
     send = logger.warning if event in WARNINGS else logger.info
     logging = sys.modules.get("logging")  # who has one of its loggers has imported it
@@ -224,7 +295,7 @@ def _lost(event: str, problem: Exception) -> None:
 
 
 def _session(session_id: str | None) -> dict[str, str]:
-    """No field at all where no session is named, so that a bound one keeps its value."""
+    """No field if no session is named, so that a bound one keeps its value."""
     return {} if session_id is None else {"session_id": session_id}
 
 

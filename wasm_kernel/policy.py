@@ -1,21 +1,24 @@
-"""What a sandbox may use: `ExecutionPolicy`, frozen and checked when it is made."""
+"""The limits of a sandbox: `ExecutionPolicy`, frozen and checked when it is made."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from wasm_kernel.errors import PolicyError
 
 MIB = 1024 * 1024
 WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
-MOUNTS_MOST = 8  # the guest has so many descriptors set aside for them
+MAX_MOUNTS = 8  # the guest has so many descriptors set aside for them
 MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and little else
+_MOUNT_KEYS = {"host": str, "guest": str, "writable": bool}
+RESERVED_MOUNTS = ("/app", "/tmp", "/usr")  # noqa: S108 - guest paths, not host ones
 
 
 class RuntimeType(str, Enum):
@@ -28,7 +31,7 @@ class RuntimeType(str, Enum):
         """Returns the language of a name.
 
         Raises:
-            ValueError: no sandbox runs it; the text names those that can be had.
+            ValueError: No sandbox runs it; the text names those that exist.
         """
         try:
             return cls(runtime)
@@ -47,10 +50,10 @@ class Mount:
 
     @classmethod
     def parse(cls, text: str) -> Mount:
-        """A mount from its text form, `HOST:GUEST` or `HOST:GUEST:rw` (or `:ro`).
+        """Returns the mount that a text describes, `HOST:GUEST`, `HOST:GUEST:rw` or `:ro`.
 
         Raises:
-            PolicyError: the text is not of that form.
+            PolicyError: The text is not of that form.
         """
         rest, writable = text, False
         for ending, answer in ((":rw", True), (":ro", False)):
@@ -61,18 +64,62 @@ class Mount:
             raise PolicyError("mounts", f"takes HOST:GUEST or HOST:GUEST:rw, not {text!r}")
         return cls(Path(host).expanduser(), guest, writable)
 
+    @classmethod
+    def from_table(cls, table: Any) -> Mount:
+        """Returns the mount that a table of `host`, `guest` and `writable` describes.
 
-RESERVED_MOUNTS = ("/app", "/tmp", "/usr")  # noqa: S108 - guest paths, not host ones
+        Raises:
+            PolicyError: A key is missing or unknown, or a value is of the wrong type.
+        """
+        if not isinstance(table, Mapping) or not {"host", "guest"} <= table.keys():
+            raise PolicyError(
+                "mounts", f"takes HOST:GUEST, or a table of host and guest, not {table}"
+            )
+        for key, value in table.items():
+            if key not in _MOUNT_KEYS:
+                raise PolicyError("mounts", f"has an unknown key {key!r}{_hint(key, _MOUNT_KEYS)}")
+            if not isinstance(value, _MOUNT_KEYS[key]):
+                raise PolicyError("mounts", f"has a {key} that is {value!r}")
+        return cls(Path(table["host"]), table["guest"], table.get("writable", False))
+
+    def check(self) -> None:
+        """Checks the mount.
+
+        Raises:
+            PolicyError: The guest's path is not plain or is the guest's own, or the host's folder
+                does not exist.
+        """
+        parts = self.guest.split("/")
+        if parts[0] != "" or len(parts) < 2 or any(p in ("", ".", "..") for p in parts[1:]):
+            raise PolicyError("mounts", f"needs an absolute, plain guest path, not {self.guest!r}")
+        if "/" + parts[1] in RESERVED_MOUNTS:
+            raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
+        if not Path(self.host).is_dir():
+            raise PolicyError("mounts", f"names a host folder for {self.guest} that is not there")
 
 
-def _check_mount(mount: Mount) -> None:
-    parts = mount.guest.split("/")
-    if parts[0] != "" or len(parts) < 2 or any(p in ("", ".", "..") for p in parts[1:]):
-        raise PolicyError("mounts", f"needs an absolute, plain guest path, not {mount.guest!r}")
-    if "/" + parts[1] in RESERVED_MOUNTS:
-        raise PolicyError("mounts", f"can't cover the guest's own {'/' + parts[1]}")
-    if not Path(mount.host).is_dir():
-        raise PolicyError("mounts", f"names a host folder for {mount.guest} that is not there")
+class _Mounts:
+    """The field `mounts`: set from mounts and texts, read as a tuple of mounts."""
+
+    def __get__(self, policy: object, kind: type) -> tuple[Mount, ...]:
+        mounts: tuple[Mount, ...] = () if policy is None else vars(policy)["mounts"]
+        return mounts
+
+    def __set__(self, policy: object, given: Sequence[Mount | str]) -> None:
+        if not isinstance(given, list | tuple):
+            raise PolicyError("mounts", f"takes a list of mounts, not {given!r}")
+        mounts = tuple(Mount.parse(one) if isinstance(one, str) else one for one in given)
+        if len(mounts) > MAX_MOUNTS:
+            raise PolicyError("mounts", f"takes at most {MAX_MOUNTS} folders")
+        for mount in mounts:
+            if not isinstance(mount, Mount):
+                raise PolicyError(
+                    "mounts", f"takes Mount(HOST, GUEST) or 'HOST:GUEST', not {mount!r}"
+                )
+            mount.check()
+        if len({mount.guest for mount in mounts}) != len(mounts):
+            raise PolicyError("mounts", "names one guest path twice")
+        vars(policy)["mounts"] = mounts
 
 
 _COUNTED = frozenset({"stdout_bytes", "stderr_bytes", "display_bytes", "display_count"})
@@ -106,7 +153,7 @@ class ExecutionPolicy:
         output_bytes: Bytes that a single rich output may have.
         session_output_bytes: Bytes of text and rich output that a session may show in all, as long
             as its kernel lives.
-        text_file_bytes: Where above 0, what a cell writes beyond `stdout_bytes` or `stderr_bytes`
+        text_file_bytes: If above 0, text that a cell writes beyond `stdout_bytes` or `stderr_bytes`
             is not lost: the whole text, up to so many bytes of each stream, goes to a file in
             `/app`.
         comm_seconds: Seconds that a widget's callback may take; it is then interrupted.
@@ -126,7 +173,7 @@ class ExecutionPolicy:
             bytes, so that `%undo --files` brings them back; the oldest go first, and 0 keeps none.
             Files that were deleted while a cell had them open may take as much again.
         file_copy_bytes: The largest file, in bytes, that is copied before a cell changes it in
-            place, where the file system can't clone it.
+            place, if the file system can't clone it.
         mounts: Further host folders that the guest sees, each a `Mount` or a text such as
             `HOST:GUEST` or `HOST:GUEST:rw`.
         env: Environment variables of the guest.
@@ -154,7 +201,7 @@ class ExecutionPolicy:
     history_bytes: int = 4096 * MIB
     files_history_bytes: int = 512 * MIB
     file_copy_bytes: int = 64 * MIB
-    mounts: tuple[Mount, ...] = ()
+    mounts: _Mounts = _Mounts()
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,40 +224,47 @@ class ExecutionPolicy:
         self._seconds("query_seconds")
         self._seconds("comm_seconds")
         self._check_env()
-        self._check_mounts()
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
 
     @classmethod
-    def from_toml(cls, path: Path | str) -> ExecutionPolicy:
-        """The policy in a TOML file.
+    def from_values(cls, values: Mapping[str, Any], folder: Path | None = None) -> ExecutionPolicy:
+        """Returns the policy that plain values describe, as they come from a file or from traits.
 
-        Each field is a key of its name; what is left out has its default. `env` is a table;
+        A value of 0 stands for None. A mount may also be a table of `host`, `guest` and `writable`.
+
+        Args:
+            values: The values by field; a field that is left out has its default.
+            folder: The folder that hosts of mounts are relative to; by default the current one.
+
+        Raises:
+            PolicyError: A field is unknown, or a value breaks its rule.
+        """
+        for name in values:
+            if name not in POLICY_FIELDS:
+                raise PolicyError(name, f"is not a limit{_hint(name, POLICY_FIELDS)}")
+        made = dict(values)
+        if "mounts" in made:
+            made["mounts"] = _mounts_of(made["mounts"], folder or Path())
+        return cls(**made)
+
+    @classmethod
+    def from_toml(cls, path: Path | str) -> ExecutionPolicy:
+        """Returns the policy in a TOML file.
+
+        Each field is a key of its name; a field that is left out has its default. `env` is a table;
         `mounts` is a list of texts (`"HOST:GUEST:rw"`) or of tables with `host`, `guest` and
         `writable`, and a relative host is seen from the file's own folder.
 
         Raises:
-            PolicyError: the file can't be read, a key is unknown, or a value breaks its rule; the
+            PolicyError: The file can't be read, a key is unknown, or a value breaks its rule; the
                 error names the file and the key.
         """
-        from wasm_kernel.policy_file import policy_in
-
-        return policy_in(Path(path))
-
-    def _check_mounts(self) -> None:
-        if not isinstance(self.mounts, list | tuple):
-            raise PolicyError("mounts", f"takes a list of mounts, not {self.mounts!r}")
-        made = (Mount.parse(one) if isinstance(one, str) else one for one in self.mounts)
-        object.__setattr__(self, "mounts", tuple(made))
-        if len(self.mounts) > MOUNTS_MOST:
-            raise PolicyError("mounts", f"takes at most {MOUNTS_MOST} folders")
-        for mount in self.mounts:
-            if not isinstance(mount, Mount):
-                raise PolicyError(
-                    "mounts", f"takes Mount(HOST, GUEST) or 'HOST:GUEST', not {mount!r}"
-                )
-            _check_mount(mount)
-        if len({m.guest for m in self.mounts}) != len(self.mounts):
-            raise PolicyError("mounts", "names one guest path twice")
+        path = Path(path)
+        values = read_toml(path)
+        try:
+            return cls.from_values(values, path.parent)
+        except PolicyError as problem:
+            raise PolicyError(problem.field, problem.rule, where=path.name) from None
 
     def _whole(self, name: str, least: int, most: int | None) -> None:
         value = getattr(self, name)
@@ -238,7 +292,7 @@ class ExecutionPolicy:
 
     @property
     def metered(self) -> bool:
-        """Whether the guest's code counts fuel."""
+        """True if the guest's code counts fuel."""
         return self.fuel_budget is not None
 
 
@@ -246,8 +300,42 @@ POLICY_FIELDS = tuple(f.name for f in fields(ExecutionPolicy))
 OPTIONAL_FIELDS = frozenset(f.name for f in fields(ExecutionPolicy) if "None" in str(f.type))
 
 
-def described() -> dict[str, str]:
-    """What each field of a policy means, from the class's own docstring."""
+def field_meanings() -> dict[str, str]:
+    """Returns the meaning of each field of a policy, from the class's own docstring."""
     text = ExecutionPolicy.__doc__ or ""
     found = re.findall(r"^ {4,8}(\w+): (.+?)(?=^ {4,8}\w+: |\Z)", text, re.MULTILINE | re.DOTALL)
     return {name: " ".join(words.split()) for name, words in found}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the values in a TOML file, unchecked.
+
+    Raises:
+        PolicyError: The file can't be read, or is not TOML.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise PolicyError(path.name, f"can't be read ({problem.strerror})") from None
+    except (ValueError, RecursionError) as problem:
+        raise PolicyError(path.name, f"is not a TOML file ({problem})") from None
+
+
+def _mounts_of(given: Any, folder: Path) -> list[Mount]:
+    if not isinstance(given, list | tuple):
+        raise PolicyError("mounts", f"takes a list, not {given!r}")
+    return [one if isinstance(one, Mount) else _mount_of(one, folder) for one in given]
+
+
+def _mount_of(given: Any, folder: Path) -> Mount:
+    mount = Mount.parse(given) if isinstance(given, str) else Mount.from_table(given)
+    return replace(mount, host=folder / mount.host.expanduser())
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"

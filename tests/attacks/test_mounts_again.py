@@ -16,7 +16,7 @@ from wasm_kernel import (
 
 
 def mounting(*mounts: str) -> ExecutionPolicy:
-    return ExecutionPolicy(mounts=mounts)  # type: ignore[arg-type]
+    return ExecutionPolicy(mounts=mounts)
 
 
 def session(folder: Path, policy: ExecutionPolicy | None = None) -> BaseSandbox:

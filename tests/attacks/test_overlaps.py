@@ -39,7 +39,7 @@ def _again(folder: Path) -> None:
 
 
 def _mount(folder: Path) -> None:
-    policy = ExecutionPolicy(mounts=[f"{folder}:/data:ro"])  # type: ignore[arg-type]
+    policy = ExecutionPolicy(mounts=[f"{folder}:/data:ro"])
     create_sandbox(workspace=folder.parent / "elsewhere" / "app", policy=policy).close()
 
 
@@ -128,7 +128,7 @@ def test_f4_mounts_that_overlap_are_refused(tmp_path: Path, mounts: list[str], m
     for name in ("work/below", "data/below"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to("work")
-    policy = ExecutionPolicy(mounts=[f"{tmp_path}/{one}" for one in mounts])  # type: ignore[arg-type]
+    policy = ExecutionPolicy(mounts=[f"{tmp_path}/{one}" for one in mounts])
     before, private = everything(tmp_path), private_folders()
     with pytest.raises(PolicyError, match=match):
         create_sandbox(workspace=tmp_path / "work", policy=policy)
@@ -138,7 +138,7 @@ def test_f4_mounts_that_overlap_are_refused(tmp_path: Path, mounts: list[str], m
 @pytest.mark.parametrize("place", ["root", "root/other", "."])
 def test_f4_no_mount_shows_the_other_sessions(tmp_path: Path, place: str) -> None:
     (tmp_path / "root" / "other").mkdir(parents=True)
-    policy = ExecutionPolicy(mounts=[f"{tmp_path / place}:/data"])  # type: ignore[arg-type]
+    policy = ExecutionPolicy(mounts=[f"{tmp_path / place}:/data"])
     before, private = everything(tmp_path), private_folders()
     for open_it in (create_session_sandbox, lambda **how: get_session_sandbox("new", **how)):
         with pytest.raises(PolicyError, match="workspace_root"):
@@ -150,7 +150,7 @@ def test_f4_a_mount_is_the_folder_that_it_was_at_first(warm: None, tmp_path: Pat
     for name in ("data", "secret"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    policy = ExecutionPolicy(mounts=[f"{tmp_path}/data:/data"])  # type: ignore[arg-type]
+    policy = ExecutionPolicy(mounts=[f"{tmp_path}/data:/data"])
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
         (tmp_path / "data").rename(tmp_path / "moved")
         (tmp_path / "data").symlink_to("secret")

@@ -46,7 +46,7 @@ Opening = Callable[[Path], BaseSandbox]
 
 
 def _mounted(folder: Path) -> BaseSandbox:
-    policy = ExecutionPolicy(mounts=[f"{folder}:/m:rw"])  # type: ignore[arg-type]
+    policy = ExecutionPolicy(mounts=[f"{folder}:/m:rw"])
     return create_sandbox(workspace=folder.parent / "app", policy=policy)
 
 

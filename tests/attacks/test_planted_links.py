@@ -93,7 +93,7 @@ def test_f1_the_defaults_lead_through_no_link(repository: Path) -> None:
 
 @pytest.mark.parametrize("path", ["workspace", "up/dotssh", "absolute"])
 def test_f1_nor_does_a_mount(repository: Path, path: str) -> None:
-    policy = ExecutionPolicy(mounts=[f"{path}:/data"])  # type: ignore[arg-type]
+    policy = ExecutionPolicy(mounts=[f"{path}:/data"])
     with pytest.raises(ValueError, match="/data by a relative path that leads through a link"):
         create_sandbox(workspace="app", policy=policy)
     with pytest.raises(ValueError, match="/data by a relative path that leads through a link"):

@@ -36,7 +36,7 @@ BEFORE_THE_REPLY = {
         "xml",
         "pip",
     ),
-    *("wasm_kernel.event_file", "wasm_kernel.outputs.html", "wasm_kernel.outputs.charts"),
+    *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts"),
     *("wasm_kernel.outputs.widgets", "wasm_kernel.guests.python.packages.errand"),
     *(
         "wasm_kernel.guests.python.packages.fetching",

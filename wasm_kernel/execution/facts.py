@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.execution.errands import Errand, Errands
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, described
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, field_meanings
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.runner import GuestRunner
@@ -88,7 +88,7 @@ def _memory(runner: GuestRunner) -> dict[str, Any]:
 
 def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
     """The limits, each with its name, its value as JSON, and what it means."""
-    meanings = described()
+    meanings = field_meanings()
     return [
         {"name": name, "value": _plain(getattr(policy, name)), "meaning": meanings.get(name, "")}
         for name in POLICY_FIELDS

@@ -176,7 +176,7 @@ class WasmKernelApp(JupyterApp):
         place = self.settings.event_file
         if place is None:
             return None
-        from wasm_kernel.event_file import EventFile
+        from wasm_kernel.events import EventFile
 
         file = EventFile(place)
         ending.callback(file.close)

@@ -20,8 +20,7 @@ from wasm_kernel.folders.claim import Resume
 from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, described
-from wasm_kernel.policy_file import policy_of, read
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, field_meanings, read_toml
 
 NOTEBOOK_ENVIRONMENT = "JPY_SESSION_NAME"
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
@@ -32,7 +31,7 @@ _TRAITS: dict[str, Any] = {
     "int | None": Int,
     "float": Float,
     "float | None": Float,
-    "tuple[Mount, ...]": List,
+    "_Mounts": List,
     "Mapping[str, str]": Dict,
 }
 
@@ -160,7 +159,7 @@ class _Session(Configurable):
         if self.tell_notebook and notebook:
             values["env"] = {NOTEBOOK_ENVIRONMENT: notebook, **values["env"]}
         try:
-            return policy_of(values)
+            return ExecutionPolicy.from_values(values)
         except PolicyError as problem:
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
@@ -169,7 +168,7 @@ class _Session(Configurable):
         file = _absolute("policy_file", self.policy_file)
         limits = ExecutionPolicy.from_toml(file)
         said = self._find_my_config(self.config)
-        return {name: getattr(limits, name) for name in read(file) if name not in said}
+        return {name: getattr(limits, name) for name in read_toml(file) if name not in said}
 
 
 def _named(text: str) -> Path:
@@ -202,7 +201,7 @@ def _trait(field: Field[Any], description: str) -> TraitType[Any, Any]:
 
 
 def _policy_traits() -> dict[str, TraitType[Any, Any]]:
-    meanings = described()
+    meanings = field_meanings()
     return {f.name: _trait(f, meanings.get(f.name, "")) for f in fields(ExecutionPolicy)}
 
 

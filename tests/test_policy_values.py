@@ -9,7 +9,6 @@ import pytest
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount
-from wasm_kernel.policy_file import policy_of
 
 WHOLE = """
 fuel_budget = 500_000_000
@@ -91,9 +90,13 @@ def test_zero_lifts_a_limit_that_may_be_none(file: Path) -> None:
         ("mounts = [{ host = 'data', gest = '/data' }]", "mounts", "a table of host and guest"),
         ("mounts = [{ host = 'data', guest = '/d', writeable = true }]", "mounts", "writable?"),
         ("mounts = [{ host = 'data', guest = 3 }]", "mounts", "has a guest that is 3"),
-        ("fuel_buget = 3", "fuel_buget", "limits.toml: fuel_buget is no limit; did you mean fuel_"),
+        (
+            "fuel_buget = 3",
+            "fuel_buget",
+            "limits.toml: fuel_buget is not a limit; did you mean fuel_",
+        ),
         ("colour = 3", "colour", "there are fuel_budget, memory_bytes"),
-        ("[policy]\nfuel_budget = 3", "policy", "is no limit"),
+        ("[policy]\nfuel_budget = 3", "policy", "is not a limit"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(
@@ -107,12 +110,12 @@ def test_a_wrong_value_is_refused_with_its_key(
 
 @pytest.mark.parametrize("text", ["fuel_budget", "a = 1\na = 2", "a = " + "[" * 5000])
 def test_what_is_no_toml_is_refused_with_its_file(file: Path, text: str) -> None:
-    assert str(refused(file, text)).startswith("limits.toml is no TOML file")
+    assert str(refused(file, text)).startswith("limits.toml is not a TOML file")
 
 
 def test_what_is_no_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(PolicyError, match=r"limits\.toml is no TOML"):
+    with pytest.raises(PolicyError, match=r"limits\.toml is not a TOML"):
         ExecutionPolicy.from_toml(file)
 
 
@@ -128,4 +131,4 @@ def test_keywords_are_checked_the_same_way(values: dict[str, Any]) -> None:
         ExecutionPolicy(**values)
     assert caught.value.field == field
     with pytest.raises(PolicyError):
-        policy_of(values)
+        ExecutionPolicy.from_values(values)
