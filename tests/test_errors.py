@@ -104,3 +104,21 @@ def test_f7_what_could_not_begin_is_not_told_to_raise_a_limit() -> None:
     for stopped in (errors.Interrupted(2.0), errors.OutOfFuel(10**9), errors.NeverBegan(5.0)):
         stopped.setting, stopped.kept = "", "Kept."
         assert str(stopped).endswith(" Kept.")
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (
+            FileNotFoundError(2, "No such file or directory", "/home/ada/x"),
+            "No such file or directory",
+        ),
+        (OSError("the disk is gone"), "the disk is gone"),
+        (WasmKernelError("It is closed."), "It is closed."),
+        (MemoryError(), "no memory is left"),
+        (KeyError(), "KeyError"),
+    ],
+    ids=repr,
+)
+def test_a_problem_is_described_in_words_without_its_path(problem: Exception, words: str) -> None:
+    assert errors.describe(problem) == words

@@ -10,172 +10,105 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wasm_kernel.errors import (
-        BundleError,
-        CacheWarning,
-        CellTimeout,
-        CompileError,
-        ForkError,
-        FrameError,
-        GuestClosed,
-        GuestCrashed,
-        GuestExited,
-        GuestStopped,
-        HistoryError,
-        HostFailed,
-        ImageError,
-        Interrupted,
-        NeverBegan,
-        OutOfFuel,
-        PackageError,
-        PolicyError,
-        SandboxClosed,
-        SessionInUse,
-        StackExhausted,
-        TravelError,
-        WasmKernelError,
-    )
-    from wasm_kernel.events import SandboxLogger
-    from wasm_kernel.execution.create import create_sandbox
-    from wasm_kernel.execution.offer import offer_pip
-    from wasm_kernel.execution.sandbox import BaseSandbox
-    from wasm_kernel.folders.claim import Resume
-    from wasm_kernel.folders.overlap import OverlapError
-    from wasm_kernel.folders.private import PrivateFolderError
-    from wasm_kernel.linux.folders import PlantedLinkError
-    from wasm_kernel.policy import ExecutionPolicy, Mount, RuntimeType
-    from wasm_kernel.result import (
-        CellError,
-        Checkpoint,
-        PruneResult,
-        SandboxResult,
-        Travelled,
-    )
-    from wasm_kernel.sessions.archive import Exported, export_session
-    from wasm_kernel.sessions.arrival import Imported, SessionExists, import_session
-    from wasm_kernel.sessions.ids import SessionIdError
-    from wasm_kernel.sessions.lifecycle import (
-        create_session_sandbox,
-        delete_session_workspace,
-        get_session_sandbox,
-    )
-    from wasm_kernel.sessions.paths import SessionPathError
-    from wasm_kernel.sessions.pruning import NoWorkspaceRoot, PruneError, prune_sessions
-    from wasm_kernel.sessions.session import WorkspaceError
-    from wasm_kernel.sessions.tarball import ArchiveError
-    from wasm_kernel.sessions.workspace import (
-        delete_session_path,
-        list_session_files,
-        read_session_file,
-        write_session_file,
-    )
+    from wasm_kernel.errors import BundleError as BundleError
+    from wasm_kernel.errors import CacheWarning as CacheWarning
+    from wasm_kernel.errors import CellTimeout as CellTimeout
+    from wasm_kernel.errors import CompileError as CompileError
+    from wasm_kernel.errors import ForkError as ForkError
+    from wasm_kernel.errors import FrameError as FrameError
+    from wasm_kernel.errors import GuestClosed as GuestClosed
+    from wasm_kernel.errors import GuestCrashed as GuestCrashed
+    from wasm_kernel.errors import GuestExited as GuestExited
+    from wasm_kernel.errors import GuestStopped as GuestStopped
+    from wasm_kernel.errors import HistoryError as HistoryError
+    from wasm_kernel.errors import HostFailed as HostFailed
+    from wasm_kernel.errors import ImageError as ImageError
+    from wasm_kernel.errors import Interrupted as Interrupted
+    from wasm_kernel.errors import NeverBegan as NeverBegan
+    from wasm_kernel.errors import OutOfFuel as OutOfFuel
+    from wasm_kernel.errors import PackageError as PackageError
+    from wasm_kernel.errors import PolicyError as PolicyError
+    from wasm_kernel.errors import SandboxClosed as SandboxClosed
+    from wasm_kernel.errors import SessionInUse as SessionInUse
+    from wasm_kernel.errors import StackExhausted as StackExhausted
+    from wasm_kernel.errors import TravelError as TravelError
+    from wasm_kernel.errors import WasmKernelError as WasmKernelError
+    from wasm_kernel.events import SandboxLogger as SandboxLogger
+    from wasm_kernel.execution.create import create_sandbox as create_sandbox
+    from wasm_kernel.execution.offer import offer_pip as offer_pip
+    from wasm_kernel.execution.sandbox import BaseSandbox as BaseSandbox
+    from wasm_kernel.folders.claim import Resume as Resume
+    from wasm_kernel.folders.overlap import OverlapError as OverlapError
+    from wasm_kernel.folders.private import PrivateFolderError as PrivateFolderError
+    from wasm_kernel.linux.folders import PlantedLinkError as PlantedLinkError
+    from wasm_kernel.policy import ExecutionPolicy as ExecutionPolicy
+    from wasm_kernel.policy import Mount as Mount
+    from wasm_kernel.policy import RuntimeType as RuntimeType
+    from wasm_kernel.result import CellError as CellError
+    from wasm_kernel.result import Checkpoint as Checkpoint
+    from wasm_kernel.result import PruneResult as PruneResult
+    from wasm_kernel.result import SandboxResult as SandboxResult
+    from wasm_kernel.result import Travelled as Travelled
+    from wasm_kernel.sessions.archive import Exported as Exported
+    from wasm_kernel.sessions.archive import export_session as export_session
+    from wasm_kernel.sessions.arrival import Imported as Imported
+    from wasm_kernel.sessions.arrival import SessionExists as SessionExists
+    from wasm_kernel.sessions.arrival import import_session as import_session
+    from wasm_kernel.sessions.ids import SessionIdError as SessionIdError
+    from wasm_kernel.sessions.lifecycle import create_session_sandbox as create_session_sandbox
+    from wasm_kernel.sessions.lifecycle import delete_session_workspace as delete_session_workspace
+    from wasm_kernel.sessions.lifecycle import get_session_sandbox as get_session_sandbox
+    from wasm_kernel.sessions.paths import SessionPathError as SessionPathError
+    from wasm_kernel.sessions.pruning import NoWorkspaceRoot as NoWorkspaceRoot
+    from wasm_kernel.sessions.pruning import PruneError as PruneError
+    from wasm_kernel.sessions.pruning import prune_sessions as prune_sessions
+    from wasm_kernel.sessions.session import WorkspaceError as WorkspaceError
+    from wasm_kernel.sessions.tarball import ArchiveError as ArchiveError
+    from wasm_kernel.sessions.workspace import delete_session_path as delete_session_path
+    from wasm_kernel.sessions.workspace import list_session_files as list_session_files
+    from wasm_kernel.sessions.workspace import read_session_file as read_session_file
+    from wasm_kernel.sessions.workspace import write_session_file as write_session_file
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArchiveError",
-    "BaseSandbox",
-    "BundleError",
-    "CacheWarning",
-    "CellError",
-    "CellTimeout",
-    "Checkpoint",
-    "CompileError",
-    "ExecutionPolicy",
-    "Exported",
-    "ForkError",
-    "FrameError",
-    "GuestClosed",
-    "GuestCrashed",
-    "GuestExited",
-    "GuestStopped",
-    "HistoryError",
-    "HostFailed",
-    "ImageError",
-    "Imported",
-    "Interrupted",
-    "Mount",
-    "NeverBegan",
-    "NoWorkspaceRoot",
-    "OutOfFuel",
-    "OverlapError",
-    "PackageError",
-    "PlantedLinkError",
-    "PolicyError",
-    "PrivateFolderError",
-    "PruneError",
-    "PruneResult",
-    "Resume",
-    "RuntimeType",
-    "SandboxClosed",
-    "SandboxLogger",
-    "SandboxResult",
-    "SessionExists",
-    "SessionIdError",
-    "SessionInUse",
-    "SessionPathError",
-    "StackExhausted",
-    "TravelError",
-    "Travelled",
-    "WasmKernelError",
-    "WorkspaceError",
-    "create_sandbox",
-    "create_session_sandbox",
-    "delete_session_path",
-    "delete_session_workspace",
-    "export_session",
-    "get_session_sandbox",
-    "import_session",
-    "list_session_files",
-    "offer_pip",
-    "prune_sessions",
-    "read_session_file",
-    "write_session_file",
-]
-
-_HOMES = {
-    "ArchiveError": "wasm_kernel.sessions.tarball",
-    "BaseSandbox": "wasm_kernel.execution.sandbox",
-    "CellError": "wasm_kernel.result",
-    "Checkpoint": "wasm_kernel.result",
-    "ExecutionPolicy": "wasm_kernel.policy",
-    "Exported": "wasm_kernel.sessions.archive",
-    "Imported": "wasm_kernel.sessions.arrival",
-    "Mount": "wasm_kernel.policy",
-    "OverlapError": "wasm_kernel.folders.overlap",
-    "PlantedLinkError": "wasm_kernel.linux.folders",
-    "PrivateFolderError": "wasm_kernel.folders.private",
-    "NoWorkspaceRoot": "wasm_kernel.sessions.pruning",
-    "PruneError": "wasm_kernel.sessions.pruning",
-    "PruneResult": "wasm_kernel.result",
-    "Resume": "wasm_kernel.folders.claim",
-    "RuntimeType": "wasm_kernel.policy",
-    "SandboxLogger": "wasm_kernel.events",
-    "SandboxResult": "wasm_kernel.result",
-    "SessionExists": "wasm_kernel.sessions.arrival",
-    "SessionIdError": "wasm_kernel.sessions.ids",
-    "SessionPathError": "wasm_kernel.sessions.paths",
-    "WorkspaceError": "wasm_kernel.sessions.session",
-    "Travelled": "wasm_kernel.result",
-    "create_sandbox": "wasm_kernel.execution.create",
-    "create_session_sandbox": "wasm_kernel.sessions.lifecycle",
-    "delete_session_path": "wasm_kernel.sessions.workspace",
-    "delete_session_workspace": "wasm_kernel.sessions.lifecycle",
-    "export_session": "wasm_kernel.sessions.archive",
-    "get_session_sandbox": "wasm_kernel.sessions.lifecycle",
-    "import_session": "wasm_kernel.sessions.arrival",
-    "list_session_files": "wasm_kernel.sessions.workspace",
-    "offer_pip": "wasm_kernel.execution.offer",
-    "prune_sessions": "wasm_kernel.sessions.pruning",
-    "read_session_file": "wasm_kernel.sessions.workspace",
-    "write_session_file": "wasm_kernel.sessions.workspace",
+_NAMES = {  # the public names by module
+    "errors": (
+        "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
+        "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
+        "ImageError Interrupted NeverBegan OutOfFuel PackageError PolicyError "
+        "SandboxClosed SessionInUse StackExhausted TravelError WasmKernelError"
+    ),
+    "events": "SandboxLogger",
+    "execution.create": "create_sandbox",
+    "execution.offer": "offer_pip",
+    "execution.sandbox": "BaseSandbox",
+    "folders.claim": "Resume",
+    "folders.overlap": "OverlapError",
+    "folders.private": "PrivateFolderError",
+    "linux.folders": "PlantedLinkError",
+    "policy": "ExecutionPolicy Mount RuntimeType",
+    "result": "CellError Checkpoint PruneResult SandboxResult Travelled",
+    "sessions.archive": "Exported export_session",
+    "sessions.arrival": "Imported SessionExists import_session",
+    "sessions.ids": "SessionIdError",
+    "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",
+    "sessions.paths": "SessionPathError",
+    "sessions.pruning": "NoWorkspaceRoot PruneError prune_sessions",
+    "sessions.session": "WorkspaceError",
+    "sessions.tarball": "ArchiveError",
+    "sessions.workspace": (
+        "delete_session_path list_session_files read_session_file write_session_file"
+    ),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - computed, so that no name is left out
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "wasm_kernel.errors")), name)
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,7 +1,7 @@
-"""Everything that can go wrong, as one small family.
+"""The errors that this package raises on purpose.
 
 `WasmKernelError` is the root. Its children carry fields, so that a front end can word its own
-message; `str()` of each is a sentence for the person who meets it: what happened, what was kept,
+message. `str()` of each is a sentence for the person who meets it: what happened, what was kept,
 what to do now. No message names a path of the host.
 """
 
@@ -26,10 +26,10 @@ class WasmKernelError(Exception):
 
 
 class PolicyError(WasmKernelError, ValueError):
-    """A policy field that breaks its rule.
+    """A policy field breaks its rule.
 
     `field` is the field's name, `rule` the rule in words, `where` the name of the file that it
-    stands in, or empty. Where a whole file is wrong, `field` is its name.
+    stands in, or empty. If a whole file is wrong, `field` is its name.
     """
 
     def __init__(self, field: str, rule: str, *, where: str = "") -> None:
@@ -44,7 +44,7 @@ class SandboxClosed(WasmKernelError):
 
 
 class SessionInUse(WasmKernelError):
-    """A session is open elsewhere, and what was asked would pull it away from there."""
+    """A session is in use, and the call would take its files away from its user."""
 
 
 class BundleError(WasmKernelError):
@@ -64,7 +64,7 @@ class HistoryError(WasmKernelError):
 
 
 class TravelError(WasmKernelError, ValueError):
-    """There is no such place in the session's history; nothing was changed."""
+    """The session's history has no such state; nothing was changed."""
 
 
 class ForkError(WasmKernelError):
@@ -79,11 +79,11 @@ class ForkError(WasmKernelError):
 
 
 class PackageError(WasmKernelError):
-    """A package was not fetched, did not pass its checks, or is not there; nothing was changed."""
+    """A package was not fetched, failed its checks, or does not exist; nothing was changed."""
 
 
 class FrameError(WasmKernelError):
-    """A frame from the guest that breaks the protocol; `why` says how, in words."""
+    """A frame from the guest breaks the protocol; `why` says how, in words."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"frame refused: {why}")
@@ -91,7 +91,7 @@ class FrameError(WasmKernelError):
 
 
 class HostFailed(WasmKernelError):
-    """The host could not do its part, such as for want of memory or of open files; `why` tells."""
+    """The host lacks something to go on, such as memory or open files; `why` says what."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -109,8 +109,8 @@ class CacheWarning(UserWarning):
 class GuestStopped(WasmKernelError):
     """The guest did not come back from a turn: its instance is gone.
 
-    `kept` says what the session still has, and is filled in by the floor that knows it;
-    `setting` names the policy field to change, or is empty where none would help.
+    `kept` says what the session still has, and is filled in by the room that knows it. `setting`
+    names the policy field to change; it is empty if no field would help.
     """
 
     setting = ""
@@ -121,7 +121,7 @@ class GuestStopped(WasmKernelError):
         self.kept = kept
 
     def advice(self) -> str:
-        """What the user can do now, as a sentence; empty where there is nothing to do."""
+        """Returns what the user can do now, as a sentence; empty if there is nothing to do."""
         return f"Raise {self.setting} to allow more." if self.setting else ""
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class OutOfFuel(GuestStopped):
 class CellTimeout(GuestStopped):
     """The turn ran past its wall deadline.
 
-    `seconds` is the limit it had; `own` where the cell had lowered it itself.
+    `seconds` is the limit it had; `own` is True if the cell had lowered it itself.
     """
 
     setting = "cell_timeout"
@@ -152,7 +152,7 @@ class CellTimeout(GuestStopped):
         self.own = own
 
     def advice(self) -> str:
-        """What the user can do now."""
+        """Returns what the user can do now."""
         return "The cell set this limit itself, with %%limit." if self.own else super().advice()
 
 
@@ -214,9 +214,16 @@ class Interrupted(GuestStopped):
         self.grace = grace
 
     def advice(self) -> str:
-        """What the user can do now."""
+        """Returns what the user can do now."""
         return "Raise grace_seconds to give cells more time to clean up." if self.setting else ""
 
 
 def _duration(seconds: float) -> str:
     return "1 second" if seconds == 1 else f"{seconds:g} seconds"
+
+
+def describe(problem: Exception) -> str:
+    """Returns a problem in words, for people. An `OSError` is named without its path."""
+    text = problem.strerror if isinstance(problem, OSError) else ""
+    silent = "no memory is left" if isinstance(problem, MemoryError) else type(problem).__name__
+    return text or str(problem) or silent

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Self, TypeVar
 
-from wasm_kernel.errors import ForkError
+from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.execution.keeper import Home, Keeper
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.wishes import Promise
@@ -137,7 +137,7 @@ def _beside(folders: SandboxFolders) -> SandboxFolders:
         except FileExistsError:
             number += 1
         except OSError as problem:
-            raise ForkError(problem.strerror or "no folder can be made") from problem
+            raise ForkError(describe(problem)) from problem
         else:
             try:
                 return folders.of_workspace(folder, folders.private_root)

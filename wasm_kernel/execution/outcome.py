@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wasm_kernel import events
-from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError
+from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
-from wasm_kernel.state import told
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ def in_words(job: Callable[[], T]) -> Callable[[], T]:
         except (OSError, MemoryError) as problem:
             if isinstance(problem, WasmKernelError):
                 raise
-            raise HostFailed(told.why(problem)) from problem
+            raise HostFailed(describe(problem)) from problem
 
     return run
 

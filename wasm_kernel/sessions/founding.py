@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wasm_kernel import events
-from wasm_kernel.errors import ForkError
+from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import PrivateFolders
@@ -76,7 +76,7 @@ class Founder:
         try:
             left_out = self._make(name, wanted, task)
         except OSError as problem:
-            raise ForkError(told.why(problem)) from problem
+            raise ForkError(describe(problem)) from problem
         self._tell(events.SESSION_CREATED, name, workspace_path=self._root / name)
         return told.left_out(left_out) if left_out else ""
 
@@ -90,7 +90,7 @@ class Founder:
             try:
                 inscribe(made.workspace.fd, name)
             except OSError as problem:
-                self._tell(events.METADATA_FAILED, name, error=problem.strerror or str(problem))
+                self._tell(events.METADATA_FAILED, name, error=describe(problem))
             if not settle(root.fd, made.aside, name):
                 raise ForkError(_TAKEN)
         return left_out

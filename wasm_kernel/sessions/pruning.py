@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.overlap import check_opening
@@ -345,6 +345,5 @@ class _Pruning:
         self._log(events.PRUNE_IN_USE, session_id=session_id, reason=user)
 
     def _fail(self, session_id: str, problem: Exception) -> None:
-        words = problem.strerror if isinstance(problem, OSError) else str(problem)
-        self._errors[session_id] = words or type(problem).__name__
+        self._errors[session_id] = describe(problem)
         self._log(events.PRUNE_FAILED, session_id=session_id, error=self._errors[session_id])

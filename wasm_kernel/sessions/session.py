@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
-from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.execution.keeper import Home
 from wasm_kernel.folders.folders import SandboxFolders
@@ -199,7 +199,7 @@ class Session:
         try:
             metadata.create(self.folders.workspace, self.id, self._spare)
         except OSError as problem:
-            self._warn(events.METADATA_FAILED, _why(problem))
+            self._warn(events.METADATA_FAILED, describe(problem))
 
     def _tidy(self) -> None:
         with suppress(OSError):
@@ -227,7 +227,7 @@ class Session:
         except MetadataCorrupted as problem:
             self._warn(events.METADATA_CORRUPTED, str(problem))
         except OSError as problem:
-            self._warn(events.METADATA_FAILED, _why(problem))
+            self._warn(events.METADATA_FAILED, describe(problem))
         else:
             self._told = ""
 
@@ -368,8 +368,3 @@ def _check_unseen(root: Path, name: str) -> None:
                     "A sandbox is open on a folder that this one lies in, so its cells may see it. "
                     "Nothing was opened. Close that sandbox first, or choose another session id."
                 )
-
-
-def _why(problem: OSError) -> str:
-    """A problem in words, without a path of the host."""
-    return problem.strerror or str(problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from wasm_kernel.errors import describe
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.file_ledger import NotKept
 from wasm_kernel.state.file_restore import RestoredFiles
@@ -106,6 +107,8 @@ _REASONS = {
     "changed": "what was kept of it was changed from outside",
 }
 
+why = describe  # the format of state that comes next calls `errors.describe` itself
+
 
 def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
     """A session that was there goes on."""
@@ -120,12 +123,12 @@ def lost(problem: Exception) -> str:
 
 def unsaved(problem: Exception) -> str:
     """Nothing can be written."""
-    return _UNSAVED.format(why=why(problem))
+    return _UNSAVED.format(why=describe(problem))
 
 
 def untaken(cell: int, label: str, problem: Exception) -> str:
     """There was no room for what a cell did."""
-    return _UNTAKEN.format(after=f"In[{cell}] ({label})", why=why(problem))
+    return _UNTAKEN.format(after=f"In[{cell}] ({label})", why=describe(problem))
 
 
 def unreadable(commit: Commit, problem: Exception) -> str:
@@ -165,12 +168,6 @@ def _place(commit: Commit) -> str:
     return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
 
 
-def why(problem: Exception) -> str:
-    """A problem in words, without a path of the host."""
-    words = problem.strerror if isinstance(problem, OSError) else str(problem)
-    return words or "no memory is left"
-
-
 def not_kept(unkept: Mapping[str, NotKept]) -> str:
     """Files, by path, that a cell changed and that could not be kept."""
     return _NOT_KEPT.format(what=_each(unkept))
@@ -178,7 +175,7 @@ def not_kept(unkept: Mapping[str, NotKept]) -> str:
 
 def keeps_no_files(problem: OSError) -> str:
     """The record of earlier files can't be written."""
-    return _KEEPS_NO_FILES.format(why=why(problem))
+    return _KEEPS_NO_FILES.format(why=describe(problem))
 
 
 def tell_brought(found: RestoredFiles | None, hear: Callable[[str, str], None]) -> None:

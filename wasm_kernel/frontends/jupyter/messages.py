@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.frontends.jupyter import outputs
 from wasm_kernel.frontends.jupyter.outputs import ShouldStop
 from wasm_kernel.guests.protocol import ClearOutput, Display, Error, Output, Result, Stream
@@ -72,8 +72,7 @@ def of_problem(problem: Exception) -> Error:
     if isinstance(problem, WasmKernelError):
         return own_error(name, str(problem))
     if isinstance(problem, OSError):
-        why = problem.strerror or "the system refuses"
-        return own_error(name, f"The sandbox could not be started: {why}.")
+        return own_error(name, f"The sandbox could not be started: {describe(problem)}.")
     return own_error(
         name,
         "The kernel failed in a way that it never should; its log says more. The files in /app are "
