@@ -23,7 +23,7 @@ from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener, NoListener
+from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener, NoListener
 from wasm_kernel.execution.facts import Facts
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.face import Listener
+from wasm_kernel.execution.listener import Listener
 from wasm_kernel.guests.protocol import (
     FRAME_BYTES,
     NAME_CHARACTERS,

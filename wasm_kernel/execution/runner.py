@@ -25,7 +25,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.face import Listener, NoListener
+from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.execution.wishes import Wishes

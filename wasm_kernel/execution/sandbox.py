@@ -20,7 +20,7 @@ from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
 from wasm_kernel.execution.checkpoints import Travelling
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.face import Listener, NoListener
+from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.fork import Forking
 from wasm_kernel.execution.keeper import Home, Keeper
 from wasm_kernel.execution.runner import GuestRunner

@@ -17,7 +17,7 @@ from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.errands import Errands, Standing, as_answer
-from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
+from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wasm_kernel.execution.face import InputRefused
+from wasm_kernel.execution.listener import InputRefused
 from wasm_kernel.frontends.jupyter import messages, outputs
 from wasm_kernel.guests.protocol import Output, Stream
 from wasm_kernel.outputs import terminal

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from wasm_kernel.execution.face import InputInterrupted
+from wasm_kernel.execution.listener import InputInterrupted
 
 Interrupted = Callable[[], bool]
 POLL_MILLISECONDS = 50  # how late an interrupt may be seen
