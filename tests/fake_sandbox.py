@@ -1,4 +1,4 @@
-"""`FakeSandbox`: the face of a sandbox without the sandbox, for tests of the floors above.
+"""`FakeSandbox`: the face of a sandbox without the sandbox, for tests of front ends.
 
 It runs code with `exec` in this very process, on a thread. NOTHING IS ISOLATED: never give it code
 that you would not run yourself.
@@ -23,8 +23,10 @@ from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.errands import Errands
+from wasm_kernel.execution.face import Sandbox
+from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener, NoListener
-from wasm_kernel.execution.facts import Facts
+from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
@@ -54,7 +56,7 @@ class FakeSandbox:
         self.policy = policy or ExecutionPolicy()
         self.session_id = session_id
         self.interrupted = False
-        self.errands, self.facts = Errands(), Facts()
+        self.errands, self.facts = Errands(), SessionFacts()
         self.queries: list[Mapping[str, Any]] = []
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")
@@ -76,11 +78,21 @@ class FakeSandbox:
         return self._started
 
     def submit(
-        self, code: str, *, listener: Listener | None = None, **options: Any
+        self,
+        code: str,
+        *,
+        silent: bool = False,
+        store_history: bool = True,
+        allow_stdin: bool = False,
+        user_expressions: Mapping[str, str] | None = None,
+        cell_id: str | None = None,
+        parent: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
     ) -> Future[SandboxResult]:
         """As `BaseSandbox.submit`."""
         started = self.start()
-        cell = _Cell(self, code, listener or NoListener(), options)
+        expressions, is_stored = user_expressions or {}, store_history and not silent
+        cell = _Cell(self, code, listener or NoListener(), expressions, is_stored=is_stored)
         outer: Future[SandboxResult] = Future()
         with self._guard:
             self._waiting.add(outer)
@@ -133,7 +145,7 @@ class FakeSandbox:
 
         return self._thread.submit(serve)
 
-    def offer(self, offer: OfferedMessage) -> None:
+    def offer(self, offered: OfferedMessage) -> None:
         """Nothing takes it: what `exec` runs awaits nothing."""
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
@@ -190,20 +202,26 @@ class _Cell:
     """One cell of the fake, on its thread."""
 
     def __init__(
-        self, sandbox: FakeSandbox, code: str, listener: Listener, options: Mapping[str, Any]
+        self,
+        sandbox: FakeSandbox,
+        code: str,
+        listener: Listener,
+        expressions: Mapping[str, str],
+        *,
+        is_stored: bool,
     ) -> None:
         self._sandbox = sandbox
         self._code = code
         self._listener = listener
-        self._options = options
+        self._expressions = expressions
+        self._is_stored = is_stored
         self._payload: list[Any] = []
 
     def run(self) -> SandboxResult:
-        store = bool(self._options.get("store_history", True) and not self._options.get("silent"))
-        count = self._sandbox.counted(store)
+        count = self._sandbox.counted(self._is_stored)
         error = self._exec(self._names(count))
-        names = dict(self._options.get("user_expressions") or {})
-        expressions = {} if error else {n: self._expression(c) for n, c in names.items()}
+        named = {} if error else self._expressions
+        expressions = {name: self._expression(code) for name, code in named.items()}
         return self._sandbox.result(
             error, execution_count=count, user_expressions=expressions, payload=self._payload
         )
@@ -211,7 +229,7 @@ class _Cell:
     def _exec(self, names: dict[str, Any]) -> CellError | None:
         try:
             try:
-                exec(compile(self._code, "cell", "exec"), names)  # noqa: S102 - it says so above
+                exec(compile(self._code, "cell", "exec"), names)
             finally:
                 self._sandbox.over()
         except BaseException as problem:
@@ -222,13 +240,13 @@ class _Cell:
         return None
 
     def _expression(self, code: str) -> dict[str, Any]:
-        value = eval(code, self._sandbox.namespace)  # noqa: S307 - it says so above
+        value = eval(code, self._sandbox.namespace)
         return {"status": "ok", "data": {"text/plain": repr(value)}, "metadata": {}}
 
     def _names(self, count: int) -> dict[str, Any]:
         emit, names = self._listener.emit, self._sandbox.namespace
         out, err = _Writer(emit, "stdout"), _Writer(emit, "stderr")
-        names["print"] = lambda *a, **k: print(*a, **{"file": out} | k)  # noqa: T201
+        names["print"] = lambda *a, **k: print(*a, **{"file": out} | k)
         names["stderr"] = err
         names["input"] = self._input
         names["display"] = lambda data, **k: emit(protocol.Display(data, {}, k))
@@ -260,3 +278,8 @@ class _Writer(io.TextIOBase):
     def write(self, text: str) -> int:
         self._emit(protocol.Stream(self._name, text))
         return len(text)
+
+
+def sandboxes(fake: FakeSandbox, real: BaseSandbox) -> tuple[Sandbox, Sandbox]:
+    """Both have the same face: mypy checks it here."""
+    return fake, real

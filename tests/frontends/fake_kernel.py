@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from tests.fake_sandbox import FakeSandbox
 from wasm_kernel.errors import CompileError
-from wasm_kernel.execution.fake import FakeSandbox
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy

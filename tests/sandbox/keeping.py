@@ -1,11 +1,11 @@
-"""A keeper as a session is one, without sessions."""
+"""The hooks of a sandbox as a session has them, without sessions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.keeper import Home
+from wasm_kernel.execution.face import NewSession
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
 
@@ -24,21 +24,19 @@ class Keeping:
     def opened(self, sandbox: BaseSandbox) -> None:
         pass
 
-    def heard_by(self, logger: SandboxLogger) -> None:
+    def logger_changed(self, logger: SandboxLogger) -> None:
         pass
 
     def executed(self) -> None:
         pass
 
-    def new_home(self) -> Home:
+    def new_session(self) -> NewSession:
         self._forks += 1
         name = f"{self.name}-{self._forks}"
         (self.root / name).mkdir()
         (self.root / name / ".metadata.json").write_text("{}")
-        return Home(SandboxFolders.of_workspace(self.root / name), name)
-
-    def keeper_of(self, home: Home) -> Keeping:
-        return Keeping(self.root, home.session_id, self.ended)
+        hooks = Keeping(self.root, name, self.ended)
+        return NewSession(SandboxFolders.of_workspace(self.root / name), name, hooks)
 
     def entered(self) -> None:
         pass

@@ -13,8 +13,8 @@ from wasm_kernel.engine.output import Streams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.comms import Comms, OfferedMessage
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
+from wasm_kernel.execution.listener import InputInterrupted, InputRefused
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order

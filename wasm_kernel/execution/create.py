@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.execution.keeper import Keeper
+from wasm_kernel.execution.face import SessionHooks
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
@@ -24,7 +24,7 @@ def create_sandbox(
     private_root: Path | str | None = None,
     session_id: str | None = None,
     resume: Resume | str = Resume.NEVER,
-    keeper: Keeper | None = None,
+    hooks: SessionHooks[BaseSandbox] | None = None,
     driver: Driver | None = None,
     quiet: bool = False,
     folders: SandboxFolders | None = None,
@@ -41,7 +41,7 @@ def create_sandbox(
         session_id: The session that the workspace belongs to.
         resume: Whether to go on with the variables that an earlier process left there, also as
             text: `never`, `crash` or `always`.
-        keeper: What the session does for the sandbox, where there is one.
+        hooks: What the session does for the sandbox, where there is one.
         driver: The guest to run, where it is not the one that this process shares.
         quiet: Whether the first cell says nothing where the session goes on just as it was left.
         folders: The folders of a session, which `workspace` does not matter for then. They are
@@ -79,7 +79,7 @@ def create_sandbox(
 
         sweep_now_and_then()
     return BaseSandbox(
-        driver, place, limits, bound, session_id, resume=resume, keeper=keeper, quiet=quiet
+        driver, place, limits, bound, session_id, resume=resume, hooks=hooks, quiet=quiet
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Provider = Callable[[], Mapping[str, Any]]
 
 
-class Facts:
+class SessionFacts:
     """Facts about a session, by name, from whoever knows them. Any thread may add a provider.
 
     Front ends show the names that they know under headings, and the others as they are.
@@ -41,7 +41,7 @@ class Facts:
         return found
 
 
-def offered(errands: Errands, runner: GuestRunner, own: Mapping[str, Any]) -> Facts:
+def offered(errands: Errands, runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
     """Let cells ask, also from within functions: what they learn is their own sandbox's.
 
     Args:
@@ -52,7 +52,7 @@ def offered(errands: Errands, runner: GuestRunner, own: Mapping[str, Any]) -> Fa
     Returns:
         The facts of `%session_info`, to which others add theirs.
     """
-    facts = Facts()
+    facts = SessionFacts()
     facts.add(lambda: own)
     facts.add(lambda: _memory(runner))
     answers: dict[str, Callable[[], Any]] = {

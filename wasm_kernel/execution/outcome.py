@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from wasm_kernel import events
-from wasm_kernel.errors import GuestStopped, HostFailed, WasmKernelError, describe
+from wasm_kernel.errors import GuestStopped
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
@@ -21,20 +20,6 @@ NEVER_RAN = protocol.Error(
 )
 
 
-def in_words(job: Callable[[], T]) -> Callable[[], T]:
-    """`job`, whose problems with the host's system become one of this package's errors."""
-
-    def run() -> T:
-        try:
-            return job()
-        except (OSError, MemoryError) as problem:
-            if isinstance(problem, WasmKernelError):
-                raise
-            raise HostFailed(describe(problem)) from problem
-
-    return run
-
-
 def as_error(stopped: GuestStopped) -> protocol.Error:
     """A lost guest, in the shape of a Python error."""
     name, text = type(stopped).__name__, str(stopped)
@@ -46,8 +31,6 @@ def result_of(
     stopped: GuestStopped | None,
     runner: GuestRunner,
     duration: float,
-    *,
-    workspace: Path,
     session_id: str | None,
 ) -> SandboxResult:
     """The result of a cell.
@@ -57,7 +40,6 @@ def result_of(
         stopped: How its guest was lost, or None where it came back.
         runner: The guest, for what it used and changed.
         duration: Wall-clock seconds.
-        workspace: The folder behind `/app`.
         session_id: The session's id, if there is one.
     """
     reply: Mapping[str, Any] = turn.reply or {}
@@ -76,7 +58,7 @@ def result_of(
         files_created=tuple(sorted(files.created)),
         files_modified=tuple(sorted(files.modified)),
         files_deleted=tuple(sorted(files.deleted)),
-        workspace_path=workspace,
+        workspace_path=runner.folders.real,
         outputs=tuple(turn.output.outputs),
         reply=reply,
         metadata={"session_id": session_id} if session_id else {},

@@ -12,22 +12,13 @@ from typing import Any
 from wasm_kernel.engine.clock import DEAF, Clock
 from wasm_kernel.engine.instance import Instance, Surroundings
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.errors import (
-    GuestClosed,
-    GuestCrashed,
-    GuestExited,
-    GuestStopped,
-    Interrupted,
-    NeverBegan,
-    OutOfFuel,
-    StackExhausted,
-)
+from wasm_kernel.errors import GuestClosed, GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.errands import Errands
-from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.turn import Turn, TurnParts
+from wasm_kernel.execution.listener import Listener, NoListener
+from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
 from wasm_kernel.execution.wishes import Wishes
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
@@ -35,17 +26,16 @@ from wasm_kernel.guests import protocol
 from wasm_kernel.guests.driver import Driver
 from wasm_kernel.guests.python.spoken import only_travels
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import Travelled
 from wasm_kernel.state import told
 from wasm_kernel.state.branch import Branch
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.history import Unreadable
 from wasm_kernel.state.timeline import Timeline
-from wasm_kernel.state.travel import Journey
+from wasm_kernel.state.travel import Journey, Past
 from wasm_kernel.wasi_files.changes import Changes
 
 _START_SECONDS = 30.0
-_BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
-_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
 
 
@@ -305,13 +295,13 @@ class GuestRunner:
         self._close_guest()
         self.wishes.break_off(turn)
         self.timeline.fall_back()
-        if for_cell and not self.clock.closed and _left_unusable(turn, stopped):
+        if for_cell and not self.clock.closed and left_unusable(turn, stopped):
             has_earlier = self.timeline.leave()
             stopped.setting = ""
             stopped.kept = told.SPOILT if has_earlier else told.SPOILT_FROM_THE_START
         else:
             changed = self.timeline.files.versions.keeps and self.changes.any
-            stopped.kept = _what_remains(turn, stopped, changed_files=changed)
+            stopped.kept = what_remains(turn, stopped, changed_files=changed)
         self._start_guest()
 
     def _finish_cell(self, turn: Turn, request: Mapping[str, Any], *, ran: bool) -> None:
@@ -342,6 +332,22 @@ class GuestRunner:
         if turn.is_visible:
             for text in self._notices.take():
                 turn.on_text("stderr", text)
+
+    def go(self, plan: Callable[[Past], Journey]) -> Travelled:
+        """Brings memory where `plan` leads from here.
+
+        Raises:
+            TravelError: it leads nowhere; nothing was changed.
+        """
+        timeline = self.timeline
+        journey = plan(timeline.past)
+        if journey.files is not None:
+            timeline.files.check(journey.files)
+        timeline.hold(journey)
+        restored = self.travel(journey) or RestoredFiles()
+        cells = tuple(commit.label for commit in journey.cells)
+        missed = told.reasons(restored)
+        return Travelled(cells, tuple(restored.back), tuple(restored.removed), missed)
 
     def travel(self, journey: Journey) -> RestoredFiles | None:
         """Brings memory elsewhere in the history; execution counts go on upwards.
@@ -464,22 +470,3 @@ class GuestRunner:
         if self._turn is None:
             return protocol.encode({"refused": "no turn is running"})
         return self._turn.answer(data)
-
-
-def _left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
-    """Whether no guest can begin in the state that the turn began at: it can't ask for a request.
-
-    A budget of fuel that is too low for any turn is no sign of that.
-    """
-    if isinstance(stopped, OutOfFuel):
-        return not turn.request_taken and stopped.budget >= _BEGIN_FUEL
-    return not turn.request_taken and isinstance(stopped, _BY_THE_GUEST)
-
-
-def _what_remains(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
-    """Returns what the session still has, in words; `changed_files` if some can be brought back."""
-    if isinstance(stopped, GuestClosed):
-        return told.FILES_KEPT
-    if turn.is_comm:
-        return told.KEPT_OF_CALLBACK
-    return told.KEPT + told.TAKE_BACK if changed_files else told.KEPT

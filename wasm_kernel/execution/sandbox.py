@@ -6,42 +6,41 @@ after another; `interrupt` and `close` act at once.
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
-from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
-from wasm_kernel.execution.checkpoints import Travelling
+from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.errands import Errands
+from wasm_kernel.execution.face import NewSession, SessionHooks
+from wasm_kernel.execution.fork import check_fork, make_forks, plan_fork
+from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.listener import Listener, NoListener
-from wasm_kernel.execution.fork import Forking
-from wasm_kernel.execution.keeper import Home, Keeper
 from wasm_kernel.execution.runner import GuestRunner
-from wasm_kernel.execution.talking import AGREE_SECONDS, Talking
 from wasm_kernel.execution.turn import Turn
+from wasm_kernel.execution.turns import GuestTurns
+from wasm_kernel.execution.wishes import Promise
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.driver import Driver
-from wasm_kernel.guests.python.spoken import only_travels
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import SandboxResult
+from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.state.branch import Branch
+from wasm_kernel.state.plan import Plan
+from wasm_kernel.state.travel import Journey, Past, checked_name, journey_of, stay
 
 T = TypeVar("T")
-Progress = Callable[[str], None]
 _CLOSED = "this sandbox is closed; make another one"
-_SETTLE_SECONDS = 1.0  # for widgets to be shown as they are, after a cell that was stopped
-_JOIN_SECONDS, _SAVE_SECONDS = 5.0, 120.0  # for a guest to stop; for the last cells to be saved
+_SAVE_SECONDS = 120.0  # for the last cells to be saved
 
 
-class BaseSandbox(Travelling, Forking, Talking):
+class BaseSandbox:
     """A guest with a workspace. Make one with `create_sandbox`.
 
     Attributes:
@@ -62,7 +61,7 @@ class BaseSandbox(Travelling, Forking, Talking):
         session_id: str | None,
         *,
         resume: Resume = Resume.NEVER,
-        keeper: Keeper | None = None,
+        hooks: SessionHooks[BaseSandbox] | None = None,
         inherited: Branch | None = None,
         quiet: bool = False,
     ) -> None:
@@ -70,12 +69,12 @@ class BaseSandbox(Travelling, Forking, Talking):
         self.folders = folders
         self.policy = policy
         self.session_id = session_id
-        self._logger = logger
-        self._heard_by: SandboxLogger | None = None
         self._driver = driver
-        self._keeper = keeper
-        self.errands = Errands()
+        self._hooks = hooks
+        self._logger = logger
+        self._next_logger: SandboxLogger | None = None
         self._notices = Notices(logger, quiet=quiet)
+        self.errands = Errands()
         self._runner = GuestRunner(
             driver,
             folders,
@@ -85,41 +84,27 @@ class BaseSandbox(Travelling, Forking, Talking):
             notices=self._notices,
             inherited=inherited,
         )
+        self._turns = GuestTurns(self._runner)
         own = {"session_id": session_id, "runtime": driver.name}
         self.facts = facts.offered(self.errands, self._runner, own)
-        self._guard = threading.Lock()
-        self._thread: GuestThread | None = None
-        self._started: Future[None] | None = None
-        self._waiting: set[Future[SandboxResult]] = set()
-        self._jobs = 0
-        self._closed, self._why_closed = False, _CLOSED
-        if keeper is not None:
-            keeper.opened(self)
+        self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
+        if hooks is not None:
+            hooks.opened(self)
 
-    def start(self, progress: Progress | None = None) -> Future[None]:
-        """Get the guest ready, on its own thread: compile, build the image, where that is missing.
+    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
+        """Gets the guest ready, on its own thread: compiles it and builds its image, if missing.
 
         Args:
             progress: Hears plain sentences about what takes long, from any thread.
 
         Returns:
-            A future that ends when the guest is ready; it carries a `WasmKernelError` where it
-            can't be. A later call asks again after a failure.
+            A future that ends when the guest is ready; it carries a `WasmKernelError` if it can't
+            be. A later call tries again after a failure.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
         """
-        with self._guard:
-            if self._closed:
-                raise SandboxClosed(self._why_closed)
-            if self._thread is None:
-                self._thread = GuestThread(f"guest {self.session_id or self.workspace.name}")
-            failed = (
-                self._started is not None
-                and self._started.done()
-                and self._started.exception() is not None
-            )
-            if self._started is None or failed:
-                tell = progress or (lambda text: None)
-                self._started = self._thread.submit(lambda: self._begin(tell))
-            return self._started
+        return self._jobs.start(progress)
 
     def submit(
         self,
@@ -133,10 +118,10 @@ class BaseSandbox(Travelling, Forking, Talking):
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> Future[SandboxResult]:
-        """Queue a cell; its future ends with its result, whatever the code does.
+        """Queues a cell; its future ends with its result, whatever the code does.
 
         Args:
-            code: The cell's source, with IPython's magics.
+            code: The cell's source, with its magics.
             silent: Run it without history, counting or results.
             store_history: Count it and keep it in `In`.
             allow_stdin: Whether `input()` may ask the listener.
@@ -165,18 +150,16 @@ class BaseSandbox(Travelling, Forking, Talking):
         heard = listener or NoListener()
         self._runner.clock.expect(1)
         try:
-            cell = self._queued(lambda: self._execute(started, request, heard))
+            cell = self._jobs.submit(lambda: self._execute(started, request, heard), is_cell=True)
         except SandboxClosed:
             self._runner.clock.expect(-1)
             raise
-        with self._guard:
-            self._waiting.add(cell)
         outer: Future[SandboxResult] = Future()
         cell.add_done_callback(lambda done: self._finish(done, outer))
         return outer
 
     def execute(self, code: str, **options: Any) -> SandboxResult:
-        """Run a cell and wait for it; the options are those of `submit`.
+        """Runs a cell and waits for it; the options are those of `submit`.
 
         Ctrl-C interrupts the cell, and its result says so.
 
@@ -193,33 +176,69 @@ class BaseSandbox(Travelling, Forking, Talking):
                 if not self.interrupt():
                     raise
 
+    def _execute(
+        self, started: Future[None], request: Mapping[str, Any], listener: Listener
+    ) -> SandboxResult:
+        try:
+            started.result()
+            self._take_adopted()
+            self._runner.ensure_guest()
+            self._logger.log_execution_start(self._driver.name, self._runner.policy)
+        except BaseException:
+            self._runner.clock.expect(-1)
+            raise
+        begun = time.monotonic()
+        turn, stopped = self._turns.run_cell(request, listener)
+        duration = time.monotonic() - begun
+        result = self._result(turn, stopped, duration)
+        self._turns.sync_after_cell(listener, stopped)
+        if self._hooks is not None:
+            self._hooks.executed()
+        outcome.log(self._logger, self._driver.name, turn, stopped, result)
+        return result
+
+    def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:
+        try:
+            outer.set_result(cell.result())
+        except CancelledError:  # interrupted while the guest was still starting
+            self._runner.clock.expect(-1)
+            turn = self._runner.unused_turn()
+            turn.error = outcome.NEVER_RAN
+            outer.set_result(self._result(turn, None, 0.0))
+        except BaseException as problem:
+            outer.set_exception(problem)
+
+    def _result(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
+        return outcome.result_of(turn, stopped, self._runner, duration, self.session_id)
+
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
-        """Take other limits and another logger, which hold from the next cell on.
+        """Takes other limits and another logger, which hold from the next cell on.
 
         The variables stay. None leaves what is there.
         """
         if policy is not None:
             self.policy = policy
         if logger is not None:
-            self._heard_by = logger
+            self._next_logger = logger
 
-    def _begin(self, tell: Progress) -> None:
-        self._take_up()
-        self._runner.open(tell)
+    def _begin(self, progress: Callable[[str], None]) -> None:
+        self._take_adopted()
+        self._runner.open(progress)
 
-    def _take_up(self) -> None:
-        """What `adopt` was given holds from here on; on the guest's thread."""
-        logger, self._heard_by = self._heard_by, None
+    def _take_adopted(self) -> None:
+        """Lets what `adopt` was given hold from here on; on the guest's thread."""
+        logger, self._next_logger = self._next_logger, None
         if logger is not None:
             name = self.session_id
             self._logger = logger if name is None else logger.bind(session_id=name)
             self._notices.logger = self._logger
-            if self._keeper is not None:
-                self._keeper.heard_by(logger)
+            if self._hooks is not None:
+                self._hooks.logger_changed(logger)
         if self._runner.policy != self.policy:
             self._runner.adopt(self.policy)
 
-    def _later(self, job: Callable[[], T]) -> Future[T]:
+    def _between_cells(self, job: Callable[[], T]) -> Future[T]:
+        """Runs a job on the guest's thread, once the guest is there and no cell runs."""
         started = self.start()
 
         def run() -> T:
@@ -227,34 +246,190 @@ class BaseSandbox(Travelling, Forking, Talking):
             self._runner.ensure_guest()
             return job()
 
-        return self._queued(run)
+        return self._jobs.submit(run)
 
-    def _queued(self, job: Callable[[], T]) -> Future[T]:
-        """The future of a job on the guest's thread."""
-        with self._guard:
-            if self._closed or self._thread is None:
-                raise SandboxClosed(self._why_closed)
-            self._jobs += 1
-            future = self._thread.submit(outcome.in_words(job))
-        future.add_done_callback(lambda done: self._ended())
-        return future
+    def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
+        """Asks the guest something: `complete`, `inspect`, `is_complete` or `history`.
 
-    def _ended(self) -> None:
-        with self._guard:
-            self._jobs -= 1
+        The request and the reply are those of `runtimes/PROTOCOL.md`. A query has
+        `policy.query_seconds`; it is then interrupted, and stopped if it goes on. It leaves nothing
+        behind.
+        """
+        return self._between_cells(lambda: self._turns.query(request))
+
+    def comm(
+        self,
+        message: CommMessage,
+        *,
+        parent: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+    ) -> Future[None]:
+        """Hands a message of the front end to the guest; the future ends when it was served.
+
+        A message for which there is nobody is dropped; such an `open` is answered with a `close`.
+        What the guest's callbacks change is kept like a cell's effects, and taken back together
+        with the cell before. They have `policy.comm_seconds`; then they are interrupted.
+
+        Args:
+            message: The message.
+            parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
+            listener: Hears what the callbacks say.
+        """
+        heard = listener or NoListener()
+        return self._between_cells(lambda: self._turns.serve(message, parent or {}, heard))
+
+    def offer(self, offered: OfferedMessage) -> None:
+        """Lets the running cell take a message while it awaits something.
+
+        Whoever offers it claims it when its turn has come, and calls `comm` if that succeeds.
+        """
+        self._runner.comms.offer(offered)
+
+    def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
+        """Returns the target of each comm that is open, by the comm's id."""
+        heard = listener or NoListener()
+        return self._between_cells(lambda: self._turns.open_comms(heard))
+
+    def checkpoint(self, name: str) -> None:
+        """Names the state that memory is in now; it is kept as long as the session.
+
+        This and all that go back wait until the running cell is over.
+
+        Raises:
+            TravelError: the name can't be used.
+        """
+        self._between_cells(lambda: self._runner.timeline.name(checked_name(name))).result()
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Returns the states that memory can be brought back to, oldest first."""
+        rows = self._between_cells(self._runner.timeline.rows).result()
+        return [Checkpoint(**row) for row in rows]
+
+    def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
+        """Takes back what the last cells did to variables.
+
+        Args:
+            cells: How many.
+            files: Whether the files in the workspace are to be as they were, too.
+
+        Raises:
+            TravelError: there are not so many; nothing was changed.
+        """
+        return self._travel(lambda past: journey_of(past, "undo", cells, "", files=files))
+
+    def redo(self, *, files: bool = False) -> Travelled:
+        """Takes back the last undo or restore, as long as no cell ran since.
+
+        Args:
+            files: Whether the files in the workspace are to be as they were before it, too.
+
+        Raises:
+            TravelError: there is nothing to redo.
+        """
+        return self._travel(lambda past: journey_of(past, "redo", 1, "", files=files))
+
+    def restore(self, where: str | int, *, files: bool = False) -> Travelled:
+        """Brings variables back as they were at a named checkpoint, or after a cell's number.
+
+        Args:
+            where: The name or the number.
+            files: Whether the files in the workspace are to be as they were, too.
+
+        Raises:
+            TravelError: there is no such state; nothing was changed.
+        """
+        name = str(where)
+        return self._travel(lambda past: journey_of(past, "restore", 1, name, files=files))
+
+    def rollback(self, *, files: bool = False) -> Travelled:
+        """Brings variables back as they were after the last cell, in a new guest.
+
+        Args:
+            files: Whether the files in the workspace are to be as they were, too: those that a cell
+                that failed, or somebody else, has changed since.
+        """
+        return self._travel(
+            lambda past: stay(past) if files else Journey(past.head, (), past.undone)
+        )
+
+    def _travel(self, plan: Callable[[Past], Journey]) -> Travelled:
+        return self._between_cells(lambda: self._runner.go(plan)).result()
+
+    def fork(self, n: int = 1, *, deterministic: bool = False) -> list[Self]:
+        """Makes further sandboxes with the same variables and copies of the files.
+
+        Each fork of a session is a session with an id of its own; that of a sandbox outside of
+        sessions lives in a folder beside this one's, `NAME-fork-1` and so on. Both go their own
+        ways from here: no variable and no file of the one is seen by the other, but for mounted
+        folders. A fork has its parent's past, too: `undo`, `redo` and named checkpoints lead to the
+        same states. Waits until the running cell is over.
+
+        Args:
+            n: How many.
+            deterministic: Keep the state of every random generator. Otherwise `random`,
+                `numpy.random`, all generators that cells made of either, seeded or not, SQLite's
+                and what UUIDs and temporary names are made of begin anew in a fork, also if it goes
+                back to a state from before it was forked.
+
+        Returns:
+            The forks, ready for a cell; close each. What could not be copied (a file without
+            permission to read, a socket) is named in the stderr of a fork's first cell.
+
+        Raises:
+            ForkError: a fork can't be made, such as for lack of disk space; none was.
+            ValueError: `n` is less than 1.
+            WasmKernelError: a new session can't be made, or a guest not be started.
+        """
+        if n < 1:
+            raise ValueError(f"fork makes one sandbox or more, not {n}")
+        made: list[Self] = []
+        reseed = not deterministic
+
+        def make() -> None:
+            for fork in make_forks(self._runner, self._hooks, n, self._fork_in, reseed=reseed):
+                made.append(fork)  # noqa: PERF402 - those before one that fails are to be closed
+
+        try:
+            self._between_cells(make).result()
+            for started in [fork.start() for fork in made]:
+                started.result()
+        except BaseException:
+            for fork in made:
+                fork.close()
+                fork.folders.discard()
+            raise
+        return made
+
+    def _fork_in(self, new: NewSession, inherited: Branch) -> Self:
+        name, driver, policy = new.session_id, self._driver, self.policy
+        logger = self._logger.bind(session_id=name)
+        return type(self)(
+            driver, new.folders, policy, logger, name, hooks=new.hooks, inherited=inherited
+        )
+
+    def promise(self, promise: Promise) -> None:
+        """Does something when the running cell is over. For host commands."""
+        self._runner.wishes.promises.append(promise)
+
+    def check_fork(self) -> None:
+        """As `fork.check_fork`. For host commands: in the midst of a cell."""
+        check_fork(self._runner)
+
+    def plan_fork(self, *, deterministic: bool = False) -> AbstractContextManager[Plan]:
+        """As `fork.plan_fork`. For what runs after a cell: on the guest's thread."""
+        return plan_fork(self._runner, reseed=not deterministic)
 
     def interrupt(self) -> bool:
-        """Interrupt the running cell, or those that wait for the guest to start.
+        """Interrupts the running cell, or those that wait for the guest to start. Any thread.
 
-        The cell ends with `KeyboardInterrupt`; where it does not within `policy.grace_seconds`, its
-        guest is stopped. Any thread may call this. False where there was nothing to interrupt.
+        The cell ends with `KeyboardInterrupt`; if it does not within `policy.grace_seconds`, its
+        guest is stopped.
+
+        Returns:
+            Whether there was something to interrupt.
         """
-        with self._guard:
-            starting = self._started is not None and not self._started.done()
-            waiting = list(self._waiting) if starting else []
-        if starting:
-            cancelled = [cell.cancel() for cell in waiting]
-            return any(cancelled)
+        if self._jobs.is_starting:
+            return self._jobs.cancel_cells()
         return self._runner.clock.interrupt()
 
     @property
@@ -270,130 +445,56 @@ class BaseSandbox(Travelling, Forking, Talking):
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._jobs.is_closed
 
     @property
     def busy(self) -> bool:
         """Whether a cell or another job runs or waits, or the guest is still starting."""
-        with self._guard:
-            return self._is_busy()
-
-    def _is_busy(self) -> bool:
-        starting = self._started is not None and not self._started.done()
-        return starting or self._jobs > 0
+        return self._jobs.is_busy
 
     def retire(self, why: str) -> bool:
-        """Close the sandbox, unless it is busy; returns whether it is closed.
+        """Closes the sandbox, unless it is busy; returns whether it is closed.
 
         Args:
             why: What a later call is told.
         """
-        with self._guard:
-            if not self._closed:
-                if self._is_busy():
-                    return False
-                self._closed, self._why_closed = True, why
+        if not self._jobs.refuse_further(why, unless_busy=True):
+            return False
         self.close()
         return True
 
     def close(self, *, anew: bool = False, why: str = _CLOSED) -> None:
-        """Stop what runs and give everything back; idempotent, from any thread.
+        """Stops what runs and frees the sandbox's resources. Safe to call twice, from any thread.
 
         Args:
             anew: Whether the variables end here: who opens the session next begins without them,
-                also where it would go on.
+                even if it would go on.
             why: What a later call is told.
         """
-        with self._guard:
-            if not self._closed:
-                self._closed, self._why_closed = True, why
-            thread = self._thread
-            waiting = list(self._waiting)
+        self._jobs.refuse_further(why)
         if anew:
             self._runner.timeline.forsake()
-        for cell in waiting:
-            cell.cancel()
+        self._jobs.cancel_cells()
         self._runner.clock.close()
         try:
-            if thread is None:
+            if not self._jobs.end(self._runner.close):
                 self.folders.close()
-            else:
-                thread.close(self._runner.close)
-                thread.join(_JOIN_SECONDS)
-                thread.join(_SAVE_SECONDS if self._runner.timeline.saving else 0)
+            elif self._runner.timeline.saving:
+                self._jobs.join(_SAVE_SECONDS)
         finally:  # Ctrl-C may cut the waiting short
-            if self._keeper is not None:
-                self._keeper.closed()
-
-    def _twin(self, home: Home, keeper: Keeper | None, branch: Branch) -> Self:
-        name, driver, policy = home.session_id or None, self._driver, self.policy
-        told = self._logger.bind(session_id=name)
-        return type(self)(driver, home.folders, policy, told, name, keeper=keeper, inherited=branch)
+            if self._hooks is not None:
+                self._hooks.closed()
 
     def __enter__(self) -> BaseSandbox:
-        if self._keeper is not None:
-            self._keeper.entered()
+        if self._hooks is not None:
+            self._hooks.entered()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._keeper is None or self._keeper.left():
+    def __exit__(self, *_: object) -> None:
+        if self._hooks is None or self._hooks.left():
             self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_thread", None) is not None and not self._closed:
+        jobs = getattr(self, "_jobs", None)
+        if jobs is not None and jobs.is_started and not jobs.is_closed:
             warnings.warn("a sandbox was not closed", ResourceWarning, stacklevel=2)
-
-    def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:
-        with self._guard:
-            self._waiting.discard(cell)
-        try:
-            outer.set_result(cell.result())
-        except CancelledError:
-            self._runner.clock.expect(-1)
-            outer.set_result(self._never_ran())
-        except BaseException as problem:
-            outer.set_exception(problem)
-
-    def _execute(
-        self, started: Future[None], request: Mapping[str, Any], listener: Listener
-    ) -> SandboxResult:
-        try:
-            started.result()
-            self._take_up()
-            self._runner.ensure_guest()
-            self._logger.log_execution_start(self._driver.name, self._runner.policy)
-            begun = time.monotonic()
-            alone = only_travels(request["code"]) is not None  # the guest is not asked
-            stopped = None if alone else self._settle(listener, for_cell=True)
-        except BaseException:
-            self._runner.clock.expect(-1)
-            raise
-        if stopped is None:
-            turn, stopped = self._runner.run(request, listener)
-        else:
-            turn = self._runner.refuse(request, listener)
-        duration = time.monotonic() - begun
-        if stopped is not None:
-            turn.error = outcome.as_error(stopped)
-            listener.emit(turn.error)
-        result = self._outcome(turn, stopped, duration)
-        self._settle(listener, most=AGREE_SECONDS if stopped is None else _SETTLE_SECONDS)
-        if self._keeper is not None:
-            self._keeper.executed()
-        outcome.log(self._logger, self._driver.name, turn, stopped, result)
-        return result
-
-    def _never_ran(self) -> SandboxResult:
-        """The result of a cell that was interrupted while the guest was still starting."""
-        turn = self._runner.unused_turn()
-        turn.error = outcome.NEVER_RAN
-        return self._outcome(turn, None, 0.0)
-
-    def _outcome(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
-        runner, place, name = self._runner, self.folders.real, self.session_id
-        return outcome.result_of(turn, stopped, runner, duration, workspace=place, session_id=name)

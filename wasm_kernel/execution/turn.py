@@ -14,16 +14,30 @@ from msgspec import Struct
 from wasm_kernel import result
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.output import Streams
-from wasm_kernel.errors import FrameError, TravelError
+from wasm_kernel.errors import (
+    FrameError,
+    GuestClosed,
+    GuestCrashed,
+    GuestExited,
+    GuestStopped,
+    Interrupted,
+    NeverBegan,
+    OutOfFuel,
+    StackExhausted,
+    TravelError,
+)
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.errands import Errands, Standing, as_answer
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
+from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.python.standing import Order
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.state import told
 
 _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Travel, protocol.Errand)
+_BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
+_BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
 
 
@@ -284,3 +298,22 @@ def _as_result(output: protocol.Output) -> result.Output:
         case protocol.Error():
             return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
     return result.Output("clear")
+
+
+def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
+    """Whether no guest can begin in the state that the turn began at: it can't ask for a request.
+
+    A budget of fuel that is too low for any turn is no sign of that.
+    """
+    if isinstance(stopped, OutOfFuel):
+        return not turn.request_taken and stopped.budget >= _BEGIN_FUEL
+    return not turn.request_taken and isinstance(stopped, _BY_THE_GUEST)
+
+
+def what_remains(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
+    """Returns what the session still has, in words; `changed_files` if some can be brought back."""
+    if isinstance(stopped, GuestClosed):
+        return told.FILES_KEPT
+    if turn.is_comm:
+        return told.KEPT_OF_CALLBACK
+    return told.KEPT + told.TAKE_BACK if changed_files else told.KEPT

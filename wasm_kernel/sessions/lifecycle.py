@@ -136,7 +136,7 @@ def _sandbox_in(
             logger,
             session_id=session.id,
             resume=Resume.ALWAYS,
-            keeper=session,
+            hooks=session,
             quiet=True,
             folders=session.folders,
         )

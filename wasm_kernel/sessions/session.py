@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.execution.keeper import Home
+from wasm_kernel.execution.face import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.overlap import (
     OverlapError,
@@ -50,7 +50,7 @@ class WorkspaceError(WasmKernelError):
 class Session:
     """A session that is open in this process: nobody deletes or prunes it meanwhile.
 
-    It is the keeper of its sandbox: it notes each cell in the metadata and finds homes for forks.
+    It is the hooks of its sandbox: it notes each cell in the metadata and makes sessions for forks.
     The sandbox's thread calls it; `closed` may come from any.
 
     Attributes:
@@ -98,7 +98,6 @@ class Session:
         self.logger = heard_by(logger)
         self._guard = threading.Lock()
         self._closed = False
-        self._homes: dict[str, Session] = {}
         self._parent: Session | None = None
         self._told = ""
         self._lived_in = False
@@ -205,7 +204,7 @@ class Session:
         with suppress(OSError):
             drafts.sweep(self.folders.workspace.fd)
 
-    # -- the keeper of its sandbox
+    # -- the hooks of its sandbox
 
     def opened(self, sandbox: BaseSandbox) -> None:
         """A sandbox lives here from now on."""
@@ -216,7 +215,7 @@ class Session:
             self._parent = None
         sandbox.facts.add(self._times)
 
-    def heard_by(self, logger: SandboxLogger) -> None:
+    def logger_changed(self, logger: SandboxLogger) -> None:
         """Another logger hears of the session from now on."""
         self.logger = logger
 
@@ -231,8 +230,8 @@ class Session:
         else:
             self._told = ""
 
-    def new_home(self) -> Home:
-        """A new session beside this one, for a fork.
+    def new_session(self) -> NewSession:
+        """Makes a session beside this one, for a fork.
 
         Raises:
             WasmKernelError: it can't be made.
@@ -240,17 +239,8 @@ class Session:
         session = Session(
             self.root, ids.new(), self.logger, new=True, private_root=self.private_root
         )
-        with self._guard:
-            self._homes[session.id] = session
-        return Home(session.folders, session.id)
-
-    def keeper_of(self, home: Home) -> Session:
-        """The session that a fork is to live in."""
-        with self._guard:
-            found = self._homes.pop(home.session_id, None)
-        assert found is not None, "a home is one of this session's"
-        found._parent = self
-        return found
+        session._parent = self
+        return NewSession(session.folders, session.id, session)
 
     def forked(self, fork_id: str) -> None:
         """Another session has been forked off this one."""
@@ -270,9 +260,6 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-            homes = list(self._homes.values())
-        for home in homes:
-            home.closed()
         self.leave()
         LIVE.remove(self._key)
 

@@ -163,7 +163,7 @@ def test_a_fork_that_never_ran_a_cell_is_found_as_well(
 
 def test_a_fork_of_a_session_is_a_session(warm: None, tmp_path: Path) -> None:
     keeper = Keeping(tmp_path, "first")
-    with create_sandbox(workspace=keeper.workspace, session_id="first", keeper=keeper) as parent:
+    with create_sandbox(workspace=keeper.workspace, session_id="first", hooks=keeper) as parent:
         parent.execute("x = 1")
         (fork,) = parent.fork()
         assert fork.session_id == "first-1"

@@ -83,7 +83,7 @@ def create(
         session_id=session.id,
         logger=session.logger,
         resume=resume,
-        keeper=session,
+        hooks=session,
         driver=PythonDriver(builder=builder),
     )
 

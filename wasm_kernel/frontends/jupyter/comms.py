@@ -14,7 +14,7 @@ import zmq
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.execution.face import Sandbox
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.plain_kernel import PlainKernel
 from wasm_kernel.frontends.jupyter.starting import Starting
@@ -41,7 +41,7 @@ _SHOWN_HEADER = ("msg_id", "msg_type")
 class CommKernel(PlainKernel):
     """A kernel whose comms end in the sandbox. Its handlers run on the main thread's loop."""
 
-    sandbox: BaseSandbox
+    sandbox: Sandbox
     starting: Starting
     mode: Mode
 

@@ -17,7 +17,7 @@ import zmq
 from jupyter_client.session import Session
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.execution.face import Sandbox
 from wasm_kernel.frontends.jupyter import about, messages
 from wasm_kernel.frontends.jupyter.cell import CellListener
 from wasm_kernel.frontends.jupyter.comms import CommKernel, header_of
@@ -48,7 +48,7 @@ class WasmKernel(CommKernel):
     def __init__(
         self,
         *,
-        sandbox: BaseSandbox,
+        sandbox: Sandbox,
         starting: Starting,
         session: Session,
         mode: Mode = Mode.SAFE,

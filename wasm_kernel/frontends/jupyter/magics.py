@@ -16,13 +16,13 @@ from wasm_kernel.linux.confinement import ConfinementState
 from wasm_kernel.sessions.prune_errand import OFF, Prune, pruner, pruning
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.sandbox import BaseSandbox
+    from wasm_kernel.execution.face import Sandbox
 
 PRUNE = "prune sessions"
 
 
 def offer(
-    sandbox: BaseSandbox,
+    sandbox: Sandbox,
     walls: Callable[[], ConfinementState],
     prune: Prune | None,
     logger: SandboxLogger,

@@ -1,0 +1,154 @@
+"""`GuestJobs`: what runs on a sandbox's guest thread, one job after another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from wasm_kernel.engine.thread import GuestThread
+from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, describe
+
+T = TypeVar("T")
+_JOIN_SECONDS = 5.0  # for a guest to stop
+
+
+class GuestJobs:
+    """The jobs of one sandbox; the first is the start of its guest. Any thread may call.
+
+    Args:
+        name: The thread's name.
+        begin: Starts the guest; it is told who hears of what takes long.
+    """
+
+    def __init__(self, name: str, begin: Callable[[Callable[[str], None]], None]) -> None:
+        self._name = name
+        self._begin = begin
+        self._guard = threading.Lock()
+        self._thread: GuestThread | None = None
+        self._started: Future[None] | None = None
+        self._cells: set[Future[Any]] = set()
+        self._jobs = 0
+        self._why_closed = ""
+
+    def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
+        """Returns the future of the guest's start, which a later call tries again if it failed.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
+        with self._guard:
+            self._check_open()
+            if self._thread is None:
+                self._thread = GuestThread(self._name)
+            started = self._started
+            if started is None or (started.done() and started.exception() is not None):
+                tell = progress or (lambda text: None)
+                started = self._started = self._thread.submit(lambda: self._begin(tell))
+            return started
+
+    def submit(self, job: Callable[[], T], *, is_cell: bool = False) -> Future[T]:
+        """Returns the future of a job, which runs after those before it.
+
+        Args:
+            job: The job. If the host's system fails it, its future says so in words.
+            is_cell: Whether `cancel_cells` may cancel it.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+        """
+        with self._guard:
+            self._check_open()
+            assert self._thread is not None, "it was started before"
+            self._jobs += 1
+            future = self._thread.submit(_in_words(job))
+            if is_cell:
+                self._cells.add(future)
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, job: Future[Any]) -> None:
+        with self._guard:
+            self._jobs -= 1
+            self._cells.discard(job)
+
+    def _check_open(self) -> None:
+        if self._why_closed:
+            raise SandboxClosed(self._why_closed)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the guest was ever asked for."""
+        return self._thread is not None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the guest was asked for and is not there yet."""
+        return self._started is not None and not self._started.done()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no further job is taken."""
+        return bool(self._why_closed)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits, or the guest is still starting."""
+        with self._guard:
+            return self._is_busy()
+
+    def _is_busy(self) -> bool:
+        return self.is_starting or self._jobs > 0
+
+    def refuse_further(self, why: str, *, unless_busy: bool = False) -> bool:
+        """Takes no further job from now on; `why` is what a later call is told.
+
+        Returns:
+            Whether it is so: False if a job runs or waits, and `unless_busy` is set.
+        """
+        with self._guard:
+            if not self._why_closed:
+                if unless_busy and self._is_busy():
+                    return False
+                self._why_closed = why
+            return True
+
+    def cancel_cells(self) -> bool:
+        """Cancels the cells that wait; returns whether there was one."""
+        with self._guard:
+            waiting = list(self._cells)
+        cancelled = [cell.cancel() for cell in waiting]
+        return any(cancelled)
+
+    def end(self, last: Callable[[], None]) -> bool:
+        """Runs `last` after all other jobs, and waits some seconds for it.
+
+        Returns:
+            Whether there is a thread; if not, `last` does not run.
+        """
+        thread = self._thread
+        if thread is None:
+            return False
+        thread.close(last)
+        thread.join(_JOIN_SECONDS)
+        return True
+
+    def join(self, seconds: float) -> None:
+        """Waits until the thread has ended, or for so many seconds."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+
+def _in_words(job: Callable[[], T]) -> Callable[[], T]:
+    """Returns `job`, whose problems with the host's system become one of this package's errors."""
+
+    def run() -> T:
+        try:
+            return job()
+        except (OSError, MemoryError) as problem:
+            if isinstance(problem, WasmKernelError):
+                raise
+            raise HostFailed(describe(problem)) from problem
+
+    return run
