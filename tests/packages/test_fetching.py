@@ -21,7 +21,8 @@ from wasm_kernel.guests.python.packages.fetching import Pip
 from wasm_kernel.linux.broker import PorterError
 
 Make = Callable[..., Path]
-PIP = Pip("3.15.0")
+VERSION = "3.15.0"
+PIP = Pip(VERSION)
 
 
 def fetch(*wishes: str, into: Path, pre: bool = False) -> tuple[list[str], list[str]]:
