@@ -7,6 +7,7 @@ that a machine builds them once and not once a run. `make test` runs the files o
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(ranks, len(LONGEST_FIRST))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay until the end: no garbage collection need look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

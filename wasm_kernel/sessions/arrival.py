@@ -226,7 +226,7 @@ class _Arrival:
         if len(os.fsencode(rest)) > NAME_MOST:
             raise ArchiveError(f"The archive holds a name that is too long: {shown(info.name)}.")
         names = tuple(rest.split("/"))
-        if any(name in ("", ".", "..") or "\0" in name for name in names):
+        if not {"", ".", ".."}.isdisjoint(names) or "\0" in rest:
             raise ArchiveError(f"The archive holds a name that leads out: {shown(info.name)}.")
         if part == FILES and is_hidden(names[0]):
             raise ArchiveError(f"The archive holds a reserved name: {shown(info.name)}.")
