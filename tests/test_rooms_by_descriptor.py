@@ -35,7 +35,7 @@ BY_PATH |= {"stat", "lstat", "rmdir", "resolve", "symlink_to", "hardlink_to", "r
 BY_PATH |= {"samefile", "expanduser"}
 OTHERS = {"open_folder", "summarize", "file_identity", "rmtree", "copyfile", "copytree", "move"}
 DESCRIPTORS = {"dir_fd", "src_dir_fd", "dst_dir_fd"}
-NO_PATHS = {"Folder", "walks", "tarfile", "gzip", "privates", "PrivateFolders", "LIVE"}
+NO_PATHS = {"Folder", "walks", "tarfile", "gzip", "privates", "PrivateFolders", "OPEN_SANDBOXES"}
 """Names whose methods take no path, or one that their user chose."""
 
 SYSTEM = "the system's own"
@@ -63,12 +63,12 @@ KNOWN = {
     "state/file_versions.py:FileVersions._pre_image_of_open": NO_PATH,
     "state/earlier.py:EarlierFiles.bring": NO_PATH,
     "execution/fork.py:_beside": CHOSEN,
-    "sessions/aliases.py:aliases_in": NO_PATH,
+    "sessions/paths.py:aliases_in": NO_PATH,
     "sessions/archive.py:_Packed.memory": CACHE,
     "sessions/archive.py:export_session": CHOSEN,
     "sessions/arrival.py:_Arrival._write": NO_PATH,
     "sessions/arrival.py:import_session": CHOSEN,
-    "sessions/drafts.py:sweep": NO_PATH,
+    "sessions/entries.py:sweep_drafts": NO_PATH,
     "sessions/founding.py:Founder.__init__": ABOVE,
     "sessions/lifecycle.py:delete_session_workspace": ABOVE,
     "sessions/lifecycle.py:get_session_sandbox": ABOVE,
@@ -77,14 +77,14 @@ KNOWN = {
     "sessions/pruning.py:_opened": ABOVE,
     "sessions/pruning.py:prune_sessions": ABOVE,
     "sessions/pruning.py:survey": NO_PATH,
-    "sessions/removal.py:finish": NO_PATH,
+    "sessions/removal.py:finish_removals": NO_PATH,
     "sessions/revival.py:Revival._settle": CACHE,
     "sessions/session.py:Session.__init__": ABOVE,
     "sessions/session.py:Session.executed": NO_PATH,
     "sessions/tarball.py:open_target": CHOSEN,
-    "sessions/workspace.py:_place_of": ABOVE,
-    "sessions/workspace.py:folder_of": WORDS,
-    "sessions/workspace.py:write_session_file": WORDS,
+    "sessions/files.py:_place_of": ABOVE,
+    "sessions/files.py:folder_of": WORDS,
+    "sessions/files.py:write_session_file": WORDS,
 }
 """What goes by a path, by file or function, and why it may."""
 

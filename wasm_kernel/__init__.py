@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.arrival import Imported as Imported
     from wasm_kernel.sessions.arrival import SessionExists as SessionExists
     from wasm_kernel.sessions.arrival import import_session as import_session
+    from wasm_kernel.sessions.files import delete_session_path as delete_session_path
+    from wasm_kernel.sessions.files import list_session_files as list_session_files
+    from wasm_kernel.sessions.files import read_session_file as read_session_file
+    from wasm_kernel.sessions.files import write_session_file as write_session_file
     from wasm_kernel.sessions.ids import SessionIdError as SessionIdError
     from wasm_kernel.sessions.lifecycle import create_session_sandbox as create_session_sandbox
     from wasm_kernel.sessions.lifecycle import delete_session_workspace as delete_session_workspace
@@ -64,10 +68,6 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.pruning import prune_sessions as prune_sessions
     from wasm_kernel.sessions.session import WorkspaceError as WorkspaceError
     from wasm_kernel.sessions.tarball import ArchiveError as ArchiveError
-    from wasm_kernel.sessions.workspace import delete_session_path as delete_session_path
-    from wasm_kernel.sessions.workspace import list_session_files as list_session_files
-    from wasm_kernel.sessions.workspace import read_session_file as read_session_file
-    from wasm_kernel.sessions.workspace import write_session_file as write_session_file
 
 __version__ = "0.1.0"
 

@@ -20,7 +20,7 @@ from wasm_kernel import list_session_files
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
-from wasm_kernel.sessions.workspace import write_session_file
+from wasm_kernel.sessions.files import write_session_file
 
 MOST = 4 * MB
 DEEP = "d/" * 2000

@@ -88,7 +88,7 @@ def test_a_folder_that_is_swapped_at_the_last_moment_is_given_back(
         (tmp_path / ID).mkdir()
         (tmp_path / ID / "file").write_text("kept")
 
-    once_before(monkeypatch, removal, "aside_of", swap)
+    once_before(monkeypatch, removal, "aside_name", swap)
     delete_session_workspace(ID, tmp_path)
     assert (tmp_path / ID / "file").read_text() == "kept"
     assert names(tmp_path) == [ID, "moved"]

@@ -22,7 +22,7 @@ from unittest.mock import Mock
 import wasm_kernel
 from wasm_kernel import Mount, RuntimeType
 from wasm_kernel.linux import walks
-from wasm_kernel.sessions import metadata, workspace
+from wasm_kernel.sessions import files, metadata
 from wasm_kernel.sessions.ids import SessionIdError
 from wasm_kernel.sessions.session import Session
 
@@ -172,7 +172,7 @@ def _ensure_session_workspace(session_id: str, workspace_root: Path) -> Path:
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path) -> Path:
     with _in_its_words():
-        return workspace._validate_session_path(session_id, relative_path, workspace_root)
+        return files._validate_session_path(session_id, relative_path, workspace_root)
 
 
 def _policy(mount_data_dir: str, guest_data_path: str) -> wasm_kernel.ExecutionPolicy:

@@ -47,7 +47,7 @@ BEFORE_THE_REPLY = {
         "wasm_kernel.guests.python.preparing",
         "wasm_kernel.sessions.pruning",
     ),
-    *("wasm_kernel.sessions.workspace", "wasm_kernel.frontends.setup"),
+    *("wasm_kernel.sessions.files", "wasm_kernel.frontends.setup"),
 }
 
 

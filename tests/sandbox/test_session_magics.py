@@ -11,7 +11,7 @@ import pytest
 
 from wasm_kernel import BaseSandbox, ExecutionPolicy, SandboxResult, create_sandbox
 from wasm_kernel.policy import Mount
-from wasm_kernel.sessions.workspace import list_session_files
+from wasm_kernel.sessions.files import list_session_files
 
 Run = Callable[..., SandboxResult]
 

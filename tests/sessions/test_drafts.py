@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.linux import walks
-from wasm_kernel.sessions import drafts
+from wasm_kernel.sessions import entries
+from wasm_kernel.sessions.files import list_session_files
 from wasm_kernel.sessions.session import Session
-from wasm_kernel.sessions.workspace import list_session_files
 
 _KILLED = """
 import os, signal, sys
 from wasm_kernel.linux import walks
-from wasm_kernel.sessions import drafts
-with walks.opened_folder(sys.argv[1]) as root, drafts.written(root, b"x" * 1000, None):
+from wasm_kernel.sessions import entries
+with walks.opened_folder(sys.argv[1]) as root, entries.draft_of(root, b"x" * 1000, None):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 PATTERN = ".metadata.json~*"
@@ -31,7 +31,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     subprocess.run([sys.executable, "-c", _KILLED, str(workspace)], check=False)
     assert len(list(workspace.glob(PATTERN))) == 1
     assert list_session_files("one", tmp_path) == []
-    monkeypatch.setattr(drafts, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(entries, "YOUNG_SECONDS", 0.0)
     return workspace
 
 
@@ -43,7 +43,7 @@ def test_opening_the_session_removes_what_a_killed_writer_left(
 
 
 def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
-    with walks.opened_folder(workspace) as folder, drafts.written(folder, b"slow", None) as draft:
+    with walks.opened_folder(workspace) as folder, entries.draft_of(folder, b"slow", None) as draft:
         Session(tmp_path, "one").closed()
         assert [path.name for path in workspace.glob(PATTERN)] == [draft]
 

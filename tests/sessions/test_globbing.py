@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.sessions.globbing import Pattern
+from wasm_kernel.sessions.files import Pattern
 from wasm_kernel.sessions.paths import SessionPathError
 
 NAMES = st.sampled_from(["a", "b", "ab", ".a", "a.csv"])

@@ -22,7 +22,7 @@ from wasm_kernel import (
     delete_session_workspace,
     get_session_sandbox,
 )
-from wasm_kernel.sessions.live import LIVE
+from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 
 ID = "abc-123"
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ print(sandbox.execute("count = globals().get('count', 0) + 1; print(count)").std
 @pytest.fixture
 def root(warm: None, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    LIVE.close_all()
+    OPEN_SANDBOXES.close_all()
 
 
 def get(root: Path, **options: object) -> BaseSandbox:

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.sessions.paths import LINKS_MOST, SessionPathError, normalized
-from wasm_kernel.sessions.workspace import (
+from wasm_kernel.sessions.files import (
     _validate_session_path,
     delete_session_path,
     read_session_file,
     write_session_file,
 )
+from wasm_kernel.sessions.paths import LINKS_MOST, SessionPathError, normalized
 
 ID = "s"
 NAMES = st.sampled_from(["a", "b", "c", "dd"])

@@ -16,7 +16,7 @@ from wasm_kernel import PruneError, WasmKernelError, prune_sessions
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import readable
 from wasm_kernel.sessions import ids, metadata, pruning
-from wasm_kernel.sessions.pruning import Found, planned
+from wasm_kernel.sessions.pruning import SessionAge, plan_pruning
 
 HOUR = timedelta(hours=1)
 
@@ -31,17 +31,19 @@ def a_session(root: Path, hours: float) -> Path:
 
 
 founds = st.one_of(
-    st.builds(Found, st.uuids().map(str), age=st.timedeltas()),
-    st.builds(Found, st.uuids().map(str), reason=st.sampled_from(["no_metadata", "corrupted"])),
-    st.builds(Found, st.uuids().map(str), problem=st.just(OSError(13, "no"))),
+    st.builds(SessionAge, st.uuids().map(str), age=st.timedeltas()),
+    st.builds(
+        SessionAge, st.uuids().map(str), reason=st.sampled_from(["no_metadata", "corrupted"])
+    ),
+    st.builds(SessionAge, st.uuids().map(str), problem=st.just(OSError(13, "no"))),
 )
 
 
 @given(found=st.lists(founds), limit=st.timedeltas(min_value=timedelta(0)))
 def test_the_plan_takes_what_is_older_and_accounts_for_all(
-    found: list[Found], limit: timedelta
+    found: list[SessionAge], limit: timedelta
 ) -> None:
-    plan = planned(found, limit)
+    plan = plan_pruning(found, limit)
     ages = [one.age for one in plan.candidates if one.age is not None]
     assert ages == sorted(ages, reverse=True)
     assert all(age > limit for age in ages)
@@ -81,7 +83,7 @@ def test_a_session_that_was_used_since_it_was_found_is_kept(
     used, unused, gone = (a_session(tmp_path, 48) for _ in range(3))
     look = pruning.survey
 
-    def look_and_wait(*args: Any) -> list[Found]:
+    def look_and_wait(*args: Any) -> list[SessionAge]:
         found = look(*args)
         with Folder.open(used) as folder:
             metadata.touch(folder, used.name, None)

@@ -179,12 +179,14 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
     (workspace / "file").write_text("mine")
     monkeypatch.setattr(trees, "remove_contents", fail)
     with walks.opened_folder(tmp_path) as root:
-        assert {name: problem.errno for name, problem in removal.finish(root).items()} == {ID: 5}
+        assert {name: problem.errno for name, problem in removal.finish_removals(root).items()} == {
+            ID: 5
+        }
     monkeypatch.undo()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([ID, aside.name])
     assert (workspace / "file").read_text() == "mine"
     with walks.opened_folder(tmp_path) as root:
-        assert removal.finish(root) == {}
+        assert removal.finish_removals(root) == {}
     assert [path.name for path in tmp_path.iterdir()] == [ID]
 
 

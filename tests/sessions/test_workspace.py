@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions import entry
-from wasm_kernel.sessions.paths import SessionPathError
-from wasm_kernel.sessions.workspace import (
+from wasm_kernel.sessions import entries
+from wasm_kernel.sessions.files import (
     delete_session_path,
     list_session_files,
     read_session_file,
     write_session_file,
 )
+from wasm_kernel.sessions.paths import SessionPathError
 
 ID = "abc-123"
 DEEP = 600
@@ -425,7 +425,7 @@ def test_what_is_swapped_for_ever_is_given_up(root: Path, monkeypatch: pytest.Mo
         tries.append(1)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
-    monkeypatch.setattr(entry, "read", swapped)
+    monkeypatch.setattr(entries, "read", swapped)
     with pytest.raises(OSError, match="symbolic links: 'a'"):
         read_session_file(ID, "a", root)
     assert len(tries) > 1

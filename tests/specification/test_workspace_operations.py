@@ -17,7 +17,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.sessions.workspace import _validate_session_path
+from wasm_kernel.sessions.files import _validate_session_path
 
 OUTSIDE = "../../../etc/passwd"
 OPERATIONS: dict[str, Callable[[str, str], Any]] = {

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from wasm_kernel.result import PruneResult
     from wasm_kernel.sessions.archive import export_session
     from wasm_kernel.sessions.arrival import import_session
+    from wasm_kernel.sessions.files import (
+        delete_session_path,
+        list_session_files,
+        read_session_file,
+        write_session_file,
+    )
     from wasm_kernel.sessions.lifecycle import (
         create_session_sandbox,
         delete_session_workspace,
         get_session_sandbox,
     )
     from wasm_kernel.sessions.pruning import prune_sessions
-    from wasm_kernel.sessions.workspace import (
-        delete_session_path,
-        list_session_files,
-        read_session_file,
-        write_session_file,
-    )
 
 __all__ = [
     "PruneResult",

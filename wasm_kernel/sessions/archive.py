@@ -26,10 +26,11 @@ from wasm_kernel.guests.python.bundles import PACKAGES_GUEST
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import manifest
+from wasm_kernel.sessions.files import folder_of
 from wasm_kernel.sessions.handles import standing
 from wasm_kernel.sessions.manifest import Manifest, Memory
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Packing, open_target
-from wasm_kernel.sessions.workspace import WORKSPACE_ROOT, folder_of
 from wasm_kernel.state.bookmark import Bookmark
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.found import name_of, names_in, usable

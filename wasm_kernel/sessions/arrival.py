@@ -26,11 +26,10 @@ from wasm_kernel.sessions import ids, manifest
 from wasm_kernel.sessions.archive import FILES, MEMORY, PARTS
 from wasm_kernel.sessions.ground import Ground
 from wasm_kernel.sessions.manifest import Manifest
-from wasm_kernel.sessions.paths import SessionPathError, resolve, shown
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, printable, resolve
 from wasm_kernel.sessions.revival import Progress, Revival, fitting
 from wasm_kernel.sessions.staging import inscribe, settle, staged
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Member, Room, members, unpack
-from wasm_kernel.sessions.workspace import WORKSPACE_ROOT
 from wasm_kernel.wasi_files.names import is_hidden
 
 MOST_BYTES = 64 << 30
@@ -151,12 +150,12 @@ def _refused(name: str) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError) as problem:
-        raise ArchiveError(f"The archive holds a name twice: {shown(name)}.") from problem
+        raise ArchiveError(f"The archive holds a name twice: {printable(name)}.") from problem
     except OSError as problem:
         if problem.errno not in _IMPOSSIBLE:
             raise
         raise ArchiveError(
-            f"The archive holds what this file system can't have: {shown(name)}."
+            f"The archive holds what this file system can't have: {printable(name)}."
         ) from problem
 
 
@@ -222,14 +221,16 @@ class _Arrival:
                 self._revival.take(rest, info, content)
             return
         if part not in PARTS or not rest:
-            raise ArchiveError(f"The archive holds something strange: {shown(info.name)}.")
+            raise ArchiveError(f"The archive holds something strange: {printable(info.name)}.")
         if len(os.fsencode(rest)) > NAME_MOST:
-            raise ArchiveError(f"The archive holds a name that is too long: {shown(info.name)}.")
+            raise ArchiveError(
+                f"The archive holds a name that is too long: {printable(info.name)}."
+            )
         names = tuple(rest.split("/"))
         if not {"", ".", ".."}.isdisjoint(names) or "\0" in rest:
-            raise ArchiveError(f"The archive holds a name that leads out: {shown(info.name)}.")
+            raise ArchiveError(f"The archive holds a name that leads out: {printable(info.name)}.")
         if part == FILES and is_hidden(names[0]):
-            raise ArchiveError(f"The archive holds a reserved name: {shown(info.name)}.")
+            raise ArchiveError(f"The archive holds a reserved name: {printable(info.name)}.")
         self._place_entry(part, names, info, content)
 
     def _place_entry(
@@ -246,14 +247,14 @@ class _Arrival:
                 self.result = replace(self.result, files=self.result.files + (part == FILES))
             else:
                 raise ArchiveError(
-                    f"The archive holds a device, a pipe or a hard link: {shown(info.name)}."
+                    f"The archive holds a device, a pipe or a hard link: {printable(info.name)}."
                 )
 
     def _note_link(self, part: str, names: tuple[str, ...], info: tarfile.TarInfo) -> None:
         self._links.append((part, "/".join(names), info.linkname))
         self._links_length += len(info.name) + len(info.linkname)
         if not info.linkname:
-            raise ArchiveError(f"The archive holds a link to nothing: {shown(info.name)}.")
+            raise ArchiveError(f"The archive holds a link to nothing: {printable(info.name)}.")
         if len(info.linkname) > _LINK_MOST or self._links_length > _LINKS_MOST_BYTES:
             raise ArchiveError("The archive holds links that are too long, or too many of them.")
 

@@ -34,7 +34,7 @@ def checked(text: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text is a session id."""
+    """Returns whether a text is a session id."""
     return _SHAPE.fullmatch(text) is not None
 
 
@@ -44,7 +44,7 @@ def new() -> str:
 
 
 def uuid_in(text: str) -> str | None:
-    """The UUID that `text` is, in its usual spelling; None where it is none."""
+    """The UUID that `text` is, in its usual spelling; None if it is none."""
     try:
         found = str(uuid.UUID(text))
     except ValueError:

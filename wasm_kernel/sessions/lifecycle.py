@@ -2,7 +2,7 @@
 
 A session is a folder, `workspace_root/<session_id>/`, and nothing else: whoever knows the id gets
 its files and variables back, in this process or in a later one. Inside one process a session has
-one sandbox (`sessions/live.py` says who closes it).
+one sandbox (`sessions/open_sandboxes.py` says who closes it).
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.linux.folders import open_named, real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions import ids, removal
-from wasm_kernel.sessions.aliases import aliases_in, forget, target_of
-from wasm_kernel.sessions.live import LIVE
+from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT, aliases_in, remove_links, target_of
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
-WORKSPACE_ROOT = Path("workspace")
 _DELETED = (
     "This sandbox was closed because its session was to be deleted. Get the session again with "
     "get_session_sandbox: it goes on with what is left, or begins empty."
@@ -98,7 +97,7 @@ def get_session_sandbox(
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none; it is a `ValueError`, too.
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
         ValueError, TypeError: as `create_sandbox`; nothing was opened or made.
         SessionInUse: another process is deleting the session.
         WorkspaceError: the session's folder can't be made or opened.
@@ -119,7 +118,7 @@ def get_session_sandbox(
             events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real
         )
 
-    return LIVE.get(real_path(root) / name, make, found)
+    return OPEN_SANDBOXES.get(real_path(root) / name, make, found)
 
 
 def _sandbox_in(
@@ -161,11 +160,11 @@ def delete_session_workspace(
     Args:
         session_id: Letters, digits and hyphens.
         workspace_root: The folder that holds the sessions' folders.
-        logger: Hears of it; silent by default.
+        logger: Gets the events; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none; it is a `ValueError`, too.
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionInUse: another process uses the session; nothing was deleted.
         OverlapError: the root is one of the host's own folders.
         WorkspaceError: something that is no session's folder has its name, or something in the
@@ -175,15 +174,15 @@ def delete_session_workspace(
     folder = real_path(workspace_root)
     name = target_of(folder, asked)
     check_opening(folder / name, folder, (), private_root)
-    LIVE.close(folder / name, _DELETED)
+    OPEN_SANDBOXES.close(folder / name, _DELETED)
     try:
         with open_named(workspace_root) as top:
             root = top.fd
-            removal.finish(root)
+            removal.finish_removals(root)
             orphans.sweep_now_and_then()
             links = aliases_in(folder).get(name, [])
             removal.remove(root, name, PrivateFolders(folder, private_root))
-            forget(root, links)
+            remove_links(root, links)
     except FileNotFoundError:
         return
     except OSError as problem:

@@ -162,7 +162,7 @@ def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
 
 
 def read(folder: int, session_id: str) -> Metadata | None:
-    """The metadata in a session's folder, None where there is none.
+    """The metadata in a session's folder, None if there is none.
 
     Args:
         folder: The folder's descriptor.
@@ -183,7 +183,7 @@ def read(folder: int, session_id: str) -> Metadata | None:
 
 
 def _content(folder: int) -> bytes | None:
-    """What the file holds; None where it was replaced meanwhile, and may be half of a later one."""
+    """What the file holds; None if it was replaced meanwhile, and may be half of a later one."""
     if not stat.S_ISREG(os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mode):
         raise MetadataCorrupted("it is no regular file")
     descriptor = os.open(NAME, _READ, dir_fd=folder)

@@ -17,8 +17,8 @@ from wasm_kernel.folders.presence import is_used
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata
-from wasm_kernel.sessions.aliases import target_of
 from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.paths import target_of
 from wasm_kernel.state.bookmark import Bookmark
 from wasm_kernel.state.found import names_in
 from wasm_kernel.wasi_files.names import is_hidden
@@ -31,7 +31,7 @@ class Overview:
     Attributes:
         session_id: Its id.
         workspace: Its folder.
-        created_at: When it was made; None where its metadata does not say.
+        created_at: When it was made; None if its metadata does not say.
         updated_at: When a cell last ended in it, successful or not; None as above.
         files: How many files it holds.
         file_bytes: Their length.
@@ -77,7 +77,7 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
     """One session.
 
     Raises:
-        SessionIdError: `session_id` is none.
+        SessionIdError: `session_id` is not a session id.
         FileNotFoundError: there is no such session.
     """
     name = target_of(real_path(root), ids.checked(session_id))
@@ -88,7 +88,7 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
 
 
 def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overview | None:
-    """A session's folder; None where it is none, or can't be looked into."""
+    """A session's folder; None if it is none, or can't be looked into."""
     try:
         ids.checked(name)
         with walks.opened_folder(privates.root / name) as folder, ExitStack() as held:

@@ -1,9 +1,9 @@
-"""Where a path in a session's workspace leads, found out by hand and without ever leaving it.
+"""Paths in a session's workspace, and links in the sessions' folder: how they are resolved.
 
-The whole way is walked by descriptors: each folder is opened relative to the one before it, by its
-name alone and with links refused (`O_NOFOLLOW`); each link is read and its target walked in its
-place. So no step can lead out of the workspace, whatever is swapped meanwhile, and whether a path
-stays inside is known before anything at its end is opened.
+A path is walked by descriptors: each folder is opened relative to the one before it, by its name
+alone and with links refused (`O_NOFOLLOW`); each link is read and its target walked in its place.
+So no step can lead out of the workspace, whatever is swapped meanwhile, and it is known that a path
+stays inside before anything at its end is opened.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.wasi_files.names import is_hidden
+
+WORKSPACE_ROOT = Path("workspace")
+"""The sessions' folder, unless another one is named."""
 
 LINKS_MOST = 40  # as many as Linux follows
 _SHOWN_CHARACTERS = 200
@@ -29,15 +35,15 @@ _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
 class SessionPathError(WasmKernelError, ValueError):
-    """A path that no file operation takes; `path` is what was given."""
+    """A path that file operations refuse; `path` is the path as it was given."""
 
     def __init__(self, why: str, path: str) -> None:
-        super().__init__(f"{why}: {shown(path)}. Nothing was read or changed.")
+        super().__init__(f"{why}: {printable(path)}. Nothing was read or changed.")
         self.path = path
 
 
-def shown(path: str) -> str:
-    """A path as a message can show it: what does not print is escaped, and it is not too long."""
+def printable(path: str) -> str:
+    """A path as a message can show it: escaped where it does not print, and cut to a length."""
     return repr(path[:_SHOWN_CHARACTERS])
 
 
@@ -112,15 +118,15 @@ def resolve(
     """Returns the names that lead to what a path means, below `workspace`, without links.
 
     Links are followed. As in `os.path.realpath`, what is missing is taken by its name. An absolute
-    link is followed if it names the workspace's own real path. A name with backslashes is that of
-    what lies there; if there is no such thing, the backslashes separate names.
+    link is followed if it names the workspace's own real path. A name with backslashes is
+    taken as it is; if there is no such file or folder, the backslashes separate names.
 
     Args:
         workspace: The session's folder, or a descriptor of it; then absolute links lead out.
         parts: The names along the path, as `parts_of` has them.
         path: The path as it was given, for errors.
-        follow: Whether a link at the end is followed, too.
-        each: Hears of each step; what it raises ends the walk.
+        follow: Follows a link at the end, too.
+        each: Called at each step; what it raises ends the walk.
 
     Raises:
         SessionPathError: the path leaves the workspace, names a drive, or leads to or through a
@@ -129,7 +135,7 @@ def resolve(
     """
     todo = list(reversed(parts))
     with FolderWalk(workspace) as way:
-        walk = _Walk(workspace, way, path)
+        walk = _Resolving(workspace, way, path)
         if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not walk.holds(parts[0]):
             raise SessionPathError(_ABSOLUTE, path)
         while todo:
@@ -139,7 +145,7 @@ def resolve(
         return walk.parts
 
 
-class _Walk:
+class _Resolving:
     """A walk along a path: the folders that exist, and the names beyond the last of them."""
 
     def __init__(self, workspace: Path | int, way: FolderWalk, path: str) -> None:
@@ -154,7 +160,7 @@ class _Walk:
         return (*self._way.path, *self._beyond)
 
     def holds(self, name: str) -> bool:
-        """Whether something of that name lies where the walk stands."""
+        """Returns whether something has that name in the folder that the walk has reached."""
         if self._beyond:
             return False
         try:
@@ -164,7 +170,7 @@ class _Walk:
         return True
 
     def step(self, part: str, *, last: bool, follow: bool) -> list[str]:
-        """Take one step; returns what is to be walked in its place, if it was not a plain name."""
+        """Takes one step; returns the names to walk in its place if it was not a plain name."""
         if part == "..":
             self._back()
             return []
@@ -220,20 +226,20 @@ class _Walk:
 
 
 @contextmanager
-def entered(
+def open_path(
     workspace: Path | int, folders: Sequence[str], *, make: bool = False, mode: int = 0o777
 ) -> Iterator[FolderWalk]:
-    """Stand in a folder below `workspace`, going by names alone; no link is followed.
+    """Opens a folder below `workspace`, by names alone; no link is followed.
 
     Args:
         workspace: The session's folder, or a descriptor of it.
         folders: The names on the way, as `resolve` found them.
-        make: Whether folders that are missing are made. If the block fails, they are removed again,
-            as far as they are empty.
+        make: Makes folders that are missing. If the block fails, they are removed again if they are
+            empty.
         mode: Their permissions, as far as the umask lets.
 
     Raises:
-        OSError: something on the way is no folder any more, or can't be opened or made.
+        OSError: something on the way is not a folder any more, or can't be opened or made.
     """
     made = 0
     with FolderWalk(workspace) as way:
@@ -255,3 +261,73 @@ def entered(
                     way.leave()
                     os.rmdir(name, dir_fd=way.fd)
             raise
+
+
+# -- links in the sessions' folder: other names of sessions in it
+#
+# A link that is named by a UUID is followed if it stays inside the sessions' folder and leads to a
+# session directly in it. The session's id, its lock and its private folder are those of the
+# target. Other links are not sessions: the guest of a sandbox whose workspace is the sessions'
+# folder can make links there, though none named by a UUID, and could give somebody another one's
+# session. The link is walked by `resolve`, which never leaves the sessions' folder; the session is
+# then opened by its own name, without following any link.
+
+
+def target_of(root: Path, session_id: str) -> str:
+    """Returns the id of the session that an id names: another one if it is a link to that.
+
+    Args:
+        root: The real path of the sessions' folder, which may not be there.
+        session_id: An id that was checked.
+    """
+    try:
+        with Folder.open(root) as folder:
+            return _target_in(folder, root, session_id)
+    except OSError:
+        return session_id
+
+
+def aliases_in(root: Path) -> dict[str, list[str]]:
+    """Returns the links that lead to sessions, by the sessions' ids."""
+    found: dict[str, list[str]] = {}
+    with Folder.open(root) as folder, os.scandir(folder.fd) as listing:
+        for name in sorted(entry.name for entry in listing if entry.is_symlink()):
+            if ids.is_id(name) and (target := _target_in(folder, root, name)) != name:
+                found.setdefault(target, []).append(name)
+    return found
+
+
+def remove_links(root: int, names: list[str]) -> None:
+    """Removes links whose session was deleted; a name that is not a link any more is left."""
+    for name in names:
+        try:
+            os.readlink(name, dir_fd=root)
+            os.unlink(name, dir_fd=root)
+        except OSError:
+            continue
+
+
+def _target_in(folder: Folder, root: Path, name: str) -> str:
+    here = folder.status(name) if ids.uuid_in(name) else None
+    if here is None or not stat.S_ISLNK(here.st_mode):
+        return name
+    try:
+        names = resolve(root, [name], name)
+    except (OSError, SessionPathError):
+        return name  # it leads out of the root, or in a circle
+    target = names[0] if len(names) == 1 else ""
+    return target if ids.is_id(target) and _is_session(folder, target) else name
+
+
+def _is_session(root: Folder, name: str) -> bool:
+    """Returns whether there is a session's folder of that name."""
+    there = root.status(name)
+    if there is None or not stat.S_ISDIR(there.st_mode):
+        return False
+    if ids.uuid_in(name):
+        return True
+    try:
+        with root.enter(name) as folder:
+            return folder.status(metadata.NAME) is not None
+    except OSError:
+        return False

@@ -31,10 +31,9 @@ from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
-from wasm_kernel.sessions.aliases import aliases_in, forget
-from wasm_kernel.sessions.lifecycle import WORKSPACE_ROOT
-from wasm_kernel.sessions.live import ANOTHER_PROCESS, LIVE
 from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.open_sandboxes import ANOTHER_PROCESS, OPEN_SANDBOXES
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT, aliases_in, remove_links
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
 _PRUNED = (
@@ -53,12 +52,12 @@ class NoWorkspaceRoot(WasmKernelError, FileNotFoundError):
 
 
 @dataclass(frozen=True)
-class Found:
+class SessionAge:
     """A session's folder, as it was found.
 
     Attributes:
         session_id: The session's id.
-        age: How long ago it last did something; None where its metadata does not say.
+        age: How long ago it last did something; None if its metadata does not say.
         reason: Why not, in one word.
         problem: What kept its metadata from being read at all.
     """
@@ -70,18 +69,18 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrunePlan:
     """What is to be deleted, the oldest first, and what can't be judged."""
 
-    candidates: tuple[Found, ...]
-    skipped: tuple[Found, ...]
-    failed: tuple[Found, ...]
+    candidates: tuple[SessionAge, ...]
+    skipped: tuple[SessionAge, ...]
+    failed: tuple[SessionAge, ...]
 
 
-def planned(found: Sequence[Found], limit: timedelta) -> Plan:
+def plan_pruning(found: Sequence[SessionAge], limit: timedelta) -> PrunePlan:
     """What follows from what was found: everything older than `limit` is to go. Pure."""
     old = [one for one in found if one.age is not None and one.age > limit]
-    return Plan(
+    return PrunePlan(
         tuple(sorted(old, key=lambda one: one.age or limit, reverse=True)),
         tuple(one for one in found if one.reason),
         tuple(one for one in found if one.problem is not None),
@@ -173,7 +172,7 @@ def _hours(hours: float) -> timedelta:
         return timedelta.max
 
 
-def survey(root: int, now: datetime) -> list[Found]:
+def survey(root: int, now: datetime) -> list[SessionAge]:
     """Every session's folder, and when it was last used.
 
     Args:
@@ -186,18 +185,18 @@ def survey(root: int, now: datetime) -> list[Found]:
     return [one for one in seen if one is not None]
 
 
-def _seen(root: int, name: str, now: datetime) -> Found | None:
-    """One session's folder; None where it is gone by now."""
+def _seen(root: int, name: str, now: datetime) -> SessionAge | None:
+    """One session's folder; None if it is gone by now."""
     try:
         with walks.opened_folder(name, root) as folder:
             age = _age(folder, name, now)
-        return Found(name, age) if age is not None else Found(name, reason=_NO_METADATA)
+        return SessionAge(name, age) if age is not None else SessionAge(name, reason=_NO_METADATA)
     except MetadataCorrupted:
-        return Found(name, reason=_CORRUPTED)
+        return SessionAge(name, reason=_CORRUPTED)
     except FileNotFoundError:
         return None
     except OSError as problem:
-        return Found(name, problem=problem)
+        return SessionAge(name, problem=problem)
 
 
 def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
@@ -205,7 +204,7 @@ def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
     return now - known.updated_at if known is not None else None
 
 
-class _Wanted(Exception):
+class _UsedMeanwhile(Exception):
     """The session was used after it had been found old."""
 
 
@@ -239,9 +238,9 @@ class _Pruning:
 
     def run(self) -> PruneResult:
         """Look, decide, act."""
-        left = {} if self._dry_run else removal.finish(self._root)
+        left = {} if self._dry_run else removal.finish_removals(self._root)
         self._links = aliases_in(self._place)
-        plan = planned(survey(self._root, metadata.now()), self._limit)
+        plan = plan_pruning(survey(self._root, metadata.now()), self._limit)
         for one in plan.skipped:
             self._skip(one.session_id, one.reason)
         for one in plan.failed:
@@ -263,7 +262,7 @@ class _Pruning:
             in_use=self._in_use,
         )
 
-    def _prune(self, one: Found) -> None:
+    def _prune(self, one: SessionAge) -> None:
         try:
             sizes = self._candidate(one)
             if not self._dry_run:
@@ -272,7 +271,7 @@ class _Pruning:
             self._spare(one.session_id, str(used))
         except SessionInUse:
             self._spare(one.session_id, ANOTHER_PROCESS)
-        except (_Wanted, FileNotFoundError):
+        except (_UsedMeanwhile, FileNotFoundError):
             return  # somebody used it, or deleted it, since it was found
         except (OSError, MetadataCorrupted, PrivateFolderError) as problem:
             self._fail(one.session_id, problem)
@@ -281,7 +280,7 @@ class _Pruning:
             self._bytes += sizes[0]
             self._private_bytes += sizes[1]
 
-    def _candidate(self, one: Found) -> tuple[int, int]:
+    def _candidate(self, one: SessionAge) -> tuple[int, int]:
         """Tell of a candidate.
 
         A folder that its owner made read-only is his wish to keep it.
@@ -300,23 +299,23 @@ class _Pruning:
             private = self._look(one, folder) if self._dry_run else 0
         return size, private
 
-    def _look(self, one: Found, folder: int) -> int:
+    def _look(self, one: SessionAge, folder: int) -> int:
         """See whether anybody would keep the session from being deleted; returns private bytes."""
         workspace = self._place / one.session_id
-        if used := LIVE.user(workspace):
+        if used := OPEN_SANDBOXES.user(workspace):
             raise _Used(used)
         found = self._privates.find(one.session_id, Folder(folder))
         if found is None:
             return 0
         with found.folder:
-            if not LIVE.has(workspace) and is_used(found.folder):
+            if not OPEN_SANDBOXES.has(workspace) and is_used(found.folder):
                 raise SessionInUse
             return walks.size_of(found.folder.fd)
 
-    def _remove(self, one: Found) -> tuple[int, int]:
+    def _remove(self, one: SessionAge) -> tuple[int, int]:
         sizes: list[tuple[int, int]] = []
 
-        def agree(folder: int, private: Folder) -> None:
+        def confirm(folder: int, private: Folder) -> None:
             """Nobody can use it any more: is it still as old as it was?"""
             self._check_age(folder, one.session_id)
             sizes.append((walks.size_of(folder, force=True), walks.size_of(private.fd, force=True)))
@@ -324,17 +323,17 @@ class _Pruning:
         with walks.opened_folder(one.session_id, self._root) as folder:
             self._check_age(folder, one.session_id)
         why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
-        if used := LIVE.retire(self._place / one.session_id, why):
+        if used := OPEN_SANDBOXES.retire(self._place / one.session_id, why):
             raise _Used(used)
-        removal.remove(self._root, one.session_id, self._privates, agree)
-        forget(self._root, self._links.get(one.session_id, []))
+        removal.remove(self._root, one.session_id, self._privates, confirm)
+        remove_links(self._root, self._links.get(one.session_id, []))
         self._log(events.PRUNE_DELETED, session_id=one.session_id)
         return sizes[0]
 
     def _check_age(self, folder: int, session_id: str) -> None:
         age = _age(folder, session_id, metadata.now())
         if age is None or age <= self._limit:
-            raise _Wanted
+            raise _UsedMeanwhile
 
     def _skip(self, session_id: str, reason: str) -> None:
         self._skipped[session_id] = reason

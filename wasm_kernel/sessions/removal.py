@@ -29,7 +29,7 @@ _WAIT_SECONDS = 1.0  # for who has a last look at its metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 
 
-def aside_of(name: str) -> str:
+def aside_name(name: str) -> str:
     """A name for a session's folder that is no session's, any more or not yet.
 
     Whoever works on it holds the folder's lock: others delete what they find under such a name.
@@ -41,7 +41,7 @@ def remove(
     root: int,
     name: str,
     privates: PrivateFolders,
-    agree: Callable[[int, Folder], None] | None = None,
+    confirm: Callable[[int, Folder], None] | None = None,
 ) -> None:
     """Delete a session's folder that nobody uses, and its private folder.
 
@@ -49,7 +49,7 @@ def remove(
         root: A descriptor of the sessions' folder.
         name: The session's id.
         privates: The private folders of the sessions in the root.
-        agree: Called with the folder's descriptor and the private folder when nobody can use the
+        confirm: Called with the folder's descriptor and the private folder when nobody can use the
             session any more and nothing has been deleted yet; what it raises keeps the session. If
             it is left out, a folder that its owner closed to himself is opened.
 
@@ -62,15 +62,15 @@ def remove(
             session's id.
     """
     with ExitStack() as held:
-        workspace = held.enter_context(walks.opened_folder(name, root, force=agree is None))
+        workspace = held.enter_context(walks.opened_folder(name, root, force=confirm is None))
         found = _private_of(root, name, workspace, privates)
         held.enter_context(found.folder)
         with alone(found.folder):
             try:
                 if not _is_there(root, name, workspace):
                     raise _gone(name)
-                if agree is not None:
-                    agree(workspace, found.folder)
+                if confirm is not None:
+                    confirm(workspace, found.folder)
                 aside = _set_aside(root, name, workspace)
             except BaseException:
                 if found.made:  # nothing was there to keep others out
@@ -99,7 +99,7 @@ def _private_of(root: int, name: str, workspace: int, privates: PrivateFolders) 
 
 
 def _is_there(root: int, name: str, folder: int) -> bool:
-    """Whether a name is that of this very folder, and not of one that took its place."""
+    """Returns whether a name is that of this very folder, and not of one that took its place."""
     there = Folder(root).status(name)
     return there is not None and os.path.samestat(there, os.fstat(folder))
 
@@ -110,7 +110,7 @@ def _gone(name: str) -> FileNotFoundError:
 
 def _set_aside(root: int, name: str, workspace: int) -> str:
     """Give a session's folder a name that is no session's; the name that it has then."""
-    aside = aside_of(name)
+    aside = aside_name(name)
     try:
         os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
     except OSError as problem:
@@ -123,7 +123,7 @@ def _set_aside(root: int, name: str, workspace: int) -> str:
     return aside
 
 
-def finish(root: int) -> dict[str, OSError]:
+def finish_removals(root: int) -> dict[str, OSError]:
     """Delete what earlier removals left behind when they were cut short.
 
     Returns:
@@ -150,7 +150,7 @@ def finish(root: int) -> dict[str, OSError]:
 
 
 def _is_session(folder: int, name: str) -> bool:
-    """Whether a folder was a session's of that id, and not one that was still being made."""
+    """Returns whether a folder was that session's, and not one that was still being made."""
     try:
         return metadata.read(folder, name) is not None
     except (OSError, MetadataCorrupted):

@@ -31,10 +31,10 @@ from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import Mount
-from wasm_kernel.sessions import drafts, ids, metadata, removal
-from wasm_kernel.sessions.aliases import target_of
-from wasm_kernel.sessions.live import LIVE
+from wasm_kernel.sessions import entries, ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
+from wasm_kernel.sessions.paths import target_of
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
@@ -79,7 +79,7 @@ class Session:
         Args:
             root: The sessions' folder.
             session_id: The session's id.
-            logger: Hears of it; silent by default.
+            logger: Gets the events; silent by default.
             new: Whether the id was made for it, so that there is nothing to find.
             private_root: The folder that holds private folders; one of the user's by default.
             mounts: What its guest is to see besides.
@@ -88,7 +88,7 @@ class Session:
             PlantedLinkError: the root's path is relative, and leads through a link.
             OverlapError: a cell could reach what it must not.
             PolicyError: a mount overlaps another folder.
-            SessionIdError: `session_id` is none.
+            SessionIdError: `session_id` is not a session id.
             SessionInUse: another process is deleting it.
             WorkspaceError: the folder can't be made, or something else is in its place.
             PrivateFolderError: there is no place for its private folder.
@@ -160,13 +160,13 @@ class Session:
             return folders, presence
 
     def _make(self, root: Folder, privates: PrivateFolders) -> bool:
-        """Make the session's folder; False where it is there.
+        """Make the session's folder; False if it is there.
 
         It gets its name when it is known as a session's: until then, no guest sees it.
         """
         if not _is_free(root, self.id):
             return False
-        aside = removal.aside_of(self.id)
+        aside = removal.aside_name(self.id)
         os.mkdir(aside, _OWNER_ONLY, dir_fd=root.fd)
         with root.enter(aside) as workspace:
             try:
@@ -202,14 +202,14 @@ class Session:
 
     def _tidy(self) -> None:
         with suppress(OSError):
-            drafts.sweep(self.folders.workspace.fd)
+            entries.sweep_drafts(self.folders.workspace.fd)
 
     # -- the hooks of its sandbox
 
     def opened(self, sandbox: BaseSandbox) -> None:
         """A sandbox lives here from now on."""
         self._lived_in = True
-        LIVE.add(self._key, sandbox, self._presence.is_only)
+        OPEN_SANDBOXES.add(self._key, sandbox, self._presence.is_only)
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None
@@ -248,11 +248,11 @@ class Session:
 
     def entered(self) -> None:
         """A `with` block of the sandbox begins."""
-        LIVE.entered(self._key)
+        OPEN_SANDBOXES.entered(self._key)
 
     def left(self) -> bool:
         """A `with` block of the sandbox ends; whether the sandbox is to be closed."""
-        return LIVE.left(self._key)
+        return OPEN_SANDBOXES.left(self._key)
 
     def closed(self) -> None:
         """The session is not open here any more; idempotent."""
@@ -261,7 +261,7 @@ class Session:
                 return
             self._closed = True
         self.leave()
-        LIVE.remove(self._key)
+        OPEN_SANDBOXES.remove(self._key)
 
     def leave(self) -> None:
         """Be present no longer, where no sandbox ever lived here; idempotent."""
@@ -301,7 +301,7 @@ class _Deleted(OSError):
 
 
 def _is_free(root: Folder, name: str) -> bool:
-    """Whether a session's folder is to be made; False where it is there."""
+    """Returns whether a session's folder is to be made; False if it is there."""
     # links not followed, as one planted here would lead the guest out of its root
     there = root.status(name)
     if there is not None and not stat.S_ISDIR(there.st_mode):
@@ -313,7 +313,7 @@ def _is_free(root: Folder, name: str) -> bool:
 
 
 def _is_known(found: PrivateFolder | None) -> bool:
-    """Whether a private folder is there already, and a session's."""
+    """Returns whether a private folder is there already, and a session's."""
     if found is None:
         return False
     found.folder.close()

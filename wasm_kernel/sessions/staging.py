@@ -76,7 +76,7 @@ def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
         OSError: it can't be made.
     """
     with Folder.open(root) as top:
-        aside = removal.aside_of(ids.new())
+        aside = removal.aside_name(ids.new())
         os.mkdir(aside, 0o700, dir_fd=top.fd)
         with top.enter(aside) as place:
             try_lock(place.fd)  # so that nobody takes it for what a removal left behind

@@ -59,7 +59,7 @@ def show(options: argparse.Namespace) -> int:
 
 def files(options: argparse.Namespace) -> int:
     """The files of a session."""
-    from wasm_kernel.sessions.workspace import list_session_files
+    from wasm_kernel.sessions.files import list_session_files
 
     found = list_session_files(
         options.session, options.root, options.pattern, private_root=options.private_root
@@ -80,7 +80,7 @@ def files(options: argparse.Namespace) -> int:
 
 def read(options: argparse.Namespace) -> int:
     """The content of a file, to standard output or into another file."""
-    from wasm_kernel.sessions.workspace import read_session_file
+    from wasm_kernel.sessions.files import read_session_file
 
     data = read_session_file(
         options.session, options.path, options.root, private_root=options.private_root
@@ -95,7 +95,7 @@ def read(options: argparse.Namespace) -> int:
 
 def write(options: argparse.Namespace) -> int:
     """A file, from another one or from standard input."""
-    from wasm_kernel.sessions.workspace import write_session_file
+    from wasm_kernel.sessions.files import write_session_file
 
     overview.session_in(
         options.root, options.session, options.private_root
@@ -115,8 +115,8 @@ def write(options: argparse.Namespace) -> int:
 
 def delete(options: argparse.Namespace) -> int:
     """A file or folder of a session, or the whole session."""
+    from wasm_kernel.sessions.files import delete_session_path
     from wasm_kernel.sessions.lifecycle import delete_session_workspace
-    from wasm_kernel.sessions.workspace import delete_session_path
 
     if options.path is not None:
         asked = options.recursive and not confirmed(

@@ -1,7 +1,12 @@
-"""One name in a folder that is held open: its content read, replaced as a whole, or deleted.
+"""One name in an open folder of a session: its content read, replaced as a whole, or deleted.
 
-No link is followed, and nothing but a regular file is ever opened for its content: a pipe would
-block, a device would act.
+No link is followed, and only regular files are opened for their content: a pipe would block, a
+device would act.
+
+A file is replaced by a draft, which is written in the root of the session's workspace and then
+renamed. Its name is one of the host's own that no guest can see or make (`wasi_files/names.py`). A
+writer locks its draft as long as it lives; a draft that nobody holds was left by a killed writer,
+and is removed when the session is opened next.
 """
 
 from __future__ import annotations
@@ -9,19 +14,22 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from wasm_kernel.linux import trees, walks
-from wasm_kernel.sessions import drafts
+from wasm_kernel.linux.locks import try_lock
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK = 16 * 1024 * 1024
 
 
 def read(folder: int, name: str, most: int) -> bytes:
-    """A file's content.
+    """Returns a file's content.
 
     Raises:
-        OSError: it is no regular file, is larger than `most` bytes, or can't be read.
+        OSError: it is not a regular file, is larger than `most` bytes, or can't be read.
     """
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
     descriptor = os.open(name, _READ, dir_fd=folder)
@@ -36,7 +44,7 @@ def read(folder: int, name: str, most: int) -> bytes:
 
 
 def _whole(descriptor: int, most: int) -> bytes:
-    """Everything from here to the end, also where the file grows meanwhile, up to `most` bytes."""
+    """Reads to the end, up to `most` bytes, even if the file grows meanwhile."""
     pieces, left = [], most
     while piece := os.read(descriptor, min(left, _CHUNK)):
         pieces.append(piece)
@@ -45,21 +53,21 @@ def _whole(descriptor: int, most: int) -> bytes:
 
 
 def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: bool) -> None:
-    """Put a file with this content in the place of what is there, all at once.
+    """Replaces a file by one with this content, all at once.
 
     Args:
-        root: A descriptor of the session's folder: the file is made there, under a hidden name.
-        folder: A descriptor of the folder that it is for.
+        root: A descriptor of the session's folder, where the draft is made.
+        folder: A descriptor of the file's folder.
         name: Its name there.
         content: Its content.
-        overwrite: Whether a file that is there is replaced.
+        overwrite: Replaces a file that is there.
 
     Raises:
         OSError: there is something else or, without `overwrite`, anything; the file there is
             read-only; or it can't be written. What was there is still there.
     """
     mode = _mode_to_keep(folder, name, overwrite=overwrite)
-    with drafts.written(root, content, mode) as draft:
+    with draft_of(root, content, mode) as draft:
         if overwrite:
             os.rename(draft, name, src_dir_fd=root, dst_dir_fd=folder)
         else:
@@ -67,7 +75,7 @@ def replace(root: int, folder: int, name: str, content: bytes, *, overwrite: boo
 
 
 def _mode_to_keep(folder: int, name: str, *, overwrite: bool) -> int | None:
-    """The permissions of the file that is replaced; None where there is none."""
+    """The permissions of the file that is replaced; None if there is no file."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -93,7 +101,7 @@ def _check_regular(status: os.stat_result) -> None:
 
 
 def delete(folder: int, name: str, *, recursive: bool) -> None:
-    """Delete a file, a link itself, or a folder.
+    """Deletes a file, a link itself, or a folder.
 
     Raises:
         OSError: there is nothing; the folder is not empty and `recursive` is False; or something
@@ -107,3 +115,58 @@ def delete(folder: int, name: str, *, recursive: bool) -> None:
         with walks.opened_folder(name, folder) as below:
             trees.remove_contents(below)
     os.rmdir(name, dir_fd=folder)
+
+
+# -- drafts
+
+_PREFIX = ".metadata.json~"
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+YOUNG_SECONDS = 10.0  # the writer of a younger draft may not have locked it yet
+
+
+@contextmanager
+def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
+    """Writes a draft, and yields its name; a draft that is not renamed in the block is removed.
+
+    Args:
+        root: A descriptor of the workspace.
+        content: Its content.
+        mode: Its permissions; if None, what the umask allows.
+
+    Raises:
+        OSError: it can't be draft_of.
+    """
+    import secrets
+
+    draft = f"{_PREFIX}{secrets.token_hex(8)}"
+    try:
+        with os.fdopen(os.open(draft, _WRITE, 0o666, dir_fd=root), "wb") as file:
+            with suppress(OSError):  # without locks, its age alone protects it
+                try_lock(file.fileno())
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            yield draft
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=root)
+
+
+def sweep_drafts(root: int) -> None:
+    """Removes the drafts that killed writers left, as far as they can be removed."""
+    for name in os.listdir(root):
+        if name.startswith(_PREFIX):
+            with suppress(OSError):
+                _remove_abandoned(root, name)
+
+
+def _remove_abandoned(root: int, name: str) -> None:
+    descriptor = os.open(name, _LOOK, dir_fd=root)
+    try:
+        young = time.time() - os.fstat(descriptor).st_ctime < YOUNG_SECONDS
+        if not young and try_lock(descriptor):
+            os.unlink(name, dir_fd=root)
+    finally:
+        os.close(descriptor)

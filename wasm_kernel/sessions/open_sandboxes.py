@@ -1,11 +1,10 @@
-"""The sessions that are open in this process: one sandbox each, found again and not started twice.
+"""The registry of the sandboxes whose sessions are open in this process, one for each session.
 
-A session has at most one sandbox in a process, and the process keeps it: whoever asks for the
-session is handed that one. Who closes it?
+Whoever asks for an open session gets the sandbox that is there. It is closed as follows:
 
 - `sandbox.close()` ends it for everybody at once. Nothing is lost: the next one that is asked for
   goes on with the same variables and files.
-- A `with` block closes it at its end, unless somebody else was handed it and has not left his own.
+- A `with` block closes it at its end, unless somebody else got it and has not left his own block.
 - `prune_sessions` closes it if the session is due, no cell runs in it and no other process has the
   session open. `delete_session_workspace` closes it even if a cell runs.
 - What is still open when the process ends is closed then.
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 RUNNING_CELL, ANOTHER_PROCESS = "running_cell", "another_process"
 
 
-class Holders:
-    """Who has been handed a sandbox, and who has left it. Guarded by the registry's lock.
+class Handles:
+    """Counts who has a sandbox and who has left it. Guarded by the registry's lock.
 
-    A `with` block takes up one handing over; a block inside another one takes up none.
+    A `with` block uses up one handle; a block inside another one uses up none.
     """
 
     def __init__(self) -> None:
@@ -40,27 +39,27 @@ class Holders:
         self._inside = 0
 
     def handed(self) -> None:
-        """Somebody else has been given the sandbox."""
+        """Counts somebody else who got the sandbox."""
         self._handed += 1
 
     def entered(self) -> None:
-        """A `with` block begins."""
+        """Counts a `with` block that begins."""
         self._handed = max(0, self._handed - 1)
         self._inside += 1
 
     def left(self) -> bool:
-        """A `with` block ends; whether it was the last that anybody has to do with the sandbox."""
+        """Counts a `with` block that ends; returns whether nobody has the sandbox any more."""
         self._inside -= 1
         return not (self._handed or self._inside)
 
 
 class _Open:
-    """A sandbox of the registry, its holders, and whether it is being closed."""
+    """A sandbox of the registry, its handles, and whether it is being closed."""
 
     def __init__(self, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
         self.sandbox = sandbox
         self.is_only = is_only
-        self.holders = Holders()
+        self.handles = Handles()
         self.leaving = False
         self.gone = threading.Event()
 
@@ -69,7 +68,7 @@ class _Open:
         return self.leaving or self.sandbox.closed
 
 
-class Live:
+class OpenSandboxes:
     """The open sandboxes of this process by the real paths of their workspaces. Any thread."""
 
     def __init__(self) -> None:
@@ -78,17 +77,17 @@ class Live:
         self._parents: list[dict[Path, _Open]] = []
 
     def begin_anew(self) -> None:
-        """This process was forked: what its parent has open is not open here, nor ours to close."""
+        """Empties the registry in a forked process: its parent keeps what is open there."""
         self._parents.append(self._open)
         self._guard, self._open = threading.RLock(), {}
 
     def add(self, workspace: Path, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
-        """A sandbox has been made.
+        """Registers a new sandbox.
 
         Args:
             workspace: Its workspace's real path.
             sandbox: The sandbox.
-            is_only: Says whether nobody else, such as another process, has the session open.
+            is_only: Returns whether nobody else, such as another process, has the session open.
         """
         with self._guard:
             self._open[workspace] = _Open(sandbox, is_only)
@@ -99,14 +98,14 @@ class Live:
         make: Callable[[], BaseSandbox],
         found: Callable[[BaseSandbox], None],
     ) -> BaseSandbox:
-        """The sandbox that is open on a workspace, or a new one.
+        """Returns the sandbox that is open on a workspace, or a new one.
 
-        One that is being closed is waited for, so that the next finds what it saved.
+        Waits for one that is being closed, so that the new one finds what it saved.
 
         Args:
             workspace: The workspace's real path.
             make: Makes a sandbox that adds itself here.
-            found: Hears of the open sandbox, and raises where it is not what is asked for.
+            found: Called with the open sandbox; raises if it is not the one that is asked for.
         """
         while True:
             with self._guard:
@@ -115,27 +114,27 @@ class Live:
                     return make()
                 if not one.closing:
                     found(one.sandbox)
-                    one.holders.handed()
+                    one.handles.handed()
                     return one.sandbox
             one.gone.wait()
 
     def entered(self, workspace: Path) -> None:
-        """A `with` block of a sandbox begins."""
+        """Counts a `with` block of a sandbox that begins."""
         with self._guard:
             if (found := self._open.get(workspace)) is not None:
-                found.holders.entered()
+                found.handles.entered()
 
     def left(self, workspace: Path) -> bool:
-        """A `with` block ends; whether the sandbox is to be closed now."""
+        """Counts a `with` block that ends; returns whether the sandbox is to be closed now."""
         with self._guard:
             found = self._open.get(workspace)
             if found is None:
                 return True
-            found.leaving = found.holders.left() or found.leaving
+            found.leaving = found.handles.left() or found.leaving
             return found.leaving
 
     def remove(self, workspace: Path) -> None:
-        """A sandbox has been closed."""
+        """Removes a sandbox that was closed, and wakes whoever waits for that."""
         with self._guard:
             found = self._open.pop(workspace, None)
         if found is not None:
@@ -161,11 +160,11 @@ class Live:
         return "" if found.is_only() else ANOTHER_PROCESS
 
     def close(self, workspace: Path, why: str) -> None:
-        """Close the sandbox that is open on a workspace, if there is one.
+        """Closes the sandbox that is open on a workspace, if there is one.
 
         Args:
             workspace: The workspace's real path.
-            why: What a later call on the sandbox is told.
+            why: The error text of later calls on the sandbox.
 
         Raises:
             SessionInUse: another process has the session open, too; nothing was closed.
@@ -182,10 +181,10 @@ class Live:
             found.gone.wait()
 
     def retire(self, workspace: Path, why: str) -> str:
-        """Close the sandbox that is open on a workspace, unless somebody needs it.
+        """Closes the sandbox that is open on a workspace, unless somebody needs it.
 
         Returns:
-            Who needs it, as `user`; an empty text if no sandbox is open there any more.
+            The user, as `user` has it; an empty text if no sandbox is open there any more.
         """
         needed = self.user(workspace)
         if not needed:
@@ -198,13 +197,13 @@ class Live:
         return needed
 
     def close_all(self) -> None:
-        """Close every sandbox; the process ends."""
+        """Closes every sandbox when the process ends."""
         with self._guard:
             left = [found.sandbox for found in self._open.values()]
         for sandbox in left:
             sandbox.close()
 
 
-LIVE = Live()
-atexit.register(LIVE.close_all)
-os.register_at_fork(after_in_child=LIVE.begin_anew)
+OPEN_SANDBOXES = OpenSandboxes()
+atexit.register(OPEN_SANDBOXES.close_all)
+os.register_at_fork(after_in_child=OPEN_SANDBOXES.begin_anew)

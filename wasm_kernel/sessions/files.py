@@ -1,21 +1,24 @@
 """The files of a session from outside: list, read, write, delete.
 
 Every operation takes a path relative to the session's workspace and goes through
-`_validate_session_path`, which says what the path means once all links are followed. The operation
-then opens that place by descriptors, name by name with links refused. So what lies at the end was
-reached without a link, and a link that is swapped in between check and use ends the attempt; the
-path is then looked at anew, a few times, and given up. A call that is refused changes nothing.
+`_validate_session_path`, which follows all its links. The operation then opens the result by
+descriptors, name by name with links refused. If a link was swapped in between, the attempt ends and
+the path is resolved again, a few times. A call that is refused changes nothing.
 
 Errors name the path as it was given, never one of the host. The session's own names
-(`.metadata.json`, in every spelling of `wasi_files/names.py`) are no files here.
+(`.metadata.json`, in every spelling of `wasi_files/names.py`) are not files here.
 """
 
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,16 +29,21 @@ from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import making_folder, real_path
-from wasm_kernel.sessions import entry, ids, removal
-from wasm_kernel.sessions.aliases import target_of
-from wasm_kernel.sessions.globbing import Pattern
-from wasm_kernel.sessions.listing import files
-from wasm_kernel.sessions.paths import SessionPathError, entered, lexical, parts_of, resolve
+from wasm_kernel.sessions import entries, ids, removal
+from wasm_kernel.sessions.paths import (
+    WORKSPACE_ROOT,
+    SessionPathError,
+    lexical,
+    normalized,
+    open_path,
+    parts_of,
+    resolve,
+    target_of,
+)
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.wasi_files.names import is_hidden
 
 T = TypeVar("T")
-WORKSPACE_ROOT = Path("workspace")
 READ_BYTES = 1024 * 1024 * 1024
 """The most that `read_session_file` returns by default, in bytes."""
 
@@ -52,29 +60,29 @@ def list_session_files(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> list[str]:
-    """The files of a session, as sorted paths relative to its workspace, with `/` between names.
+    """Returns the files of a session: sorted paths relative to its workspace, split by `/`.
 
-    Files in folders are listed, the folders themselves are not. A link is listed where it leads to
-    a file of the session, and never walked; pipes, sockets and devices are left out, and so is what
-    lies in more than 2,000 folders.
+    Files in folders are listed, the folders themselves are not. A link is listed if it leads to a
+    file of the session, and never walked. Pipes, sockets and devices are left out, and so is
+    everything below more than 2,000 folders.
 
     Args:
         session_id: The session.
         workspace_root: The folder that holds the sessions' folders.
         pattern: A glob: `*`, `?` and `[...]` within a name, `**` across folders. By default
             everything.
-        logger: Hears of it; silent by default.
+        logger: Gets the events; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none (a `ValueError`).
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionPathError: the pattern is absolute or holds `..` (a `ValueError`).
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
     workspace, told = folder_of(session_id, workspace_root, private_root), heard_by(logger)
     wanted = None if pattern is None else Pattern(pattern)
-    found = _again(pattern or "**", lambda: sorted(files(workspace, wanted)))
+    found = _again(pattern or "**", lambda: sorted(files_in(workspace, wanted)))
     told.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
     return found
 
@@ -88,29 +96,29 @@ def read_session_file(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> bytes:
-    """The content of a file of a session.
+    """Returns the content of a file of a session.
 
     Args:
         session_id: The session.
         relative_path: The file's path in the workspace.
         workspace_root: The folder that holds the sessions' folders.
         max_bytes: A larger file is refused: a guest can make a file of terabytes in no time.
-        logger: Hears of it; silent by default.
+        logger: Gets the events; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none (a `ValueError`).
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionPathError: the path escapes the workspace, is absolute or reserved (a `ValueError`).
         FileNotFoundError: there is no such file, or no such session.
         IsADirectoryError: it is a folder.
-        OSError: it is no regular file, is larger than `max_bytes`, or can't be read.
+        OSError: it is not a regular file, is larger than `max_bytes`, or can't be read.
     """
     told = heard_by(logger)
     data = _at(
         session_id,
         relative_path,
         workspace_root,
-        lambda folder, name: entry.read(folder, name, max_bytes),
+        lambda folder, name: entries.read(folder, name, max_bytes),
         private_root,
     )
     _log(told, events.FILE_READ, session_id, relative_path, len(data))
@@ -127,28 +135,28 @@ def write_session_file(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> None:
-    """Write a file of a session, as a whole: nobody ever sees a part of it.
+    """Writes a file of a session, as a whole: nobody ever sees a part of it.
 
     Folders that are missing are made, and so is a session that does not exist. A file that is
     replaced keeps its permissions; a guest that has it open goes on with the old one.
 
     Args:
         session_id: The session.
-        relative_path: The file's path in the workspace. A link is followed where it stays inside.
+        relative_path: The file's path in the workspace. A link is followed if it stays inside.
         data: The content; text is written as UTF-8.
         workspace_root: The folder that holds the sessions' folders.
-        overwrite: Whether a file that is there already is replaced.
-        logger: Hears of it; silent by default.
+        overwrite: Replaces a file that is there already.
+        logger: Gets the events; silent by default.
         private_root: The folder that holds private folders, for a session that begins; one of the
             user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none (a `ValueError`).
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionPathError: the path escapes the workspace, is absolute or reserved (a `ValueError`).
         FileExistsError: there is something already, and `overwrite` is False.
         IsADirectoryError: there is a folder.
         PermissionError: the file is read-only, or the folder can't be written to.
-        OSError: it can't be written; what was there before is still there.
+        OSError: it can't be written; the old file is still there.
     """
     content, told = _content(data), heard_by(logger)
     workspace = _place_of(session_id, workspace_root, private_root)
@@ -157,8 +165,11 @@ def write_session_file(
     def write() -> None:
         resolved = _validate_session_path(session_id, relative_path, workspace_root)
         *folders, name = resolved.relative_to(workspace).parts or (".",)
-        with walks.opened_folder(workspace) as root, entered(workspace, folders, make=True) as way:
-            entry.replace(root, way.fd, name, content, overwrite=overwrite)
+        with (
+            walks.opened_folder(workspace) as root,
+            open_path(workspace, folders, make=True) as way,
+        ):
+            entries.replace(root, way.fd, name, content, overwrite=overwrite)
 
     if workspace.is_dir():
         _again(relative_path, write)
@@ -182,7 +193,7 @@ def _content(data: bytes | str) -> bytes:
 def _begun(
     root: Path, session_id: str, logger: SandboxLogger, private_root: Path | str | None
 ) -> Iterator[None]:
-    """A session that a first file is written to. If that fails, nothing of it is left.
+    """Makes a session for its first file. If the block fails, nothing of the session is left.
 
     Raises:
         SessionInUse: another process is deleting it.
@@ -211,7 +222,7 @@ def delete_session_path(
     logger: SandboxLogger | None = None,
     private_root: Path | str | None = None,
 ) -> None:
-    """Delete a file or a folder of a session.
+    """Deletes a file or a folder of a session.
 
     A link that stays inside the workspace is deleted itself, not what it leads to. A folder is
     deleted with the links in it, wherever they lead.
@@ -220,12 +231,12 @@ def delete_session_path(
         session_id: The session.
         relative_path: The path in the workspace.
         workspace_root: The folder that holds the sessions' folders.
-        recursive: Whether a folder is deleted with everything in it.
-        logger: Hears of it; silent by default.
+        recursive: Deletes a folder with everything in it.
+        logger: Gets the events; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none (a `ValueError`).
+        SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionPathError: the path escapes the workspace, is absolute or reserved, or is the
             workspace itself (a `ValueError`).
         FileNotFoundError: there is nothing of that name, or no such session.
@@ -239,26 +250,26 @@ def delete_session_path(
             raise SessionPathError(
                 "The workspace itself is deleted with its session", relative_path
             )
-        entry.delete(folder, name, recursive=recursive)
+        entries.delete(folder, name, recursive=recursive)
 
     _at(session_id, relative_path, workspace_root, delete, private_root, follow=False)
     _log(told, events.FILE_DELETE, session_id, relative_path)
 
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:
-    """What a path in a session means: the real place in the workspace, all links followed.
+    """Returns the real place of a path in a session's workspace, with all links followed.
 
-    What is missing is taken by its name, so that the place may not be there. To use it safely, open
-    it with `paths.entered`, which follows no link that was put there since.
+    Missing names are taken as they are, so there may be nothing at that place. To use it safely,
+    open it with `paths.open_path`, which follows no link that was put there since.
 
     Args:
         session_id: The session.
         relative_path: A path relative to its workspace. Backslashes separate names, too, unless
-            there is something whose name holds them.
+            a name with backslashes is there.
         workspace_root: The folder that holds the sessions' folders.
 
     Raises:
-        SessionIdError: `session_id` is none (a `ValueError`); nothing was looked at.
+        SessionIdError: `session_id` is not a session id (a `ValueError`); nothing was read.
         SessionPathError: the path is empty, absolute, names a drive or holds a NUL; it escapes the
             workspace, by `..` or through a link; or it leads to or through one of the session's own
             names, in any spelling (a `ValueError`).
@@ -271,18 +282,18 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
     try:
         return workspace.joinpath(*resolve(workspace, parts, relative_path))
     except OSError as problem:
-        raise _told(problem, relative_path) from None
+        raise _named_error(problem, relative_path) from None
 
 
 def folder_of(
     session_id: str, workspace_root: Path | str, private_root: Path | str | None = None
 ) -> Path:
-    """The session's folder; links above it are the host's own, and are followed.
+    """Returns the session's folder; links above it are the host's own, and are followed.
 
     A link to a session in the same root is that session.
 
     Raises:
-        SessionIdError: `session_id` is none.
+        SessionIdError: `session_id` is not a session id.
         OverlapError: the root and `private_root` overlap.
         FileNotFoundError: there is no such folder.
     """
@@ -306,10 +317,10 @@ def _folder_for(
     workspace_root: Path | str,
     private_root: Path | str | None = None,
 ) -> Path:
-    """The session's folder, for an operation on a path in it.
+    """Returns the session's folder, for an operation on a path in it.
 
     Raises:
-        SessionIdError: `session_id` is none.
+        SessionIdError: `session_id` is not a session id.
         SessionPathError: there is no such folder, and the path would be refused in any.
         FileNotFoundError: there is no such folder; the error names the path.
     """
@@ -318,7 +329,7 @@ def _folder_for(
     except FileNotFoundError:
         lexical(path)
         words = f"There is no session {session_id}, and so no such file"
-        raise _told(FileNotFoundError(errno.ENOENT, words), path) from None
+        raise _named_error(FileNotFoundError(errno.ENOENT, words), path) from None
 
 
 def _at(
@@ -330,15 +341,15 @@ def _at(
     *,
     follow: bool = True,
 ) -> T:
-    """What `act` gives for the folder, as a descriptor, and the name that a path leads to.
+    """Calls `act` with the open folder and the name that a path leads to; returns its result.
 
     Args:
         session_id: The session.
         path: The path in its workspace.
         workspace_root: The folder that holds the sessions' folders.
-        act: Acts on a name in a folder. It is called again where something was swapped meanwhile.
+        act: Acts on a name in a folder. It is called again if something was swapped meanwhile.
         private_root: The folder that holds private folders, if one is named.
-        follow: Whether a link at the end of the path is followed. It is validated in any case.
+        follow: Follows a link at the end of the path. It is validated in any case.
     """
     parts = parts_of(path)
     workspace = _folder_for(session_id, path, workspace_root, private_root)
@@ -350,29 +361,29 @@ def _at(
         *folders, name = resolved.relative_to(workspace).parts or (".",)
         if is_hidden((*folders, name)[0]):  # a folder above was swapped for a link to here
             raise SessionPathError("This name is reserved for the session itself", path)
-        with entered(workspace, folders) as way:
+        with open_path(workspace, folders) as way:
             return act(way.fd, name)
 
     return _again(path, try_once)
 
 
 def _again(path: str, work: Callable[[], T]) -> T:
-    """What `work` gives; it is tried again where a link or another folder was put in its way.
+    """Calls `work`, again if a link or another folder was put in its way; returns its result.
 
     Raises:
-        OSError: as `work` does, but naming `path` and no other.
+        OSError: as `work` does, but naming `path` only.
     """
     for left in reversed(range(_ATTEMPTS)):
         try:
             return work()
         except OSError as problem:
             if problem.errno not in _SWAPPED or not left:
-                raise _told(problem, path) from None
+                raise _named_error(problem, path) from None
     raise AssertionError
 
 
-def _told(problem: OSError, path: str) -> OSError:
-    """An error of the same kind that names `path`, as it was given, and nothing of the host."""
+def _named_error(problem: OSError, path: str) -> OSError:
+    """An error of the same kind that names `path` as it was given, and no path of the host."""
     path = path if len(path) <= _NAMED_CHARACTERS else f"{path[:_NAMED_CHARACTERS]}…"
     number = problem.errno or errno.EIO
     return OSError(number, problem.strerror or os.strerror(number), path)
@@ -382,3 +393,85 @@ def _log(
     logger: SandboxLogger, event: str, session_id: str, path: str, size: int | None = None
 ) -> None:
     logger.log_event(event, session_id=session_id, path=path, size_bytes=size)
+
+
+# -- listing
+
+
+def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
+    """Yields the paths of the files in a workspace that match a pattern; all if it is None."""
+    with walks.opened_folder(workspace) as root:
+        for found in walks.entries(root):
+            if found.is_folder or is_hidden(found.top) or found.is_deep:
+                continue
+            parts = (*found.path, found.name)
+            if wanted is not None and not wanted.matches(parts):
+                continue
+            if _is_file(workspace, found.folder, parts):
+                yield "/".join(parts)
+
+
+def _is_file(workspace: Path, folder: int, parts: tuple[str, ...]) -> bool:
+    """Returns whether a name is a file of the session, or a link that leads to one."""
+    try:
+        mode = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
+        if not stat.S_ISLNK(mode):
+            return stat.S_ISREG(mode)
+        *folders, name = resolve(workspace, parts, "/".join(parts)) or (".",)
+        with open_path(workspace, folders) as way:
+            return stat.S_ISREG(os.stat(name, dir_fd=way.fd, follow_symlinks=False).st_mode)
+    except (OSError, SessionPathError):
+        return False  # removed meanwhile, or a link that leads out of the session
+
+
+_ANY_FOLDERS = "**"
+
+
+class Pattern:
+    """A glob pattern, matched name by name: `*`, `?`, `[...]` within a name, `**` across folders.
+
+    `**` stands for any number of folders, or none; at the end of a pattern for everything below.
+    Names that begin with a dot match like all others. Matching takes time in proportion to the
+    pattern's length times the path's. Immutable.
+    """
+
+    def __init__(self, text: str) -> None:
+        parts = normalized(text)
+        if not parts or ".." in parts:
+            raise SessionPathError("A pattern stays inside the session workspace", text)
+        if parts[-1] == _ANY_FOLDERS:
+            parts.append("*")
+        once = [one for one, after in pairwise([*parts, ""]) if one != after or one != _ANY_FOLDERS]
+        self._names = [None if part == _ANY_FOLDERS else _regex(part) for part in once]
+
+    def matches(self, path: tuple[str, ...]) -> bool:
+        """Returns whether the pattern matches the whole of a path."""
+        states = self._opened({0})
+        for name in path:
+            states = self._opened(set(self._after(states, name)))
+        return len(self._names) in states
+
+    def _after(self, states: set[int], name: str) -> list[int]:
+        found = []
+        for state in states:
+            if state < len(self._names):
+                regex = self._names[state]
+                if regex is None:
+                    found.append(state)
+                elif regex.match(name):
+                    found.append(state + 1)
+        return found
+
+    def _opened(self, states: set[int]) -> set[int]:
+        """The states, and those behind each `**`, which may stand for no folder at all."""
+        found = set(states)
+        for state in sorted(states):
+            at = state
+            while at < len(self._names) and self._names[at] is None:
+                at += 1
+                found.add(at)
+        return found
+
+
+def _regex(part: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(part))
