@@ -96,7 +96,7 @@ _NAMES = {  # the public names by module
     "sessions.pruning": "NoWorkspaceRoot PruneError prune_sessions",
     "sessions.session": "WorkspaceError",
     "sessions.tarball": "ArchiveError",
-    "sessions.workspace": (
+    "sessions.files": (
         "delete_session_path list_session_files read_session_file write_session_file"
     ),
 }
