@@ -13,9 +13,9 @@ import pytest
 
 import hatch_build
 from hatch_build import GuestFilesError
-from wasm_kernel.engine import seams
+from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.guests.python.environment import guest_folder
-from wasm_kernel.guests.python.python import shared_driver
+from wasm_kernel.guests.python.language import shared_language
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -111,11 +111,11 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Histories stand on the base image: it is memory, which does not depend on wasmtime."""
-    driver = shared_driver()
+    driver = shared_language()
     names = []
     for version in ("50.0.1", "50.0.2"):
-        monkeypatch.setattr(seams, "VERSION", version)
-        compiled = driver.compiler.name(driver.environment.binary_digest, metered=False)
+        monkeypatch.setattr(wasmtime_api, "VERSION", version)
+        compiled = driver.compiler.name(driver.binary, metered=False)
         names.append((compiled, driver.image_name))
     (before, image), (after, same) = names
     assert before != after

@@ -45,13 +45,13 @@ ABOVE = "the sessions' root, or a folder above it: named by whoever calls"
 WORDS = "only for what is said; whatever is opened then is opened without a link"
 NO_PATH = "no path: an entry of a listing, a descriptor, or another kind of object"
 KNOWN = {
-    "wasi_files/calls.py:WasiFiles._open_at": NO_PATH,
-    "wasi_files/changes.py:Changes.made": NO_PATH,
-    "wasi_files/changes.py:Changes.wrote": NO_PATH,
-    "wasi_files/content.py:Content._set_times": NO_PATH,
-    "wasi_files/descriptors.py:Descriptors._found": NO_PATH,
+    "wasi_files/opening.py:OpeningCalls._open_at": NO_PATH,
+    "wasi_files/changes.py:FileChanges.created": NO_PATH,
+    "wasi_files/changes.py:FileChanges.wrote": NO_PATH,
+    "wasi_files/content.py:ContentCalls._set_times": NO_PATH,
+    "wasi_files/opening.py:Reopener._open_by_name": NO_PATH,
     "wasi_files/edits.py": NO_PATH,
-    "wasi_files/listing.py": NO_PATH,
+    "wasi_files/lookups.py": NO_PATH,
     "state/image.py": CACHE,
     "state/pages.py": SYSTEM,
     "state/file_ledger.py:_boot": SYSTEM,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted
-from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.guests.base import CommandLine
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic
@@ -27,7 +27,7 @@ def done(victim: Victim) -> Iterator[list[str]]:
     """The lines with which the host was sent to knock."""
     lines: list[str] = []
 
-    def knock(order: Order, caller: Caller) -> int:
+    def knock(order: CommandLine, caller: Caller) -> int:
         lines.append(order.line)
         caller.say(f"knocked {order.line}\n")
         return len(lines)
@@ -119,7 +119,7 @@ def test_an_errand_after_a_forged_end_is_refused(victim: Victim, done: list[str]
 
 
 def test_a_slow_errand_is_interrupted_at_once(victim: Victim) -> None:
-    def slow(order: Order, caller: Caller) -> None:
+    def slow(order: CommandLine, caller: Caller) -> None:
         while not caller.wait(60):
             pass
         raise ErrandInterrupted
@@ -138,7 +138,7 @@ def test_a_slow_errand_ends_at_the_cells_deadline(victim_of: Making) -> None:
     brief = victim_of(cell_timeout=1.0)
     waited: list[bool] = []
 
-    def slow(order: Order, caller: Caller) -> None:
+    def slow(order: CommandLine, caller: Caller) -> None:
         waited.append(caller.wait(60))
         raise ErrandInterrupted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import struct
 import time
@@ -21,9 +22,9 @@ from wasm_kernel.state.file_ledger import JOURNAL
 from wasm_kernel.state.file_restore import restore_files
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.inherit import inherit
-from wasm_kernel.wasi_files.descriptors import OpenFile
 from wasm_kernel.wasi_files.file_history import Change
-from wasm_kernel.wasi_files.listing import MOST_BYTES
+from wasm_kernel.wasi_files.lookups import MOST_BYTES, Listing
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 READ_WRITE = abi.RIGHT_READ | abi.RIGHT_WRITE
 KEPT = "files"
@@ -66,7 +67,7 @@ def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: 
     path.write_text("own")
     for number, flags in enumerate((0, abi.O_TRUNC, abi.O_CREAT | abi.O_TRUNC)):
         table = [file(20 + number, guest="/ro", flags=flags)]
-        guest.instance.descriptors.restore(table)
+        guest.files.reopen(table)
         assert guest.write(20 + number, b"EVIL") != abi.SUCCESS
         assert guest.call("fd_filestat_set_size", 20 + number, 0) != abi.SUCCESS
         assert guest.call("fd_filestat_set_times", 20 + number, 0, 0, 5) != abi.SUCCESS
@@ -97,7 +98,7 @@ def test_an_odd_table_of_open_files_costs_the_file_alone(guest: Guest, offset: i
     (guest.app / "f").write_text("own")
     before = open_descriptors()
     table = [file(20, offset=offset), *[file(21)] * 50, file(3), file(0), file(22, path="../x")]
-    guest.instance.descriptors.restore(table)
+    guest.files.reopen(table)
     assert open_descriptors() <= before + 3
     errno, _ = guest.open("f")
     assert errno == abi.SUCCESS
@@ -107,7 +108,7 @@ def test_a_table_of_too_many_open_files_is_cut(tmp_path: Path) -> None:
     small = Guest(tmp_path, open_files=16)
     (small.app / "f").write_text("own")
     before = open_descriptors()
-    lost = small.instance.descriptors.restore([file(number) for number in range(100, 400)])
+    lost = small.files.reopen([file(number) for number in range(100, 400)])
     assert len(lost) == 300 - 16
     assert open_descriptors() == before + 16
     small.close()
@@ -121,7 +122,7 @@ def test_listings_that_nobody_ends_take_bounded_memory(guest: Guest) -> None:
         errno, fd = guest.open(".", abi.O_DIRECTORY)
         assert errno == abi.SUCCESS
         guest.read_folder(fd, 512)
-    kept = guest.instance._files._listings._kept.values()
+    kept = [found for found in gc.get_objects() if isinstance(found, Listing)]
     assert sum(listing.size for listing in kept) <= MOST_BYTES
     assert len(guest.names(fd, 4096)) == 4000
 
@@ -129,7 +130,7 @@ def test_listings_that_nobody_ends_take_bounded_memory(guest: Guest) -> None:
 def test_a_buffer_of_nothing_is_no_error(guest: Guest) -> None:
     (guest.app / "f").write_text("own")
     _, fd = guest.open("f")
-    guest.instance.reach.write(200, struct.pack("<II", 0, 0))
+    guest.instance.memory.write(200, struct.pack("<II", 0, 0))
     assert guest.call("fd_read", fd, 200, 1, 96) == abi.SUCCESS
 
 
@@ -177,7 +178,7 @@ def test_files_deep_down_are_compared_in_the_time_of_the_tree(guest: Guest) -> N
         at = guest.text("d")
         how = (abi.O_DIRECTORY, abi.RIGHT_READ, RIGHTS, 0, 64)
         assert guest.call("path_open", fd, 0, *at, *how) == abi.SUCCESS
-        below = guest.instance.reach.read_word(64)
+        below = guest.instance.memory.read_word(64)
         if fd != APP:
             guest.call("fd_close", fd)
         fd = below

@@ -83,7 +83,7 @@ def read(guest: Guest, path: str) -> bytes:
     errno, fd = guest.open(path)
     if errno != abi.SUCCESS:
         return b""
-    guest.instance.reach.write(200, (65_536).to_bytes(4, "little") + (64).to_bytes(4, "little"))
+    guest.instance.memory.write(200, (65_536).to_bytes(4, "little") + (64).to_bytes(4, "little"))
     guest.call("fd_read", fd, 200, 1, 96)
     data = guest.answer(96)
     guest.call("fd_close", fd)

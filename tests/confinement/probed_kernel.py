@@ -25,7 +25,7 @@ from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
-    from wasm_kernel.guests.python.python import Builder
+    from wasm_kernel.guests.python.language import Builder
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wasm_kernel.engine.clock import DEAF, Clock, Reason, Ticker
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock, StopReason, Ticker
 
 
 class Signals:
@@ -67,7 +67,7 @@ def test_at_a_hard_deadline_the_guest_is_stopped(clock: Clock, signals: Signals,
     clock.arm(signals, 5.0, 2.0)
     at.now += 5.0
     assert clock.on_epoch()
-    assert clock.reason == Reason("deadline", 5.0)
+    assert clock.reason == StopReason("deadline", 5.0)
 
 
 def overdue(clock: Clock) -> bool:
@@ -83,7 +83,7 @@ def test_f7_a_guest_that_does_not_begin_is_stopped_long_before_its_limit(
     assert not overdue(clock)
     at.now += 0.1
     assert overdue(clock)
-    assert clock.reason == Reason("begin", 5.0)
+    assert clock.reason == StopReason("begin", 5.0)
 
 
 def test_f7_a_guest_that_has_begun_has_its_whole_limit(
@@ -92,12 +92,12 @@ def test_f7_a_guest_that_has_begun_has_its_whole_limit(
     clock.arm(signals, 0.5, 2.0, begins=True)
     at.now += 0.9
     assert not overdue(clock)
-    clock.begun()
+    clock.request_taken()
     at.now += 0.4
     assert not overdue(clock)
     at.now += 0.1
     assert clock.on_epoch()
-    assert clock.reason == Reason("deadline", 0.5)
+    assert clock.reason == StopReason("deadline", 0.5)
 
 
 def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
@@ -106,7 +106,7 @@ def test_f7_a_process_that_was_suspended_while_its_guest_began_is_forgiven(
     clock.arm(signals, None, 2.0, begins=True)
     at.now += 1e6
     assert not clock.on_epoch()
-    clock.begun()
+    clock.request_taken()
     at.now += 1e6
     assert not overdue(clock)
 
@@ -126,7 +126,7 @@ def test_a_soft_deadline_is_hard_after_the_grace(clock: Clock, signals: Signals,
     clock.on_epoch()
     at.now += 2.0
     assert clock.on_epoch()
-    assert clock.reason == Reason("grace", 2.0)
+    assert clock.reason == StopReason("grace", 2.0)
 
 
 def test_without_a_limit_there_is_no_deadline(clock: Clock, signals: Signals, at: Time) -> None:
@@ -158,7 +158,7 @@ def test_an_interrupt_that_nobody_takes_stops_the_guest(
     clock.on_epoch()
     at.now += 2.0
     assert clock.on_epoch()
-    assert clock.reason == Reason("grace", 2.0)
+    assert clock.reason == StopReason("grace", 2.0)
 
 
 def test_an_interrupt_that_was_taken_stops_nothing(
@@ -186,7 +186,7 @@ def test_a_second_interrupt_goes_the_hard_way_after_the_grace(
     signals.is_pending = False  # taken again, and swallowed again
     at.now += 2.0
     assert clock.on_epoch()
-    assert clock.reason == Reason("grace", 2.0)
+    assert clock.reason == StopReason("grace", 2.0)
 
 
 def test_two_interrupts_at_once_are_one(clock: Clock, signals: Signals, at: Time) -> None:
@@ -253,7 +253,7 @@ def test_an_early_interrupt_is_not_for_what_runs_in_between(
 ) -> None:
     clock.expect(1)
     clock.interrupt()
-    clock.arm(DEAF, None, 2.0)
+    clock.arm(NO_SIGNALS, None, 2.0)
     clock.on_epoch()
     clock.disarm()
     clock.arm(signals, None, 2.0, expected=True)
@@ -308,22 +308,22 @@ def test_an_interrupt_delivered_by_other_means_is_not_raised_again(
 ) -> None:
     clock.arm(signals, None, 2.0)
     clock.interrupt()
-    clock.take_interrupt()
+    clock.interrupt_delivered()
     clock.on_epoch()
     assert signals.raised == 0
 
 
 def test_a_deadline_can_be_lowered(clock: Clock, signals: Signals, at: Time) -> None:
     clock.arm(signals, 100.0, 2.0)
-    clock.lower(1.0)
+    clock.lower_deadline(1.0)
     at.now += 1.0
     assert clock.on_epoch()
-    assert clock.reason == Reason("deadline", 1.0, own=True)
+    assert clock.reason == StopReason("deadline", 1.0, own=True)
 
 
 def test_a_deadline_cannot_be_raised(clock: Clock, signals: Signals, at: Time) -> None:
     clock.arm(signals, 1.0, 2.0)
-    clock.lower(100.0)
+    clock.lower_deadline(100.0)
     at.now += 1.0
     assert clock.on_epoch()
 
@@ -370,7 +370,7 @@ def test_an_interrupt_ends_a_wait(clock: Clock, signals: Signals, until: float |
 def test_a_deadline_ends_a_wait(clock: Clock, signals: Signals) -> None:
     clock.arm(signals, 0.05, 2.0)
     clock.wait(None)
-    assert clock.reason == Reason("deadline", 0.05)
+    assert clock.reason == StopReason("deadline", 0.05)
 
 
 def test_closing_ends_a_wait(clock: Clock, signals: Signals) -> None:
@@ -387,7 +387,7 @@ def test_a_guest_that_sleeps_on_after_an_interrupt_is_stopped(
     clock.interrupt()
     clock.wait(None)
     clock.wait(None)  # the interpreter slept again without a look at its signals
-    assert clock.reason == Reason("grace", 0.05)
+    assert clock.reason == StopReason("grace", 0.05)
 
 
 def test_the_ticker_advances_only_while_a_guest_runs() -> None:
@@ -407,7 +407,7 @@ def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
     clock.interrupt()
     clock.on_epoch()
     signals.is_pending = False  # the agent took it, and took it for a stale one
-    clock.begun()
+    clock.request_taken()
     clock.on_epoch()
     assert (signals.raised, signals.pending()) == (2, True)
 
@@ -418,7 +418,7 @@ def test_an_interrupt_that_is_still_pending_when_the_request_comes_is_raised_onc
     clock.arm(signals, None, 2.0)
     clock.interrupt()
     clock.on_epoch()
-    clock.begun()
+    clock.request_taken()
     assert not signals.pending()
     clock.on_epoch()
     signals.is_pending = False
@@ -431,21 +431,21 @@ def test_a_request_without_an_interrupt_raises_none(
     clock: Clock, signals: Signals, at: Time
 ) -> None:
     clock.arm(signals, None, 2.0)
-    clock.begun()
+    clock.request_taken()
     clock.on_epoch()
     assert signals.raised == 0
 
 
 def test_a_wait_for_an_errand_ends_by_itself(clock: Clock, signals: Signals) -> None:
     clock.arm(signals, 60.0, 1.0)
-    assert not clock.wait_outside(0.01)
-    assert not clock.over()
+    assert not clock.wait_in_host(0.01)
+    assert not clock.should_stop()
 
 
 def test_a_wait_for_an_errand_ends_at_the_deadline(clock: Clock, signals: Signals) -> None:
     clock.arm(signals, 0.05, 1.0)
-    assert clock.wait_outside(30.0)
-    assert clock.reason == Reason("deadline", 0.05)
+    assert clock.wait_in_host(30.0)
+    assert clock.reason == StopReason("deadline", 0.05)
 
 
 def test_a_wait_for_an_errand_ends_by_an_interrupt_that_is_still_to_be_delivered(
@@ -453,11 +453,11 @@ def test_a_wait_for_an_errand_ends_by_an_interrupt_that_is_still_to_be_delivered
 ) -> None:
     clock.arm(signals, None, 1.0)
     threading.Timer(0.05, clock.interrupt).start()
-    assert clock.wait_outside(30.0)
-    assert clock.over()
+    assert clock.wait_in_host(30.0)
+    assert clock.should_stop()
     assert not signals.raised
-    clock.take_interrupt()
-    assert not clock.over()
+    clock.interrupt_delivered()
+    assert not clock.should_stop()
 
 
 def test_a_wait_for_an_errand_ends_when_the_sandbox_is_closed(
@@ -465,16 +465,16 @@ def test_a_wait_for_an_errand_ends_when_the_sandbox_is_closed(
 ) -> None:
     clock.arm(signals, None, 1.0)
     threading.Timer(0.05, clock.close).start()
-    assert clock.wait_outside(30.0)
+    assert clock.wait_in_host(30.0)
 
 
 def test_an_errand_sees_the_deadline_without_waiting(
     clock: Clock, signals: Signals, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 1.0)
-    before = clock.over()
+    before = clock.should_stop()
     at.now += 6.0
-    assert (before, clock.over()) == (False, True)
+    assert (before, clock.should_stop()) == (False, True)
 
 
 def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(
@@ -488,4 +488,4 @@ def test_a_guest_that_swallows_the_interrupt_of_a_soft_deadline_is_stopped(
     assert not clock.on_epoch()
     at.now += 0.1
     assert clock.on_epoch()
-    assert clock.reason == Reason("grace", 2.0)
+    assert clock.reason == StopReason("grace", 2.0)

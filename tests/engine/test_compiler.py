@@ -14,7 +14,7 @@ import pytest
 import wasmtime
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiler
+from wasm_kernel.engine.compiler import Compiler, GuestBinary
 from wasm_kernel.errors import CacheWarning, CompileError
 
 TINY = wasmtime.wat2wasm('(module (func (export "f") (result i32) (i32.const 42)))')
@@ -39,7 +39,8 @@ def slowly(module, path):
 
 compiler._serialize = slowly
 made = compiler.Compiler(Cache(pathlib.Path(folder)))
-made.module(pathlib.Path(binary), digest, False, lambda text: None)
+guest = compiler.GuestBinary(pathlib.Path(binary), digest, "the guest", 8 << 20, "Reinstall it.")
+made.module(guest, False, lambda text: None)
 print("loaded", flush=True)
 """
 
@@ -58,13 +59,18 @@ def binary(tmp_path: Path) -> Path:
     return path
 
 
+def described(path: Path, digest: str = DIGEST) -> GuestBinary:
+    """A wasm file as its package describes it."""
+    return GuestBinary(path, digest, "the tiny guest", 8 << 20, "Reinstall it.")
+
+
 def silent(text: str) -> None:
     """Nobody listens."""
 
 
 def answer_of(cache: Cache, binary: Path, *, metered: bool = False) -> int:
     """What the module answers, as a new process would get it."""
-    compiled = Compiler(cache).module(binary, DIGEST, metered, silent)
+    compiled = Compiler(cache).module(described(binary), metered, silent)
     store = wasmtime.Store(compiled.engine)
     store.set_epoch_deadline(10**6)
     if metered:
@@ -92,20 +98,20 @@ def test_a_compiled_module_runs(cache: Cache, binary: Path) -> None:
 def test_a_compiled_module_is_kept(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     told: list[str] = []
-    Compiler(cache).module(binary, DIGEST, False, told.append)
+    Compiler(cache).module(described(binary), False, told.append)
     assert told == []
 
 
 def test_a_process_loads_a_module_once(cache: Cache, binary: Path) -> None:
     compiler = Compiler(cache)
-    first = compiler.module(binary, DIGEST, False, silent)
-    assert compiler.module(binary, DIGEST, False, silent).module is first.module
+    first = compiler.module(described(binary), False, silent)
+    assert compiler.module(described(binary), False, silent).module is first.module
 
 
 def test_compiling_says_what_it_does(cache: Cache, binary: Path) -> None:
     told: list[str] = []
-    Compiler(cache).module(binary, DIGEST, False, told.append)
-    assert "compiling the Python guest" in told[0]
+    Compiler(cache).module(described(binary), False, told.append)
+    assert "compiling the tiny guest" in told[0]
 
 
 def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
@@ -117,22 +123,22 @@ def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
 
 def test_the_name_tells_the_flavours_apart(cache: Cache) -> None:
     compiler = Compiler(cache)
-    assert compiler.name(DIGEST, True) != compiler.name(DIGEST, False)
+    assert compiler.name(described(Path()), True) != compiler.name(described(Path()), False)
 
 
 def test_the_name_tells_the_versions_of_wasmtime_apart(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Compiler(cache).name(DIGEST, True)
-    monkeypatch.setattr("wasm_kernel.engine.seams.VERSION", "1.0.0")
-    assert Compiler(cache).name(DIGEST, True) != ours
+    ours = Compiler(cache).name(described(Path()), True)
+    monkeypatch.setattr("wasm_kernel.engine.wasmtime_api.VERSION", "1.0.0")
+    assert Compiler(cache).name(described(Path()), True) != ours
 
 
 def test_a_file_that_is_not_the_one_its_package_describes_is_refused(
     cache: Cache, binary: Path
 ) -> None:
     with pytest.raises(CompileError, match="Reinstall"):
-        Compiler(cache).module(binary, "0" * 64, False, silent)
+        Compiler(cache).module(described(binary, "0" * 64), False, silent)
 
 
 def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
@@ -140,12 +146,15 @@ def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None
     path.write_bytes(b"no wasm")
     digest = hashlib.sha256(b"no wasm").hexdigest()
     with pytest.raises(CompileError, match="does not compile"):
-        Compiler(cache).module(path, digest, False, silent)
+        Compiler(cache).module(described(path, digest), False, silent)
 
 
 def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path) -> None:
     cache.prepare()
-    cache.write(Compiler(cache).name(DIGEST, False), lambda path: put(path, b"another wasmtime's"))
+    cache.write(
+        Compiler(cache).name(described(Path()), False),
+        lambda path: put(path, b"another wasmtime's"),
+    )
     with pytest.warns(CacheWarning, match="does not fit"):
         assert answer_of(cache, binary) == 42
     assert answer_of(cache, binary) == 42
@@ -154,7 +163,7 @@ def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path
 def test_a_module_of_the_other_flavour_is_made_anew(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     plain = modules_in(cache)[0].read_bytes()
-    cache.write(Compiler(cache).name(DIGEST, True), lambda path: put(path, plain))
+    cache.write(Compiler(cache).name(described(Path()), True), lambda path: put(path, plain))
     with pytest.warns(CacheWarning, match="does not fit"):
         assert answer_of(cache, binary, metered=True) == 42
 

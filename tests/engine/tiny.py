@@ -16,14 +16,17 @@ import wasmtime
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.clock import DEAF, Clock
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
-from wasm_kernel.engine.instance import Instance, Surroundings
-from wasm_kernel.engine.output import NAMES, Streams, cap_of
+from wasm_kernel.engine.instance import Instance, InstanceOptions
+from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
+from wasm_kernel.guests.python.language import HostChannel
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY, FileHistory
 from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, Preopen, Preopens
+from wasm_kernel.wasi_files.quota import Quota
 
 MIB = 1024 * 1024
 APP, READ_ONLY, OTHER, ROOT = 3, 4, 5, 6
@@ -84,7 +87,7 @@ def _arm(name: str, body: str) -> str:
 @cache
 def compiled(metered: bool = False, pages: int = 8) -> Compiled:
     """The tiny guest, compiled once a run and flavour."""
-    engine = Compiler(Cache(Path("unused"))).engine(metered)
+    engine = Compiler(Cache(Path("unused"))).engine(metered, 8 * MIB)
     return Compiled(engine, wasmtime.Module(engine, text(pages)), metered)
 
 
@@ -121,8 +124,9 @@ class Guest:
         workspace_bytes: int = 64 * MIB,
         workspace_files: int = 100_000,
         history: FileHistory = NO_FILE_HISTORY,
+        clock_before: int = 0,
     ) -> None:
-        self.app, self.clock, self.streams = folder / "app", Clock(), Streams()
+        self.app, self.clock, self.streams = folder / "app", Clock(), OutputStreams()
         for name in ("app", "ro", "other", "root"):
             (folder / name).mkdir(exist_ok=True)
         fixed = (
@@ -132,29 +136,27 @@ class Guest:
             Preopen(Folder.open(folder / "root"), "/"),
         )
         self._preopens = Preopens(fixed, mounts)
-        self.changes = Changes(fixed[0])
-        around = Surroundings(
-            handler=handler,
-            clock=self.clock,
-            streams=self.streams,
-            changes=self.changes,
-            preopens=self._preopens,
-            env={},
-            memory_bytes=memory_bytes,
+        self.changes = FileChanges(fixed[0])
+        self.files = WasiFiles(
+            self._preopens,
+            self.changes,
+            Quota(self._preopens.counted, workspace_bytes, workspace_files),
+            history,
             open_files=open_files,
-            workspace_bytes=workspace_bytes,
-            workspace_files=workspace_files,
-            history=history,
+            should_stop=self.clock.should_stop,
+            devices=self.streams.devices(),
         )
         self.said: list[tuple[str, str]] = []
-        caps = {name: cap_of(name, 1000) for name in NAMES.values()}
-        self.streams.begin(lambda *said: self.said.append(said), caps)
-        self.clock.arm(DEAF, None, 1.0)
-        self.instance = Instance(compiled(metered), around)
-        self.instance.use_scratch(_TEXT_AT + 40_000)
+        limits = {name: limit_of(name, 1000) for name in NAMES.values()}
+        self.streams.begin(lambda *said: self.said.append(said), limits)
+        self.clock.arm(NO_SIGNALS, None, 1.0)
+        hosts = (self.files, HostChannel(handler))
+        options = InstanceOptions(memory_bytes, clock_before=clock_before)
+        self.instance = Instance(compiled(metered), hosts, options, self.clock, self.streams)
         self._text_at = _TEXT_AT
 
     def close(self) -> None:
+        self.files.close()
         self.instance.close()
         for preopen in self._preopens.all:
             preopen.folder.close()
@@ -169,14 +171,18 @@ class Guest:
         """One call of the guest: WASI's error number, or what the special operation answers."""
         source = struct.pack(f"<{len(args) + 1}Q", _number(name), *args)
         self._text_at = _TEXT_AT
-        return self.instance.turn(source, fuel=fuel)
+        self.files.begin_turn()
+        with self.instance.turn(fuel):
+            at = self.instance.call("host_alloc", len(source))
+            self.instance.memory.write(at, source)
+            return self.instance.call("turn", at, len(source))
 
     def text(self, words: str | bytes) -> tuple[int, int]:
         """Put text into guest memory: address and length."""
         data = words.encode() if isinstance(words, str) else words
         at = self._text_at
         self._text_at += len(data)
-        self.instance.reach.write(at, data)
+        self.instance.memory.write(at, data)
         return at, len(data)
 
     def open(
@@ -189,7 +195,7 @@ class Guest:
         errno = self.call(
             "path_open", fd, follow, *self.text(path), how, rights, RIGHTS, 0, _ANSWER_AT
         )
-        return errno, self.instance.reach.read_word(_ANSWER_AT)
+        return errno, self.instance.memory.read_word(_ANSWER_AT)
 
     def make(self, path: str, data: bytes = b"") -> int:
         """Create a file the guest's way: the error number."""
@@ -202,7 +208,7 @@ class Guest:
 
     def write(self, fd: int, data: bytes) -> int:
         at, length = self.text(data)
-        self.instance.reach.write(_ANSWER_AT, struct.pack("<II", at, length))
+        self.instance.memory.write(_ANSWER_AT, struct.pack("<II", at, length))
         return self.call("fd_write", fd, _ANSWER_AT, 1, _ANSWER_AT + 32)
 
     def stat(self, path: str | bytes, *, fd: int = APP, follow: int = FOLLOW) -> int:
@@ -223,7 +229,7 @@ class Guest:
 
     def answer(self, length_at: int) -> bytes:
         """What a call put into the buffer."""
-        return self.instance.reach.read(_BUFFER_AT, self.instance.reach.read_word(length_at))
+        return self.instance.memory.read(_BUFFER_AT, self.instance.memory.read_word(length_at))
 
     def readlink(self, path: str) -> int:
         return self.call("path_readlink", APP, *self.text(path), _BUFFER_AT, 4096, _ANSWER_AT)
@@ -231,8 +237,8 @@ class Guest:
     def read_folder(self, fd: int, room: int, cookie: int = 0) -> tuple[int, bytes]:
         """One `fd_readdir`."""
         errno = self.call("fd_readdir", fd, _BUFFER_AT, room, cookie, _ANSWER_AT)
-        used = self.instance.reach.read_word(_ANSWER_AT)
-        return errno, self.instance.reach.read(_BUFFER_AT, used)
+        used = self.instance.memory.read_word(_ANSWER_AT)
+        return errno, self.instance.memory.read(_BUFFER_AT, used)
 
     def names(self, fd: int, room: int = 4096) -> list[str]:
         """A folder's names, read as a C library reads them: whole entries, then on from there."""

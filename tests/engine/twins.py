@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.engine.tiny import APP, FOLLOW, RIGHTS, Guest
 from wasm_kernel.engine import abi
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 OLD = 1_000_000_000 * 10**9  # when every file was touched last, before a sequence
 READ, WRITE = 2 | 1 << 14, abi.RIGHT_WRITE
@@ -125,7 +125,7 @@ class GuestSide:
         how = (op.how, op.rights, RIGHTS, abi.FD_APPEND * op.append, 64)
         errno = guest.call("path_open", *at, *how)
         if errno == abi.SUCCESS:
-            self.slots[op.into] = guest.instance.reach.read_word(64)
+            self.slots[op.into] = guest.instance.memory.read_word(64)
         return errno, None
 
     def _on_path(self, op: OnPath) -> tuple[int, Any]:
@@ -143,12 +143,12 @@ class GuestSide:
                 return errno, None if errno else guest.answer(64).decode()
             case _:
                 errno = guest.call("path_filestat_get", fd, 0, *at[1:], 64)
-                kind, size = struct.unpack("<16xB15xQ", guest.instance.reach.read(64, 40))
+                kind, size = struct.unpack("<16xB15xQ", guest.instance.memory.read(64, 40))
                 return errno, (kind, size if kind == 4 else 0)
 
     def _on_open(self, op: OnOpen) -> tuple[int, Any]:
         guest, fd = self.guest, self._fd(op.slot)
-        reach = guest.instance.reach
+        reach = guest.instance.memory
         match op.what:
             case "write":
                 errno = guest.write(fd, op.data)
@@ -306,7 +306,7 @@ def _mark(status: os.stat_result) -> tuple[int, int]:
 
 def _below(root: Path) -> Iterator[Path]:
     for path in sorted(root.iterdir()):
-        if not is_hidden(path.name):
+        if not is_hidden_name(path.name):
             yield path
             if path.is_dir() and not path.is_symlink():
                 yield from sorted(path.rglob("*"))

@@ -44,7 +44,7 @@ BEFORE_THE_REPLY = {
     ),
     *(
         "wasm_kernel.guests.python.packages.wheel",
-        "wasm_kernel.guests.python.preparing",
+        "wasm_kernel.guests.python.language",
         "wasm_kernel.sessions.pruning",
     ),
     *("wasm_kernel.sessions.files", "wasm_kernel.frontends.setup"),

@@ -15,7 +15,7 @@ from tests.sampled import sampled
 from wasm_kernel.errors import FrameError
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.python.standing import orders
+from wasm_kernel.guests.python.cells import commands_in
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.bundle import Mode, clean
 from wasm_kernel.outputs.removals import Removals
@@ -254,7 +254,7 @@ def test_f5_all_widgets_states_are_told_in_linear_time() -> None:
 @pytest.mark.parametrize("name", sampled({name: name for name in PIECES}, 9))
 def test_f5_the_magics_in_a_cell_are_read_in_linear_time(name: str) -> None:
     def read(text: str) -> None:
-        orders(text, {"pip"})
+        commands_in(text, {"pip"})
 
     def build_of(form: str) -> Build:
         return lambda size: form.format(repeated(PIECES[name], size)[:249_000])

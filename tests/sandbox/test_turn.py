@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.comms import Comms, OfferedMessage
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
@@ -17,7 +17,7 @@ from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage
 
@@ -61,7 +61,7 @@ class RecordingClock(Clock):
         self.calls = calls
         self.is_over = False
 
-    def begun(self) -> None:
+    def request_taken(self) -> None:
         self.calls.append("begun")
 
     def pause(self) -> None:
@@ -70,20 +70,20 @@ class RecordingClock(Clock):
     def resume(self) -> None:
         self.calls.append("resume")
 
-    def take_interrupt(self) -> None:
+    def interrupt_delivered(self) -> None:
         self.calls.append("taken")
 
-    def lower(self, seconds: float) -> None:
+    def lower_deadline(self, seconds: float) -> None:
         self.calls.append(seconds)
 
-    def over(self) -> bool:
+    def should_stop(self) -> bool:
         return self.is_over
 
-    def wait_outside(self, seconds: float) -> bool:
+    def wait_in_host(self, seconds: float) -> bool:
         return self.is_over
 
 
-class RecordingStreams(Streams):
+class RecordingStreams(OutputStreams):
     """Streams that write down when they are flushed."""
 
     def __init__(self, calls: list[Any]) -> None:
@@ -409,7 +409,7 @@ def test_an_errand_that_is_off_says_how_to_turn_it_on() -> None:
 def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
     driven = asking(stdout_bytes=10)
 
-    def talk(order: Order, caller: Caller) -> bool:
+    def talk(order: CommandLine, caller: Caller) -> bool:
         for _ in range(3):
             caller.say("12345")
         caller.say("x", "stderr")
@@ -423,7 +423,7 @@ def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
 def test_an_interrupted_errand_takes_the_interrupt() -> None:
     driven = asking()
 
-    def patient(order: Order, caller: Caller) -> None:
+    def patient(order: CommandLine, caller: Caller) -> None:
         if caller.gone:
             raise ErrandInterrupted
 
@@ -446,7 +446,7 @@ def test_an_errand_that_fails_is_told_without_the_hosts_paths(
 ) -> None:
     driven = asking()
 
-    def fail(order: Order, caller: Caller) -> None:
+    def fail(order: CommandLine, caller: Caller) -> None:
         raise failure
 
     driven.sandbox.errands.offer("knock", fail)

@@ -15,7 +15,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.errands import ErrandInterrupted, ErrandRefused
 from wasm_kernel.frontends.jupyter.magics import prune_duty
-from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions.prune_errand import Wish, as_json, pruner, pruning, wish_of
 
@@ -71,7 +71,7 @@ def test_it_prunes_and_its_events_are_heard(tmp_path: Path) -> None:
     old, young = session(tmp_path, 3), session(tmp_path, 0)
     heard = CapturingLogger()
     errand = pruning(pruner(tmp_path), SandboxLogger(heard))
-    told = errand(Order("prune_sessions", "--older-than 24h --apply"), Patient())
+    told = errand(CommandLine("prune_sessions", "--older-than 24h --apply"), Patient())
     assert told["deleted"] == [old]
     assert told["summary"].startswith("1 session deleted")
     assert [path.name for path in tmp_path.iterdir()] == [young]
@@ -84,7 +84,7 @@ def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
     gone.gone = True
     errand = pruning(pruner(tmp_path), SandboxLogger())
     with pytest.raises(ErrandInterrupted):
-        errand(Order("prune_sessions", "--older-than 24h --apply"), gone)
+        errand(CommandLine("prune_sessions", "--older-than 24h --apply"), gone)
     assert (tmp_path / old).is_dir()
 
 

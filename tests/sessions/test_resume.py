@@ -162,11 +162,11 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     first = other()
     first.run("x = 1; open('file', 'w').write('kept')")
     first.end()
-    from wasm_kernel.guests.python.python import shared_driver
+    from wasm_kernel.guests.python.language import shared_language
 
-    driver = shared_driver()
-    driver.prepare(False, lambda text: None)
-    real, another = driver.image_id, "0" * len(driver.image_id)
+    driver = shared_language()
+    real = driver.prepare(False, lambda text: None).id
+    another = "0" * len(real)
     for path in history.glob("*.commit"):
         data = path.read_bytes()[:-4].replace(real.encode(), another.encode())
         path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
@@ -182,12 +182,12 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     first = other()
     first.run("x = 1")
     first.end()
-    from wasm_kernel.guests.python.python import shared_driver
+    from wasm_kernel.guests.python.language import shared_language
 
-    driver = shared_driver()
-    driver.prepare(False, lambda text: None)
-    assert driver._facts is not None
-    monkeypatch.setattr(driver, "_facts", replace(driver._facts, build="another"))
+    driver = shared_language()
+    image = driver.prepare(False, lambda text: None)
+    another = replace(image, record=replace(image.record, build="another"))
+    monkeypatch.setattr(driver, "_image", another)
     with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, driver=driver) as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"

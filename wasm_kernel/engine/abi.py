@@ -45,9 +45,6 @@ SHAPES = {
     "poll_oneoff": "iiii",
 }
 
-FORWARDED = {"clock_time_get": SHAPES["clock_time_get"]}
-"""What a shadow may pass on or ask wasmtime's WASI for."""
-
 SUCCESS = 0
 EACCES = 2
 EBADF = 8

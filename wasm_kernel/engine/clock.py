@@ -22,7 +22,7 @@ _BEGIN_TICKS = 20  # that it gets beyond: a process that was suspended is no sig
 
 
 @record
-class Reason:
+class StopReason:
     """Why the clock stops a call, and the limit in seconds.
 
     `cause` is `begin`, `deadline`, `grace` or `closed`; `own` if the cell had lowered the limit.
@@ -34,7 +34,7 @@ class Reason:
 
 
 class Signals(Protocol):
-    """How an interrupt is put before the guest's interpreter."""
+    """How an interrupt is put before the guest."""
 
     def raise_(self) -> None:
         """Make the interrupt pending in the guest."""
@@ -46,7 +46,7 @@ class Signals(Protocol):
         """Take it back."""
 
 
-class _Deaf:
+class _NoSignals:
     """The signals of a turn that no interrupt may reach."""
 
     def raise_(self) -> None:
@@ -60,7 +60,7 @@ class _Deaf:
         """Nothing is there."""
 
 
-DEAF = _Deaf()
+NO_SIGNALS = _NoSignals()
 
 
 class Clock:
@@ -82,7 +82,7 @@ class Clock:
         self._signalled = 0  # interrupts put before the guest
         self._patience: float | None = None  # when an interrupt goes the hard way
         self._insist = False
-        self.reason: Reason | None = None
+        self.reason: StopReason | None = None
         self._expected = 0  # cells that are queued and not yet armed
         self._early = False  # one of them was interrupted
         self._closed = False
@@ -111,7 +111,7 @@ class Clock:
             grace: Seconds that an interrupted guest has.
             soft: The deadline interrupts the guest first, and stops it after `grace`.
             expected: It is a cell that `expect` announced; an interrupt may be there already.
-            begins: Its guest has to say `begun` soon, or is unable to run anything.
+            begins: Its guest has to say `request_taken` soon, or is unable to run anything.
         """
         with self._changed:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
@@ -126,7 +126,7 @@ class Clock:
                 self._expected -= 1
                 self._asked, self._early = int(self._early), False
             self._patience, self._insist = None, False
-            self.reason = Reason("closed", 0.0) if self._closed else None
+            self.reason = StopReason("closed", 0.0) if self._closed else None
 
     def disarm(self) -> None:
         """The turn is over: an interrupt that came too late is taken back."""
@@ -152,7 +152,7 @@ class Clock:
         """Stop the running turn now, and every later one before it begins."""
         with self._changed:
             self._closed = True
-            self.reason = self.reason or Reason("closed", 0.0)
+            self.reason = self.reason or StopReason("closed", 0.0)
             self._changed.notify_all()
 
     @property
@@ -165,7 +165,7 @@ class Clock:
         """Whether a wait in the host should end: an interrupt is asked for, or the end is near."""
         return self._asked > self._signalled or self.reason is not None
 
-    def begun(self) -> None:
+    def request_taken(self) -> None:
         """The guest has its request: only from now on it can tell an interrupt from a stale one.
 
         What was put before it earlier in this turn is taken back, and put before it once more. The
@@ -179,12 +179,12 @@ class Clock:
                 self._signals.clear()
                 self._signalled, self._patience, self._insist = 0, None, False
 
-    def take_interrupt(self) -> None:
+    def interrupt_delivered(self) -> None:
         """The interrupt was delivered by other means: the guest raises it itself."""
         with self._changed:
             self._signalled = self._asked
 
-    def lower(self, seconds: float) -> None:
+    def lower_deadline(self, seconds: float) -> None:
         """Bring the deadline of the running turn nearer: `seconds` from now, if that is earlier."""
         with self._changed:
             nearer = time.monotonic() + seconds
@@ -203,24 +203,28 @@ class Clock:
                 self._deadline += time.monotonic() - self._paused_at
             self._paused_at = None
 
-    def over(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether a wait in the host must end: an interrupt is asked for, or the deadline passed.
 
         While the guest waits for the host no epoch fires, so the deadline is looked at here.
         """
         with self._changed:
-            return self._over()
+            return self._should_stop()
 
-    def wait_outside(self, seconds: float) -> bool:
-        """Wait in the host, for the guest: so many seconds, or until `over`, which is told."""
+    def wait_in_host(self, seconds: float) -> bool:
+        """Waits in the host, for the guest: so many seconds, or until `should_stop`.
+
+        Returns:
+            Whether it should.
+        """
         until = time.monotonic() + seconds
         with self._changed:
-            while not self._over() and (left := until - time.monotonic()) > 0:
+            while not self._should_stop() and (left := until - time.monotonic()) > 0:
                 ends = [t - time.monotonic() for t in self._ends]
                 self._changed.wait(max(0.0, min([left, *ends])))
-            return self._over()
+            return self._should_stop()
 
-    def _over(self) -> bool:
+    def _should_stop(self) -> bool:
         if self.reason is None:
             self._look_at_ends(time.monotonic())
         return self.interrupted
@@ -233,7 +237,7 @@ class Clock:
         if self._begin_by is not None:  # the deadline waits until then
             self._overdue += now >= self._begin_by
             if self._overdue > _BEGIN_TICKS:
-                self.reason = Reason("begin", self._begin_by - self._armed)
+                self.reason = StopReason("begin", self._begin_by - self._armed)
         elif self._deadline is not None and self._paused_at is None and now >= self._deadline:
             self._at_deadline()
 
@@ -270,7 +274,7 @@ class Clock:
         elif self._patience is not None and not self._insist and not signals.pending():
             self._patience = None  # taken: the guest decides what to do with it
         elif self._patience is not None and now >= self._patience:
-            self.reason = Reason("grace", self._grace)
+            self.reason = StopReason("grace", self._grace)
 
     def _at_deadline(self) -> None:
         if self._soft and not self._warned:
@@ -278,9 +282,9 @@ class Clock:
             self._deadline, self._warned = time.monotonic() + self._grace, True
             self._asked += 1
         elif self._soft:
-            self.reason = Reason("grace", self._grace)
+            self.reason = StopReason("grace", self._grace)
         else:
-            self.reason = Reason("deadline", self._limit, self._own)
+            self.reason = StopReason("deadline", self._limit, self._own)
 
 
 class Ticker:

@@ -14,17 +14,35 @@ from pathlib import Path
 
 import wasmtime
 
-from wasm_kernel.engine import seams
+from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import CompileError
 from wasm_kernel.record import record
 
-WASM_STACK = 8 * 1024 * 1024  # what the Python artifact is linked for
 _COMPILE_SECONDS = 60  # on two cores; only ever said as "about"
 _TELL_SECONDS = 1.0
 
 Progress = Callable[[str], None]
 """Hears plain sentences about what takes long, from any thread."""
+
+
+@record
+class GuestBinary:
+    """A guest's wasm file.
+
+    Attributes:
+        path: Where it lies.
+        sha256: Its digest, as its package notes it; checked before compiling.
+        title: How it is called in messages, such as "the tiny guest".
+        stack_bytes: The wasm stack that it is linked for.
+        remedy: What to do if the file is not the one that was meant, as a sentence.
+    """
+
+    path: Path
+    sha256: str
+    title: str
+    stack_bytes: int
+    remedy: str
 
 
 @record
@@ -36,12 +54,14 @@ class Compiled:
     metered: bool
 
 
-def _engine(metered: bool) -> wasmtime.Engine:
+def _engine(metered: bool, stack_bytes: int) -> wasmtime.Engine:
     config = wasmtime.Config()
     config.consume_fuel = metered
     config.epoch_interruption = True
-    seams.set_async_stack(config, WASM_STACK)  # first: wasmtime aborts if the next is larger
-    config.max_wasm_stack = WASM_STACK
+    wasmtime_api.set_async_stack(
+        config, stack_bytes
+    )  # first: wasmtime aborts if the next is larger
+    config.max_wasm_stack = stack_bytes
     return wasmtime.Engine(config)
 
 
@@ -64,50 +84,50 @@ class Compiler:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._guard = threading.Lock()
-        self._engines: dict[bool, wasmtime.Engine] = {}
+        self._engines: dict[tuple[bool, int], wasmtime.Engine] = {}
         self._modules: dict[tuple[str, bool], wasmtime.Module] = {}
 
-    def engine(self, metered: bool) -> wasmtime.Engine:
-        """The process's engine of a flavour."""
+    def engine(self, metered: bool, stack_bytes: int) -> wasmtime.Engine:
+        """Returns the process's engine of a flavour, for guests with such a stack."""
         with self._guard:
-            if metered not in self._engines:
-                self._engines[metered] = _engine(metered)
-            return self._engines[metered]
+            if (metered, stack_bytes) not in self._engines:
+                self._engines[metered, stack_bytes] = _engine(metered, stack_bytes)
+            return self._engines[metered, stack_bytes]
 
-    def name(self, digest: str, metered: bool) -> str:
-        """The cache's name for a compiled module: everything that changes the code is in it."""
+    def name(self, binary: GuestBinary, metered: bool) -> str:
+        """Returns the cache's name for a compiled module; all that changes the code is in it."""
         flavour = "fuel" if metered else "plain"
-        text = f"{digest} {seams.VERSION} {flavour} {WASM_STACK}"
+        text = f"{binary.sha256} {wasmtime_api.VERSION} {flavour} {binary.stack_bytes}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour}.cwasm"
 
-    def module(self, binary: Path, digest: str, metered: bool, progress: Progress) -> Compiled:
-        """The compiled module of `binary`, whose SHA-256 is `digest`.
+    def module(self, binary: GuestBinary, metered: bool, progress: Progress) -> Compiled:
+        """Returns the compiled module of a guest.
 
         Raises:
-            CompileError: the file is not the one that `digest` names, or does not compile.
+            CompileError: the file is not the one that its digest names, or does not compile.
         """
-        engine = self.engine(metered)
-        key = (digest, metered)
+        engine = self.engine(metered, binary.stack_bytes)
+        key = (binary.sha256, metered)
         if key not in self._modules:
-            self._modules[key] = self._load_or_compile(engine, binary, digest, metered, progress)
+            self._modules[key] = self._load_or_compile(engine, binary, metered, progress)
         return Compiled(engine, self._modules[key], metered)
 
     def _load_or_compile(
-        self, engine: wasmtime.Engine, binary: Path, digest: str, metered: bool, progress: Progress
+        self, engine: wasmtime.Engine, binary: GuestBinary, metered: bool, progress: Progress
     ) -> wasmtime.Module:
         self.cache.prepare()
-        name = self.name(digest, metered)
+        name = self.name(binary, metered)
         loaded = self._load(engine, name)
         if loaded is not None:
             return loaded
         waiting = every_second(
             lambda seconds: progress(
-                f"another process is compiling the Python guest: waiting for {seconds:.0f} s"
+                f"another process is compiling {binary.title}: waiting for {seconds:.0f} s"
             )
         )
         with self.cache.lock(name, waiting):
             loaded = self._load(engine, name)
-            return loaded or self._compile(engine, binary, digest, name, progress)
+            return loaded or self._compile(engine, binary, name, progress)
 
     def _load(self, engine: wasmtime.Engine, name: str) -> wasmtime.Module | None:
         path = self.cache.trusted(name)
@@ -120,18 +140,18 @@ class Compiler:
             return None
 
     def _compile(
-        self, engine: wasmtime.Engine, binary: Path, digest: str, name: str, progress: Progress
+        self, engine: wasmtime.Engine, binary: GuestBinary, name: str, progress: Progress
     ) -> wasmtime.Module:
-        code = binary.read_bytes()
-        if hashlib.sha256(code).hexdigest() != digest:
+        code, file = binary.path.read_bytes(), binary.path.name
+        if hashlib.sha256(code).hexdigest() != binary.sha256:
             raise CompileError(
-                f"{binary.name} is not the file that its package describes. Reinstall wasm-kernel."
+                f"{file} is not the file that its package describes. {binary.remedy}"
             )
-        with _Telling(progress):
+        with _Telling(binary.title, progress):
             try:
                 module = wasmtime.Module(engine, code)
             except wasmtime.WasmtimeError as problem:
-                raise CompileError(f"{binary.name} does not compile: {problem}") from problem
+                raise CompileError(f"{file} does not compile: {problem}") from problem
             self.cache.write(name, lambda path: _serialize(module, path))
         return module
 
@@ -149,7 +169,8 @@ def _how_far(seconds: float) -> str:
 class _Telling:
     """Says every second how long the compilation has taken, while it blocks its own thread."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, title: str, progress: Progress) -> None:
+        self._title = title
         self._progress = progress
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="compiling", daemon=True)
@@ -165,8 +186,6 @@ class _Telling:
         begun = time.monotonic()
         while True:
             seconds = time.monotonic() - begun
-            self._progress(
-                f"compiling the Python guest for this machine, once: {_how_far(seconds)}"
-            )
+            self._progress(f"compiling {self._title} for this machine, once: {_how_far(seconds)}")
             if self._over.wait(_TELL_SECONDS):
                 return

@@ -10,7 +10,7 @@ from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.overlap import check_opening
-from wasm_kernel.guests.driver import Driver
+from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
@@ -25,7 +25,7 @@ def create_sandbox(
     session_id: str | None = None,
     resume: Resume | str = Resume.NEVER,
     hooks: SessionHooks[BaseSandbox] | None = None,
-    driver: Driver | None = None,
+    driver: GuestLanguage | None = None,
     quiet: bool = False,
     folders: SandboxFolders | None = None,
 ) -> BaseSandbox:
@@ -60,9 +60,9 @@ def create_sandbox(
     """
     bound, resume = check(runtime, policy, logger), _resume(resume)
     if driver is None:
-        from wasm_kernel.guests.python.python import shared_driver
+        from wasm_kernel.guests.python.language import shared_language
 
-        driver = shared_driver()
+        driver = shared_language()
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()

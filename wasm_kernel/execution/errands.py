@@ -3,8 +3,8 @@
 Forking a session, fetching a package or pruning old sessions reaches beyond the guest. The host
 does such a thing only where the text of the cell, which it sent itself, asks for it: at top level,
 each order at most as often as it stands there, with the very words that stand there
-(`standing.py`). Guest code that asks on its own, through `get_ipython()`, a function, a file or a
-forged frame, is refused in words.
+(`ParsedCell.commands`). Guest code that asks on its own, through `get_ipython()`, a function, a
+file or a forged frame, is refused in words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.guests.python.standing import Order, orders
+from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.python.cells import commands_in
 
 Json = Any
 
@@ -51,7 +52,7 @@ class Caller(Protocol):
 class Errand(Protocol):
     """What the host can be sent for. Called on the sandbox's own thread, in the midst of a cell."""
 
-    def __call__(self, order: Order, caller: Caller, /) -> Json:
+    def __call__(self, order: CommandLine, caller: Caller, /) -> Json:
         """Do it; the answer is what the magic gives, as JSON. It must not call the sandbox.
 
         The cell's fuel does not burn meanwhile; its deadline goes on.
@@ -98,7 +99,7 @@ class Errands:
         """The magics for which there is an errand."""
         return frozenset(self._offered)
 
-    def done(self, asked: Order, standing: Standing, caller: Caller) -> Json:
+    def done(self, asked: CommandLine, standing: Standing, caller: Caller) -> Json:
         """What comes of an order, where the cell's text or the errand's nature allows it.
 
         Raises:
@@ -129,10 +130,10 @@ class Standing:
     def __init__(self, code: str, names: Callable[[], frozenset[str]]) -> None:
         self._code = code
         self._names = names
-        self._left: Counter[Order] | None = None
-        self._stood: frozenset[Order] = frozenset()
+        self._left: Counter[CommandLine] | None = None
+        self._stood: frozenset[CommandLine] = frozenset()
 
-    def take(self, asked: Order) -> Order:
+    def take(self, asked: CommandLine) -> CommandLine:
         """`asked`, as it stands in the text; it is used up by this.
 
         Raises:
@@ -144,9 +145,9 @@ class Standing:
                 "Nothing was changed. Put it into a cell of its own."
             )
         if self._left is None:  # most cells never ask
-            self._left = Counter(orders(self._code, self._names()))
+            self._left = Counter(commands_in(self._code, self._names()))
             self._stood = frozenset(self._left)
-        order = Order(asked.name, asked.line.strip(), asked.cell and asked.cell.rstrip("\n"))
+        order = CommandLine(asked.name, asked.line.strip(), asked.cell and asked.cell.rstrip("\n"))
         if self._left[order]:
             self._left[order] -= 1
             return order

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from wasm_kernel.engine.instance import Instance
-from wasm_kernel.engine.output import Cap, cap_of
+from wasm_kernel.engine.streams import StreamLimit, limit_of
 from wasm_kernel.guests.protocol import Display, Error, Output, Result, memory_size
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -43,15 +43,15 @@ class OutputAllowance:
         """Returns what one cell may show as rich output."""
         return CellAllowance(self)
 
-    def caps(self) -> dict[str, Cap]:
+    def caps(self) -> dict[str, StreamLimit]:
         """Returns what a cell may write to its two streams."""
         return {name: self._cap(name) for name in ("stdout", "stderr")}
 
-    def _cap(self, name: str) -> Cap:
+    def _cap(self, name: str) -> StreamLimit:
         most: int = getattr(self.policy, f"{name}_bytes")
         if self.left < most:
-            return Cap(self.left, SESSION, self.used_up)
-        return cap_of(name, most)
+            return StreamLimit(self.left, SESSION, self.used_up)
+        return limit_of(name, most)
 
     @property
     def used_up(self) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from wasm_kernel.execution.errands import Caller, Errand, switched_off
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import FETCHED, PACKAGES
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.python.packages.fetch import Fetch
-from wasm_kernel.guests.python.standing import Order
 
 _OFF = (
     "%pip is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
@@ -39,14 +39,14 @@ def _late(sandbox: BaseSandbox, fetch: Fetch | None) -> Errand:
     """The errand, made when a cell first asks: until then nothing of it is imported."""
     made: list[Errand] = []
 
-    def errand(order: Order, caller: Caller, /) -> Any:
+    def errand(order: CommandLine, caller: Caller, /) -> Any:
         if not made:
+            from wasm_kernel.guests.python.language import shared_language
             from wasm_kernel.guests.python.packages.errand import PipErrand
             from wasm_kernel.guests.python.packages.fetching import Pip
             from wasm_kernel.guests.python.packages.site import Site
-            from wasm_kernel.guests.python.python import shared_driver
 
-            guest = shared_driver().environment
+            guest = shared_language().environment
             site = Site(sandbox.folders.private_path / PACKAGES)
             pip = fetch or Pip(guest.python_version)
             made.append(PipErrand(site, pip, sandbox.folders.private_path / FETCHED, guest))

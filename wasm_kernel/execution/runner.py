@@ -9,22 +9,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wasm_kernel.engine.clock import DEAF, Clock
-from wasm_kernel.engine.instance import Instance, Surroundings
-from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock
+from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import GuestClosed, GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import Listener, NoListener
+from wasm_kernel.execution.spoken import only_travels
 from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
 from wasm_kernel.execution.wishes import Wishes
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.driver import Driver
-from wasm_kernel.guests.python.spoken import only_travels
+from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
 from wasm_kernel.state import told
@@ -33,7 +32,9 @@ from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.history import Unreadable
 from wasm_kernel.state.timeline import Timeline
 from wasm_kernel.state.travel import Journey, Past
-from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.quota import Quota
 
 _START_SECONDS = 30.0
 _MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
@@ -55,7 +56,7 @@ class GuestRunner:
 
     def __init__(
         self,
-        driver: Driver,
+        language: GuestLanguage,
         folders: SandboxFolders,
         policy: ExecutionPolicy,
         *,
@@ -68,19 +69,19 @@ class GuestRunner:
         self.folders = folders
         self.clock = Clock()
         self.comms = Comms()
-        self.changes = Changes(folders.app)
+        self.changes = FileChanges(folders.app)
         self.fuel = FuelMeter(policy.fuel_budget)
         self.timeline = Timeline(
-            driver, folders, policy, resume=resume, notices=notices, inherited=inherited
+            folders, policy, resume=resume, notices=notices, inherited=inherited
         )
         self.wishes = Wishes(self.timeline)
         self.next_count = 1
-        self._driver = driver
+        self._language = language
         self._errands = errands
         self._notices = notices
         self._allowance = OutputAllowance(policy)
         self._parts = self._make_parts()
-        self._instance: Instance | None = None
+        self._guest: Guest | None = None
         self._turn: Turn | None = None
         self._is_open = False  # the history is
         self._env_untold = bool(policy.env)  # a guest whose memory is brought back must hear of it
@@ -91,7 +92,7 @@ class GuestRunner:
             policy=self.policy,
             clock=self.clock,
             fuel=self.fuel,
-            streams=Streams.keeping(self.folders.workspace, self.policy.text_file_bytes),
+            streams=OutputStreams.keeping(self.folders.workspace, self.policy.text_file_bytes),
             allowance=self._allowance,
             comms=self.comms,
             errands=self._errands,
@@ -104,14 +105,13 @@ class GuestRunner:
         Raises:
             WasmKernelError: it can't be.
         """
-        self._driver.prepare(self.policy.metered, progress)
-        self.timeline.open()
+        self.timeline.open(self._language.prepare(self.policy.metered, progress))
         self._is_open = True
         self._start_guest()
 
     def ensure_guest(self) -> None:
         """Starts a guest if there is none, because an earlier try to get a new one failed."""
-        if self._instance is None:
+        if self._guest is None:
             self._start_guest()
 
     def adopt(self, policy: ExecutionPolicy) -> None:
@@ -124,7 +124,7 @@ class GuestRunner:
             WasmKernelError: no guest can, such as one that needs more memory. The next call of
                 `ensure_guest` tries again.
         """
-        if self._instance is not None and not self.timeline.catch_up(self._instance):
+        if self._guest is not None and not self.timeline.catch_up(self._guest.instance):
             return
         self._close_guest()
         self.policy = policy
@@ -134,7 +134,7 @@ class GuestRunner:
         self.timeline.adopt(policy)
         self._env_untold = True
         if self._is_open:
-            self._driver.prepare(policy.metered, lambda text: None)
+            self._language.prepare(policy.metered, lambda text: None)
             self._start_guest()
 
     def close(self) -> None:
@@ -146,15 +146,15 @@ class GuestRunner:
             self.folders.close()
 
     def _close_guest(self) -> None:
-        if self._instance is not None:
+        if self._guest is not None:
             self.timeline.let_go()
-            self._instance.close()
-            self._instance = None
+            self._guest.close()
+            self._guest = None
 
     @property
     def memory_bytes(self) -> int:
         """The size of the guest's memory; 0 if there is no guest."""
-        return self._instance.reach.size if self._instance is not None else 0
+        return self._guest.instance.memory.size if self._guest is not None else 0
 
     def run(
         self,
@@ -184,13 +184,13 @@ class GuestRunner:
             self._recover(turn, stopped, for_cell=for_cell)
             return turn, stopped
         if turn.is_comm:
-            self.timeline.commit_between(self._guest())
+            self.timeline.commit_between(self._live_guest().instance)
         return turn, None
 
     def _run_cell(
         self, request: Mapping[str, Any], listener: Listener
     ) -> tuple[Turn, GuestStopped | None]:
-        travels = only_travels(str(request.get("code", "")))
+        travels = self.only_travels(str(request.get("code", "")))
         request = {**request, "execution_count": self.next_count, "alone": [*self._missed]}
         turn = self._new_turn(request, listener)
         self._tell_notices(turn)
@@ -211,6 +211,10 @@ class GuestRunner:
         self.wishes.begin(self.next_count)
         return Turn(request, listener, self._parts)
 
+    def only_travels(self, code: str) -> list[protocol.Travel] | None:
+        """Returns the commands of a cell that the host does without the guest; None for others."""
+        return only_travels(self._language.parse_cell(code))
+
     def refuse(self, request: Mapping[str, Any], listener: Listener) -> Turn:
         """Returns the turn of a cell that does not run, as its guest was lost before it."""
         self.clock.expect(-1)
@@ -223,11 +227,11 @@ class GuestRunner:
         return Turn({}, NoListener(), self._parts)
 
     def _run_in_guest(self, turn: Turn, seconds: float | None) -> None:
-        instance, policy = self._guest(), self.policy
+        guest, policy = self._live_guest(), self.policy
         is_soft = seconds is not None
         limit = seconds if is_soft else policy.cell_timeout
         self.clock.arm(
-            instance.words,
+            guest.signals,
             limit,
             policy.grace_seconds,
             soft=is_soft,
@@ -235,28 +239,28 @@ class GuestRunner:
             begins=True,
         )
         is_metered = turn.is_comm or not is_soft
-        self._drive(instance, turn, policy.fuel_budget if is_metered else None)
+        self._drive(guest, turn, policy.fuel_budget if is_metered else None)
 
-    def _guest(self) -> Instance:
-        if self._instance is None:
+    def _live_guest(self) -> Guest:
+        if self._guest is None:
             raise GuestCrashed("no guest")
-        return self._instance
+        return self._guest
 
-    def _drive(self, instance: Instance, turn: Turn, fuel: int | None) -> None:
+    def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
         """Runs the turn itself; the clock is armed."""
         self._turn, streams = turn, self._parts.streams
-        self.fuel.begin(instance, fuel)
+        self.fuel.begin(guest.instance, fuel)
         streams.begin(turn.on_text, self._allowance.caps(), self.next_count)
         try:
-            status = instance.turn(self._driver.turn_source, fuel=fuel)
+            ended = guest.run_turn(fuel)
         finally:
             self.fuel.end()
             self.clock.disarm()
-            turn.limits |= {*streams.cut, instance.limit} - {""}
+            turn.limits |= {*streams.cut, guest.files.limit} - {""}
             streams.end()
             turn.comms.end()
             self._turn = None
-        if status or turn.reply is None:
+        if not ended or turn.reply is None:
             raise GuestCrashed("the cell broke the sandbox's own agent")
 
     def _run_without_guest(
@@ -270,7 +274,7 @@ class GuestRunner:
             GuestClosed: the sandbox is being closed.
         """
         self.fuel.skip()
-        self.clock.arm(DEAF, None, 0.0, expected=True)
+        self.clock.arm(NO_SIGNALS, None, 0.0, expected=True)
         interrupted = self.clock.interrupted
         self.clock.disarm()
         if self.clock.closed:
@@ -316,7 +320,11 @@ class GuestRunner:
         self._note_count(turn, request)
         is_left = not ran or (wishes.journey is not None and not wishes.here)
         if is_left or self.timeline.commit(
-            self._guest(), cell=cell, count=self.next_count, code=code, counted=is_numbered
+            self._live_guest().instance,
+            cell=cell,
+            count=self.next_count,
+            code=code,
+            counted=is_numbered,
         ):
             wishes.name_here(turn)
         if ran:
@@ -369,7 +377,7 @@ class GuestRunner:
         Raises:
             ForkError: memory can't be kept.
         """
-        self.timeline.settle(self._guest(), copies)
+        self.timeline.settle(self._live_guest().instance, copies)
         return self.timeline
 
     def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
@@ -397,8 +405,8 @@ class GuestRunner:
             else:
                 return
         self.timeline.untried = False
-        self._send_start(self._guest())
-        self.timeline.commit(self._guest(), cell=0, count=self.next_count, code="")
+        self._send_start(self._live_guest())
+        self.timeline.commit(self._live_guest().instance, cell=0, count=self.next_count, code="")
         self.comms.sync({})
 
     def _resume(self) -> None:
@@ -407,16 +415,16 @@ class GuestRunner:
         self.next_count = max(self.next_count, self.timeline.count)
         estranged = self.timeline.estranged
         if estranged or self._env_untold or self.timeline.untried:
-            self._send_start(self._guest(), fresh=False, reseed=estranged)
+            self._send_start(self._live_guest(), fresh=False, reseed=estranged)
         self.timeline.untried = False
         if estranged:
-            self.timeline.commit_estranged(self._guest())
+            self.timeline.commit_estranged(self._live_guest().instance)
 
     def _attach(self) -> None:
         while True:
-            self._instance = self._driver.instance(self._around(), metered=self.policy.metered)
+            self._guest = self._language.start(self._setup())
             try:
-                self.timeline.stand(self._instance)
+                self.timeline.stand(self._guest.instance, self._guest.files)
             except Unreadable as problem:
                 self._close_guest()
                 self.timeline.give_up(problem)
@@ -426,16 +434,16 @@ class GuestRunner:
             else:
                 return
 
-    def _send_start(self, instance: Instance, *, fresh: bool = True, reseed: bool = False) -> None:
+    def _send_start(self, guest: Guest, *, fresh: bool = True, reseed: bool = False) -> None:
         """Tells the guest that it begins, or that its memory was brought back to it.
 
         Args:
-            instance: The guest.
+            guest: The guest.
             fresh: Whether a session begins, with nothing in its memory.
             reseed: Whether the memory was another session's, which goes on elsewhere.
         """
         if fresh or reseed:
-            instance.throw_dice()
+            guest.reseed()
         request = {
             "op": "start",
             "env": dict(self.policy.env) if fresh or self._env_untold else {},
@@ -445,25 +453,30 @@ class GuestRunner:
             "memory_bytes": self.policy.memory_bytes,
         }
         turn = Turn(request, NoListener(), self._parts)
-        self.clock.arm(DEAF, _START_SECONDS, self.policy.grace_seconds, begins=True)
-        self._drive(instance, turn, None)
+        self.clock.arm(NO_SIGNALS, _START_SECONDS, self.policy.grace_seconds, begins=True)
+        self._drive(guest, turn, None)
         self._env_untold = False
 
-    def _around(self) -> Surroundings:
-        policy = self.policy
-        return Surroundings(
-            handler=self._answer,
-            clock=self.clock,
-            streams=self._parts.streams,
-            changes=self.changes,
-            preopens=self._driver.preopens(self.folders, policy),
-            env={},
-            memory_bytes=policy.memory_bytes,
+    def _setup(self) -> GuestSetup:
+        policy, head, streams = self.policy, self.timeline.head, self._parts.streams
+        preopens = self._language.preopens(self.folders, policy)
+        files = WasiFiles(
+            preopens,
+            self.changes,
+            Quota(preopens.counted, policy.workspace_bytes, policy.workspace_files),
+            self.timeline.files.versions,
             open_files=policy.open_files,
-            workspace_bytes=policy.workspace_bytes,
-            workspace_files=policy.workspace_files,
-            history=self.timeline.files.versions,
-            clock_before=head.clock if (head := self.timeline.head) else 0,
+            should_stop=self.clock.should_stop,
+            devices=streams.devices(),
+        )
+        return GuestSetup(
+            files=files,
+            clock=self.clock,
+            streams=streams,
+            answer=self._answer,
+            memory_bytes=policy.memory_bytes,
+            metered=policy.metered,
+            clock_before=head.clock if head is not None else 0,
         )
 
     def _answer(self, data: bytes) -> bytes:

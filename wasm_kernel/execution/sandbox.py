@@ -28,7 +28,7 @@ from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.execution.wishes import Promise
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.guests.driver import Driver
+from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.state.branch import Branch
@@ -54,7 +54,7 @@ class BaseSandbox:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: GuestLanguage,
         folders: SandboxFolders,
         policy: ExecutionPolicy,
         logger: SandboxLogger,
@@ -440,7 +440,7 @@ class BaseSandbox:
     @property
     def interrupted(self) -> bool:
         """Whether a wait of the running cell in the host should end now."""
-        return self._runner.clock.over()
+        return self._runner.clock.should_stop()
 
     @property
     def closed(self) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from wasm_kernel import result
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.output import Streams
+from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import (
     FrameError,
     GuestClosed,
@@ -31,7 +31,7 @@ from wasm_kernel.execution.errands import Errands, Standing, as_answer
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 
@@ -58,7 +58,7 @@ class TurnParts(Struct, frozen=True):
     policy: ExecutionPolicy
     clock: Clock
     fuel: FuelMeter
-    streams: Streams
+    streams: OutputStreams
     allowance: OutputAllowance
     comms: Comms
     errands: Errands
@@ -177,7 +177,7 @@ class Turn:
             case protocol.Travel():
                 return self._travel(frame)
             case protocol.Errand():
-                return self._run_command(Order(frame.name, frame.line, frame.cell))
+                return self._run_command(CommandLine(frame.name, frame.line, frame.cell))
             case protocol.Immortal():
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():
@@ -192,7 +192,7 @@ class Turn:
         request, self._request = self._request, None
         if request is None:
             raise FrameError("this turn's request was already handed over")
-        self._parts.clock.begun()
+        self._parts.clock.request_taken()
         return request
 
     def _check_running(self) -> None:
@@ -217,11 +217,11 @@ class Turn:
         except TravelError as problem:
             return {"refused": str(problem)}
 
-    def _run_command(self, asked: Order) -> Mapping[str, Any]:
+    def _run_command(self, asked: CommandLine) -> Mapping[str, Any]:
         self._check_running()
         answer = as_answer(lambda: self._parts.errands.done(asked, self._standing, self))
         if answer.get("interrupted"):
-            self._parts.clock.take_interrupt()
+            self._parts.clock.interrupt_delivered()
         return answer
 
     def say(self, text: str, stream: str = "stdout") -> None:
@@ -232,16 +232,16 @@ class Turn:
 
     def wait(self, seconds: float) -> bool:
         """Waits for a host command; returns whether nobody waits for it any more."""
-        return self._parts.clock.wait_outside(seconds)
+        return self._parts.clock.wait_in_host(seconds)
 
     @property
     def gone(self) -> bool:
         """Whether nobody waits for a running host command any more."""
-        return self._parts.clock.over()
+        return self._parts.clock.should_stop()
 
     def _lower(self, limit: protocol.Limit) -> None:
         if limit.seconds is not None:
-            self._parts.clock.lower(limit.seconds)
+            self._parts.clock.lower_deadline(limit.seconds)
         if limit.fuel is not None:
             self._parts.fuel.lower(limit.fuel)
 
@@ -280,7 +280,7 @@ class Turn:
         try:
             return {"value": self.comms.listener.ask(question.prompt, question.password)}
         except InputInterrupted:
-            clock.take_interrupt()
+            clock.interrupt_delivered()
             return {"interrupted": True}
         except InputRefused as refusal:
             return {"refused": str(refusal)}

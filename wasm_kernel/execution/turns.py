@@ -12,7 +12,6 @@ from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests.protocol import Stream
-from wasm_kernel.guests.python.spoken import only_travels
 from wasm_kernel.result import CommMessage
 
 _SYNC_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
@@ -39,7 +38,7 @@ class GuestTurns:
             The cell's turn, and how the guest was lost, or None if it came back.
         """
         try:
-            needs_guest = only_travels(request["code"]) is None
+            needs_guest = self._runner.only_travels(request["code"]) is None
             stopped = self.sync(listener, for_cell=True) if needs_guest else None
         except BaseException:
             self._runner.clock.expect(-1)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from wasm_kernel.engine.clock import DEAF, Clock
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, TravelError
+from wasm_kernel.execution.spoken import wish_of
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests.protocol import Display, Travel
-from wasm_kernel.guests.python.spoken import wish_of
 from wasm_kernel.state.states import CheckpointTable, HistoryTree
 from wasm_kernel.state.timeline import Timeline
 from wasm_kernel.state.travel import Journey, checked_name, journey_of
@@ -78,7 +78,7 @@ class Wishes:
         """
         if not self.promises:
             return
-        clock.arm(DEAF, None, 0.0)
+        clock.arm(NO_SIGNALS, None, 0.0)
         try:
             for promise in self.promises:
                 promise.keep(lambda text: _say(turn, text), lambda: clock.interrupted)

@@ -21,8 +21,12 @@ from wasm_kernel.folders.private import Place, owner_of
 from wasm_kernel.folders.state_folder import LOOK_SECONDS, lists_places, noted_in, notes, watched
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.wasi_files.names import is_hidden, spelling
-from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, NothingHidden
+from wasm_kernel.wasi_files.preopens import (
+    METADATA_HIDDEN,
+    NothingHidden,
+    folded_name,
+    is_hidden_name,
+)
 
 METADATA = ".metadata.json"
 ASIDE = ".wasm_kernel-removed-"
@@ -175,11 +179,11 @@ class SessionsHidden:
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Names of a session's metadata, of folders that become sessions, and of theirs here."""
-        if is_hidden(name):
+        if is_hidden_name(name):
             return True
         if name.isascii() and name[0] != "." and not (depth == 0 and len(name) >= _UUID_LENGTH):
             return False  # the quick way for nearly all names
-        plain = spelling(name)
+        plain = folded_name(name)
         return plain.startswith(ASIDE) or (depth == 0 and _UUID.fullmatch(plain) is not None)
 
     def hides_folder(self, fd: int, depth: int) -> bool:

@@ -35,7 +35,7 @@ from wasm_kernel.state.bookmark import Bookmark
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.found import name_of, names_in, usable
 from wasm_kernel.state.origin import Origin
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 FILES, MEMORY, IMAGE = "files", "memory", "memory/image"
 PARTS = {FILES: APP, "tmp": TMP, "packages": PACKAGES_GUEST}
@@ -178,28 +178,25 @@ def _memory(
     folders: SandboxFolders | None, folder: Folder | None
 ) -> tuple[Memory | None, Path | None, str]:
     """The history that can be exported with the image that it lies over, or why there is none."""
-    from wasm_kernel.guests.python.python import shared_driver
+    from wasm_kernel.guests.python.language import shared_language
 
     files = [] if folder is None else names_in(folder)
     if folders is None or folder is None or not files:
         return None, None, _NO_VARIABLES
-    driver = shared_driver()
-    at_hand = driver.image_at_hand()
-    if at_hand is None:
+    image = shared_language().image_at_hand()
+    if image is None:
         return None, None, _NO_IMAGE
-    path, facts = at_hand
-    image = f"{driver.image_name}.{facts.build}"
     try:
-        found, _ = usable(folder, files, image)
+        found, _ = usable(folder, files, image.id)
     except HistoryError as problem:
         return None, None, f"The variables are not in the archive: {problem}."
     if not found:
         return None, None, _NO_VARIABLES
     head = _head(folder, found)
     memory = Memory(
-        driver.image_name,
-        image,
-        facts.dump(),
+        image.name,
+        image.id,
+        image.record.dump(),
         tuple(sorted(found)),
         head.at,
         head.after,
@@ -207,7 +204,7 @@ def _memory(
         head.undone,
         standing(folders, found.values(), Origin.read(folder, max(found))),
     )
-    return memory, path, ""
+    return memory, image.path, ""
 
 
 def _head(folder: Folder, found: Mapping[int, Commit]) -> Bookmark:
@@ -232,7 +229,7 @@ class _Packed:
 
     def parts(self, workspace: int, folders: SandboxFolders | None) -> None:
         """The files of the session, of its `/tmp`, and its packages."""
-        self._part(FILES, workspace, is_hidden)
+        self._part(FILES, workspace, is_hidden_name)
         for name, guest in PARTS.items():
             if folders is not None and guest != APP:
                 self._part(name, folders.seen_at(guest).fd, lambda name: False)

@@ -30,7 +30,7 @@ from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, printab
 from wasm_kernel.sessions.revival import Progress, Revival, fitting
 from wasm_kernel.sessions.staging import inscribe, settle, staged
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Member, Room, members, unpack
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 MOST_BYTES = 64 << 30
 """The most bytes that may come out of an archive by default."""
@@ -229,7 +229,7 @@ class _Arrival:
         names = tuple(rest.split("/"))
         if not {"", ".", ".."}.isdisjoint(names) or "\0" in rest:
             raise ArchiveError(f"The archive holds a name that leads out: {printable(info.name)}.")
-        if part == FILES and is_hidden(names[0]):
+        if part == FILES and is_hidden_name(names[0]):
             raise ArchiveError(f"The archive holds a reserved name: {printable(info.name)}.")
         self._place_entry(part, names, info, content)
 

@@ -41,7 +41,7 @@ from wasm_kernel.sessions.paths import (
     target_of,
 )
 from wasm_kernel.sessions.session import Session
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 T = TypeVar("T")
 READ_BYTES = 1024 * 1024 * 1024
@@ -359,7 +359,7 @@ def _at(
         if not follow:
             resolved = workspace.joinpath(*resolve(workspace, parts, path, follow=False))
         *folders, name = resolved.relative_to(workspace).parts or (".",)
-        if is_hidden((*folders, name)[0]):  # a folder above was swapped for a link to here
+        if is_hidden_name((*folders, name)[0]):  # a folder above was swapped for a link to here
             raise SessionPathError("This name is reserved for the session itself", path)
         with open_path(workspace, folders) as way:
             return act(way.fd, name)
@@ -402,7 +402,7 @@ def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     """Yields the paths of the files in a workspace that match a pattern; all if it is None."""
     with walks.opened_folder(workspace) as root:
         for found in walks.entries(root):
-            if found.is_folder or is_hidden(found.top) or found.is_deep:
+            if found.is_folder or is_hidden_name(found.top) or found.is_deep:
                 continue
             parts = (*found.path, found.name)
             if wanted is not None and not wanted.matches(parts):

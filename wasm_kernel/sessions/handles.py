@@ -14,7 +14,7 @@ from wasm_kernel.folders.folders import APP, TMP, SandboxFolders
 from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.origin import Origin
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 HANDLES_MOST = 10_000
 _TEXT_MOST = 512 * 1024
@@ -49,6 +49,6 @@ def arrived(folders: SandboxFolders, handles: Handles) -> dict[str, str]:
 
 def _named(folders: SandboxFolders, guest: str, path: str) -> str:
     """What the system calls a file of the guest's; empty where it is not to be opened."""
-    if guest not in _PLACES or (guest == APP and is_hidden(path.partition("/")[0])):
+    if guest not in _PLACES or (guest == APP and is_hidden_name(path.partition("/")[0])):
         return ""
     return file_identity_below(folders.seen_at(guest).fd, path)

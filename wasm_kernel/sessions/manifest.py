@@ -11,7 +11,7 @@ from wasm_kernel.errors import ImageError, TravelError
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.handles import HANDLES_MOST, Handles
 from wasm_kernel.sessions.tarball import ArchiveError
-from wasm_kernel.state.image import Facts
+from wasm_kernel.state.image import ImageRecord
 from wasm_kernel.state.travel import checked_name
 
 NAME = "manifest.json"
@@ -46,10 +46,10 @@ class Memory:
     undone: tuple[int, ...] = ()
     handles: Handles = field(default_factory=dict)
 
-    def known(self) -> Facts | None:
+    def known(self) -> ImageRecord | None:
         """What is known of the image; None where that is nothing."""
         try:
-            return Facts.load(self.facts)
+            return ImageRecord.load(self.facts)
         except ImageError:
             return None
 

@@ -21,7 +21,7 @@ from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.paths import target_of
 from wasm_kernel.state.bookmark import Bookmark
 from wasm_kernel.state.found import names_in
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _states(private: Folder) -> tuple[list[int], Bookmark | None]:
 
 def _file_sizes(folder: int) -> Iterator[int]:
     for found in walks.entries(folder):
-        if found.is_folder or is_hidden(found.top):
+        if found.is_folder or is_hidden_name(found.top):
             continue
         try:
             status = os.stat(found.name, dir_fd=found.folder, follow_symlinks=False)

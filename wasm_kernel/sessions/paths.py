@@ -20,7 +20,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import ids, metadata
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 WORKSPACE_ROOT = Path("workspace")
 """The sessions' folder, unless another one is named."""
@@ -92,7 +92,7 @@ def lexical(path: str) -> tuple[str, ...]:
             if not found:
                 raise SessionPathError(_ESCAPES, path)
             found.pop()
-        elif not found and is_hidden(name):
+        elif not found and is_hidden_name(name):
             raise SessionPathError(_RESERVED, path)
         else:
             found.append(name)
@@ -176,7 +176,7 @@ class _Resolving:
             return []
         if "\\" in part and not self.holds(part):
             return _names(part.replace("\\", "/"))
-        if not self._beyond and not self._way.depth and is_hidden(part):
+        if not self._beyond and not self._way.depth and is_hidden_name(part):
             raise SessionPathError(_RESERVED, self._path)
         if self._beyond:
             self._beyond.append(part)

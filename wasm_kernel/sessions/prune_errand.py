@@ -14,7 +14,7 @@ from typing import Any
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.errands import Caller, Errand, ErrandInterrupted, ErrandRefused, Json
-from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.record import record
 from wasm_kernel.result import PruneResult
 
@@ -68,7 +68,7 @@ def wish_of(line: str) -> Wish:
 def pruning(prune: Prune, logger: SandboxLogger) -> Errand:
     """The errand behind `%prune_sessions`; `logger` hears the events."""
 
-    def run(order: Order, caller: Caller) -> Json:
+    def run(order: CommandLine, caller: Caller) -> Json:
         wish = wish_of(order.line)
         heard = prune(wish.hours, not wish.apply, lambda text: _replay(text, logger), _gone(caller))
         if heard.get("stopped"):

@@ -8,8 +8,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.claim import leave_fork
@@ -22,12 +21,9 @@ from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
 from wasm_kernel.state.bookmark import Bookmark
 from wasm_kernel.state.commit import CommitFile
 from wasm_kernel.state.found import name_of
-from wasm_kernel.state.image import Facts
+from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.origin import Origin
 from wasm_kernel.state.transplant import HEADER_MOST, Soil, transplant
-
-if TYPE_CHECKING:
-    from wasm_kernel.guests.python.python import PythonDriver
 
 Progress = Callable[[str], None]
 _ARRIVING = "arriving"
@@ -49,9 +45,8 @@ class Fitting:
     """Memory that fits this machine, and the base image that it is to lie over."""
 
     memory: Memory
-    theirs: Facts
-    image: Path
-    image_id: str
+    theirs: ImageRecord
+    image: BaseImage
 
 
 def fitting(memory: Memory, progress: Progress) -> Fitting | str:
@@ -60,23 +55,20 @@ def fitting(memory: Memory, progress: Progress) -> Fitting | str:
     Raises:
         WasmKernelError: this machine's own base image is missing, and can't be built.
     """
-    from wasm_kernel.guests.python.preparing import prepare
-    from wasm_kernel.guests.python.python import shared_driver
+    from wasm_kernel.guests.python.language import prepare, shared_language
 
-    driver: PythonDriver = shared_driver()
+    language = shared_language()
     theirs = memory.known()
-    if memory.artifact != driver.image_name or theirs is None:
+    if memory.artifact != language.image_name or theirs is None:
         return _OTHER
-    if driver.image_at_hand() is None:
+    if language.image_at_hand() is None:
         prepare(False, progress)
-    at_hand = driver.image_at_hand()
-    if at_hand is None:
+    image = language.image_at_hand()
+    if image is None:
         return _OTHER
-    path, ours = at_hand
-    places = [(facts.words, facts.scratch, facts.dice) for facts in (ours, theirs)]
-    if places[0] != places[1]:
+    if image.record.extra != theirs.extra:
         return _ELSEWHERE
-    return Fitting(memory, theirs, path, f"{driver.image_name}.{ours.build}")
+    return Fitting(memory, theirs, image)
 
 
 class Revival:
@@ -146,12 +138,12 @@ class Revival:
         fitting, known, beginnings = self._fitting, {0}, 0
         with (
             _mapped(self._folder.open_regular(_IMAGE)) as theirs,
-            _mapped(os.open(fitting.image, os.O_RDONLY | os.O_CLOEXEC)) as ours,
+            _mapped(os.open(fitting.image.path, os.O_RDONLY | os.O_CLOEXEC)) as ours,
         ):
             if len(theirs) != fitting.theirs.size:
                 raise HistoryError("its base image is not complete")
             library = frozenset({LIB_GUEST, DATA_GUEST})
-            soil = Soil(theirs, ours, fitting.image_id, library, handles)
+            soil = Soil(theirs, ours, fitting.image.id, library, handles)
             for one in fitting.memory.states:
                 was, take = fitting.memory.image, self._room.take
                 with CommitFile(self._folder, name_of(one), HEADER_MOST) as file:

@@ -35,7 +35,7 @@ from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 from wasm_kernel.state.pages import PAGE
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 MAGIC, VERSION = b"WKCOMMIT", 1
 _FIXED = struct.Struct("<8sIIQ")

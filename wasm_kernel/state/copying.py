@@ -14,7 +14,7 @@ from wasm_kernel.record import record
 from wasm_kernel.state.history import History
 from wasm_kernel.state.inherit import inherit
 from wasm_kernel.state.origin import GONE
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 _GUESTS = (APP, TMP, PACKAGES_GUEST)
 
@@ -70,7 +70,7 @@ def copy_files(
     for guest in _GUESTS:
         app = guest == APP
         source, target = folders.seen_at(guest), other.seen_at(guest)
-        hidden = is_hidden if app else _nothing
+        hidden = is_hidden_name if app else _nothing
         for one in trees.copy_tree(source.fd, target.fd, hidden, task):
             left_out[one.path if app else f"{guest}/{one.path}"] = one.why
     return left_out

@@ -16,9 +16,9 @@ from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.file_restore import RestoredFiles, restore_files, restore_unlinked
 from wasm_kernel.state.file_versions import FileVersions, nothing_kept
 from wasm_kernel.state.history import History
-from wasm_kernel.wasi_files.changes import Changes
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
+from wasm_kernel.wasi_files.open_files import OpenFile
 from wasm_kernel.wasi_files.quota import key_of
 
 _LOST = "lost"  # an identity that no file has
@@ -88,7 +88,9 @@ class EarlierFiles:
         if one < self.versions.ledger.known_from:
             raise TravelError(told.UNKNOWN_FILES)
 
-    def bring(self, one: int | None, changes: Changes, history: History) -> RestoredFiles | None:
+    def bring(
+        self, one: int | None, changes: FileChanges, history: History
+    ) -> RestoredFiles | None:
         """Bring the files back to a commit, while no guest lives; `changes` hears of them.
 
         Nothing happens where there is no commit to bring them to.

@@ -7,7 +7,7 @@ mapped copy-on-write over the instance's memory, which takes a millisecond and s
 between all kernels of this machine; elsewhere it is read into it.
 
 The file is the memory, nothing else; zero pages are holes. What must be known besides stands in a
-second file, `Facts`.
+second file, an `ImageRecord`.
 """
 
 from __future__ import annotations
@@ -15,88 +15,108 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
 from wasm_kernel.linux import memory
 from wasm_kernel.record import record
 from wasm_kernel.state.commit import DAMAGED
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536
-FORMAT = "6"
+FORMAT = "7"
 """Changes with what is saved and how; a part of every image's name."""
 
 
 @record
-class Facts:
+class ImageRecord:
     """What is known of an image besides its bytes.
 
-    `words` are the interrupt words (`interrupt.py`), `scratch` the address of the guest memory that
-    belongs to the host, `files` what was open (`descriptors.py`), `dice` where SQLite's lie
-    (`dice.py`), `build` tells this image from another that was built of the same things: no two
-    are alike in their bytes, and what is saved relative to one means nothing over the other.
+    Attributes:
+        size: The size of its memory in bytes.
+        build: Tells it from another that was built of the same things: no two are alike in their
+            bytes, and what is saved relative to one means nothing over the other.
+        files: What was open.
+        extra: What the guest's language must know of it, as JSON. Nobody else reads it.
     """
 
     size: int
-    words: Mapping[int, int]
-    scratch: int
-    files: tuple[OpenFile, ...] = ()
-    dice: tuple[int, ...] = ()
     build: str = ""
+    files: tuple[OpenFile, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def dump(self) -> str:
-        """As JSON."""
-        words = {str(at): bits for at, bits in self.words.items()}
+        """Returns it as JSON."""
         files = [file.as_json() for file in self.files]
-        facts = {"size": self.size, "words": words, "scratch": self.scratch, "files": files}
-        return json.dumps({**facts, "dice": self.dice, "build": self.build})
+        return json.dumps(
+            {"size": self.size, "build": self.build, "files": files, "extra": self.extra}
+        )
 
     @classmethod
-    def load(cls, text: str) -> Facts:
-        """From JSON.
+    def load(cls, text: str) -> ImageRecord:
+        """Reads it from JSON.
 
         Raises:
             ImageError: the text is not what `dump` writes.
         """
         try:
             raw = json.loads(text)
-            words = {int(at): int(bits) for at, bits in raw["words"].items()}
             files = tuple(OpenFile(**file) for file in raw["files"])
-            dice = tuple(int(at) for at in raw["dice"])
-            build = str(raw["build"])
-            return cls(int(raw["size"]), words, int(raw["scratch"]), files, dice, build)
+            return cls(int(raw["size"]), str(raw["build"]), files, dict(raw["extra"]))
         except DAMAGED as problem:
             raise ImageError("the base image's description is damaged") from problem
 
 
+@record
+class BaseImage:
+    """A base image that lies on this machine.
+
+    Attributes:
+        path: The file with its memory.
+        name: Names what it was made of; equal on other machines with the same guest.
+        record: What is known of it besides.
+    """
+
+    path: Path
+    name: str
+    record: ImageRecord
+
+    @property
+    def id(self) -> str:
+        """Names this very image, which memory is saved relative to."""
+        return f"{self.name}.{self.record.build}"
+
+    @property
+    def files(self) -> tuple[OpenFile, ...]:
+        """What it has open."""
+        return self.record.files
+
+    def attach(self, instance: Instance) -> None:
+        """Gives an instance the memory of the image.
+
+        Raises:
+            ImageError: the file is not as large as it should be, or can't be mapped.
+            MemoryError: the policy's memory limit is below the image's size.
+        """
+        if self.path.stat().st_size != self.record.size:
+            raise ImageError("the base image is not complete")
+        instance.grow_to(self.record.size)
+        _map(instance.memory.address, self.path, self.record.size)
+
+
 def save(instance: Instance, path: Path) -> None:
-    """Write an instance's memory to a file, without its zero blocks."""
-    size, empty = instance.reach.size, bytes(_BLOCK)
+    """Writes an instance's memory to a file, without its zero blocks."""
+    size, empty = instance.memory.size, bytes(_BLOCK)
     with path.open("wb") as file:
         for at in range(0, size, _BLOCK):
-            block = instance.reach.read(at, min(_BLOCK, size - at))
+            block = instance.memory.read(at, min(_BLOCK, size - at))
             if block != empty:
                 file.seek(at)
                 file.write(block)
         file.truncate(size)
-
-
-def attach(instance: Instance, path: Path, facts: Facts) -> None:
-    """Give an instance the memory of an image.
-
-    Raises:
-        ImageError: the file is not as large as it should be, or can't be mapped.
-        MemoryError: the policy's memory limit is below the image's size.
-    """
-    if path.stat().st_size != facts.size:
-        raise ImageError("the base image is not complete")
-    instance.grow_to(facts.size)
-    _map(instance.reach.address, path, facts.size)
-    instance.arm_interrupts(facts.words)
-    instance.use_scratch(facts.scratch)
-    instance.use_dice(facts.dice)
 
 
 def _map(address: int, path: Path, size: int) -> None:

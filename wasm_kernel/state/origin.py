@@ -14,7 +14,7 @@ from dataclasses import field, replace
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 from wasm_kernel.state.commit import DAMAGED, ID_MOST, Commit, is_number
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 NAME = "origin.json"
 _MOST_BYTES = 4 * 1024 * 1024

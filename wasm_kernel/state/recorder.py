@@ -25,6 +25,7 @@ from wasm_kernel.state.history import History
 from wasm_kernel.state.pages import PAGE, Range, Tracker, best, merge
 from wasm_kernel.state.thinning import thin
 from wasm_kernel.state.zeros import sort_out
+from wasm_kernel.wasi_files.calls import WasiFiles
 
 BACKLOG_BYTES = 256 * 1024 * 1024
 _SHARE = 8  # of the memory that is left, an eighth may be taken
@@ -55,6 +56,7 @@ class Recorder:
         self._trouble = trouble
         self._troubled = False
         self._tracker: Tracker | None = None
+        self._files: WasiFiles | None = None
         self._missed: list[Range] = []
         self._jobs: queue.Queue[int | None] = queue.Queue()
         for one in history.waiting:
@@ -67,17 +69,18 @@ class Recorder:
         self._keep = self._narrowed_to = keep
         self._cap = cap
 
-    def watch(self, instance: Instance) -> None:
+    def watch(self, instance: Instance, files: WasiFiles) -> None:
         """From now on commits are of this instance, and relative to its memory as it is now."""
         self.unwatch()
         self._missed = []
-        self._tracker = best(instance.reach.address, instance.reach.size)
+        self._files = files
+        self._tracker = best(instance.memory.address, instance.memory.size)
 
     def unwatch(self) -> None:
         """The instance is about to be closed."""
         if self._tracker is not None:
             self._tracker.close()
-            self._tracker = None
+            self._tracker = self._files = None
 
     def commit(
         self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
@@ -87,9 +90,9 @@ class Recorder:
         Raises:
             OSError, MemoryError: it can't be taken; the next one will have these changes, too.
         """
-        if self._tracker is None:
+        if self._tracker is None or self._files is None:
             raise RuntimeError("no instance is watched")
-        size = instance.reach.size
+        size = instance.memory.size
         ranges = self._missed = merge([*self._missed, *self._tracker.changed(size)])
         commit = Commit(
             id=self.history.next_id(),
@@ -101,12 +104,12 @@ class Recorder:
             time=time.time(),
             size=size,
             cells=cells,
-            clock=instance.clock(),
+            clock=instance.monotonic(),
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
-            files=instance.descriptors.save(),
+            files=self._files.opened(),
         )
         if self._room(commit.page_bytes) or not self._written(commit, instance, ranges):
-            self.history.add(commit, gather(instance.reach.address, ranges))
+            self.history.add(commit, gather(instance.memory.address, ranges))
         self._missed = []
         self._jobs.put(commit.id)
         return commit
@@ -115,8 +118,8 @@ class Recorder:
         """Write a large commit from the guest's memory; False where the disk does not take it."""
         if not self.history.on_disk:
             return False
-        runs, zeros = sort_out(instance.reach.address, ranges)
-        content = in_steps(stretch(instance.reach.address, commit.size), runs)
+        runs, zeros = sort_out(instance.memory.address, ranges)
+        content = in_steps(stretch(instance.memory.address, commit.size), runs)
         try:
             self.history.add_written(replace(commit, runs=runs, zeros=zeros), content)
         except OSError:

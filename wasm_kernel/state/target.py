@@ -18,8 +18,8 @@ class Target:
     """The memory of an instance that is being brought to a commit; the guest's thread owns it."""
 
     def __init__(self, instance: Instance) -> None:
-        size = instance.reach.size
-        self._address = instance.reach.address
+        size = instance.memory.size
+        self._address = instance.memory.address
         stretch = (ctypes.c_char * size).from_address(self._address)
         self._view = memoryview(stretch).cast("B")
         self._cover = Cover(size // PAGE)

@@ -14,7 +14,6 @@ from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyErro
 from wasm_kernel.events import Notices
 from wasm_kernel.folders.claim import Claim, Resume
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
-from wasm_kernel.guests.driver import Driver
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 from wasm_kernel.state.branch import Branch
@@ -22,8 +21,11 @@ from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.copying import OpenThere, inventory
 from wasm_kernel.state.earlier import EarlierFiles
 from wasm_kernel.state.history import History, Unreadable
+from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.travel import NAMES_MOST, Journey, Past, listed
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 _LABEL = 80
 _COPIED_A_SECOND = 1 << 30  # bytes, about
@@ -42,7 +44,6 @@ class Timeline:
 
     def __init__(
         self,
-        driver: Driver,
         folders: SandboxFolders,
         policy: ExecutionPolicy,
         *,
@@ -50,7 +51,7 @@ class Timeline:
         notices: Notices,
         inherited: Branch | None = None,
     ) -> None:
-        self._driver = driver
+        self._image_files: tuple[OpenFile, ...] = ()
         self._resume = resume
         self._inherited = inherited
         self._claim = Claim(folders.private)
@@ -64,22 +65,22 @@ class Timeline:
         self.files = EarlierFiles(folders, policy)
         self._removed = False  # the workspace, as was told
 
-    def open(self) -> None:
-        """Begin a history, or go on with the one that is there; the guest's image is known by now.
+    def open(self, image: BaseImage) -> None:
+        """Begin a history, or go on with the one that is there, over the guest's base image.
 
         What the user must be told about it stands in the notices afterwards.
         """
+        self._image_files = image.files
         if self._recorder is None:
             try:
-                history = self._history()
+                history = self._history(image.id)
             except OSError as problem:
                 self._trouble(problem)
-                history = History(None, self._driver.image_id)
+                history = History(None, image.id)
             keep, cap = self._policy.history_cells, self._policy.history_bytes
             self._recorder = Recorder(history, self._trouble, self._narrow, keep=keep, cap=cap)
 
-    def _history(self) -> History:
-        image = self._driver.image_id
+    def _history(self, image: str) -> History:
         for notice in self.folders.notices:
             self._notices.tell(notice, error="private state")
         if not self._claim.take():
@@ -172,7 +173,7 @@ class Timeline:
         history = self._live().history
         return history.commits.get(history.head)
 
-    def stand(self, instance: Instance) -> list[str]:
+    def stand(self, instance: Instance, files: WasiFiles) -> list[str]:
         """Bring an instance that has the base image's memory to the head.
 
         Returns:
@@ -190,8 +191,8 @@ class Timeline:
             rule = f"is too small for this session's variables: {problem}"
             raise PolicyError("memory_bytes", rule) from None
         ready = self.files.ready(recorder.history)
-        lost = instance.descriptors.restore(ready if head else self._driver.image_files)
-        recorder.watch(instance)
+        lost = files.reopen(ready if head else self._image_files)
+        recorder.watch(instance, files)
         return [file.path or "" for file in lost]
 
     def give_up(self, problem: Unreadable) -> None:

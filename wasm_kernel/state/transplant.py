@@ -24,7 +24,7 @@ from wasm_kernel.state.cover import Cover
 from wasm_kernel.state.found import name_of
 from wasm_kernel.state.pages import PAGE
 from wasm_kernel.state.zeros import split_zeros
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 HEADER_MOST = 4 * 1024 * 1024
 """The most bytes of a header; it takes some twenty times as much of this process's memory."""

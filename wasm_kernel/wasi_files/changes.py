@@ -36,7 +36,7 @@ class Comparison:
     deleted: frozenset[str] = _NOTHING
 
 
-class Changes:
+class FileChanges:
     """The paths that the guest's calls touch, and what stood there before the cell.
 
     Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
@@ -70,7 +70,7 @@ class Changes:
         if path is not None and self._before.get(path, _UNKNOWN) is None:
             del self._before[path]
 
-    def made(self, path: str | None, key: Key) -> None:
+    def created(self, path: str | None, key: Key) -> None:
         """A path that had no file has a new one."""
         self.touch(path, None)
         self._new.add(key)

@@ -1,50 +1,51 @@
-"""The calls that make, move and remove names."""
+"""The calls that make, move and remove names, and set the times of what has one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.shadow import Call, Shadow
+from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.trees import TreeSummary, summarize
-from wasm_kernel.wasi_files.changes import Changes
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.content import times_of
 from wasm_kernel.wasi_files.file_history import Change, FileHistory
-from wasm_kernel.wasi_files.open_files import Table
-from wasm_kernel.wasi_files.paths import Paths, Place, check_length
-from wasm_kernel.wasi_files.preopens import is_hidden_folder
+from wasm_kernel.wasi_files.open_files import OpenFiles
+from wasm_kernel.wasi_files.paths import Follow, GuestPath, GuestPaths, check_length, following
+from wasm_kernel.wasi_files.preopens import Refused, is_hidden_folder
 from wasm_kernel.wasi_files.quota import Quota, key_of
-from wasm_kernel.wasi_files.refused import Refused
 
 _Status = os.stat_result | None
 
 
-class Edits:
+class EditCalls:
     """The calls of one guest. Only the guest's thread uses it."""
 
     def __init__(
         self,
-        paths: Paths,
-        table: Table,
-        changes: Changes,
+        paths: GuestPaths,
+        files: OpenFiles,
+        changes: FileChanges,
         *,
         quota: Quota,
         history: FileHistory,
-        must_end: Callable[[], bool],
+        should_stop: Callable[[], bool],
     ) -> None:
         self._paths = paths
-        self._table = table
+        self._files = files
         self._changes = changes
         self._quota = quota
         self._history = history
-        self._must_end = must_end
+        self._should_stop = should_stop
 
-    def shadows(self) -> dict[str, Shadow]:
-        """The calls, by WASI's name."""
+    def handlers(self) -> Mapping[str, Handler]:
+        """Returns the handlers, by WASI's name."""
         return {
+            "path_filestat_set_times": self._set_times,
             "path_create_directory": self._create_folder,
             "path_remove_directory": self._remove_folder,
             "path_unlink_file": self._unlink,
@@ -53,77 +54,115 @@ class Edits:
             "path_rename": self._rename,
         }
 
-    def _create_folder(self, call: Call) -> int:
-        with self._place(call, 0, 1) as place:
-            self._admit(place)
-            with self._making(place):
-                os.mkdir(place.name, dir_fd=place.folder)
-            self._came(place, 1)
+    def _set_times(
+        self,
+        fd: int,
+        flags: int,
+        path: int,
+        length: int,
+        accessed: int,
+        changed: int,
+        which: int,
+    ) -> int:
+        with self._find(fd, path, length, following(flags)) as place:
+            times = times_of(place.found(), accessed, changed, which)
+            os.utime(place.name, ns=times, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 
-    def _remove_folder(self, call: Call) -> int:
-        with self._place(call, 0, 1) as place:
+    def _create_folder(self, fd: int, path: int, length: int) -> int:
+        with self._find(fd, path, length) as place:
+            self._reserve(place)
+            with self._making(place):
+                os.mkdir(place.name, dir_fd=place.folder)
+            self._added(place, 1)
+        return abi.SUCCESS
+
+    def _remove_folder(self, fd: int, path: int, length: int) -> int:
+        with self._find(fd, path, length) as place:
             before = place.status()
             self._history.before_change(place.path, place.folder, place.name, before, Change.END)
             os.rmdir(place.name, dir_fd=place.folder)
-            self._came(place, -1)
-            self._table.unnamed(place, before)
+            self._added(place, -1)
+            self._files.unnamed(place, before)
             self._vanished(place.path)
         return abi.SUCCESS
 
-    def _unlink(self, call: Call) -> int:
-        with self._place(call, 0, 1) as place:
+    def _unlink(self, fd: int, path: int, length: int) -> int:
+        with self._find(fd, path, length) as place:
             before = place.status()
-            loose = self._keep(place, before)
+            unlinked = self._keep(place, before)
             try:
                 os.unlink(place.name, dir_fd=place.folder)
             except OSError:
-                self._drop(loose)
+                self._drop(unlinked)
                 raise
-            self._gone(place, before, loose)
+            self._gone(place, before, unlinked)
             self._vanished(place.path)
         return abi.SUCCESS
 
-    def _link(self, call: Call) -> int:
-        if call.args[1] & abi.LOOKUP_FOLLOW:
+    def _link(
+        self,
+        old_fd: int,
+        old_flags: int,
+        old_path: int,
+        old_length: int,
+        new_fd: int,
+        new_path: int,
+        new_length: int,
+    ) -> int:
+        if old_flags & abi.LOOKUP_FOLLOW:
             return abi.EINVAL
-        with self._place(call, 0, 2) as old, self._place(call, 4, 5) as new:
+        with (
+            self._find(old_fd, old_path, old_length) as old,
+            self._find(new_fd, new_path, new_length) as new,
+        ):
             status = old.status()
             if status is None:
                 return abi.ENOENT
             size = 0 if old.preopen.counted else _length(status)
             if new.is_folder:
                 return abi.ENOENT
-            self._admit(new, size)
+            self._reserve(new, size)
             folders = {"src_dir_fd": old.folder, "dst_dir_fd": new.folder}
             with self._making(new):
                 os.link(old.name, new.name, **folders, follow_symlinks=False)
-            self._came(new, 1, size)
+            self._added(new, 1, size)
             self._changes.linked(key_of(status))
             self._changes.touch(new.path, None)
         return abi.SUCCESS
 
-    def _symlink(self, call: Call) -> int:
-        target = self._paths.text(call.args[0], call.args[1])
+    def _symlink(self, text: int, size: int, fd: int, path: int, length: int) -> int:
+        target = self._paths.text(text, size)
         if target.startswith("/"):
             return abi.EPERM
-        with self._place(call, 2, 3) as place:
+        with self._find(fd, path, length) as place:
             hidden = place.preopen.hidden
             if any(hidden.hides_name(0, part) for part in target.split("/") if part):
                 return abi.ENOENT
             if place.status() is None and place.is_folder:
                 return abi.ENOENT
-            self._admit(place)
+            self._reserve(place)
             with self._making(place):
                 os.symlink(target, place.name, dir_fd=place.folder)
-            self._came(place, 1)
+            self._added(place, 1)
             status = place.status()
             if status is not None:
-                self._changes.made(place.path, key_of(status))
+                self._changes.created(place.path, key_of(status))
         return abi.SUCCESS
 
-    def _rename(self, call: Call) -> int:
-        with self._place(call, 0, 1) as old, self._place(call, 3, 4) as new:
+    def _rename(
+        self,
+        old_fd: int,
+        old_path: int,
+        old_length: int,
+        new_fd: int,
+        new_path: int,
+        new_length: int,
+    ) -> int:
+        with (
+            self._find(old_fd, old_path, old_length) as old,
+            self._find(new_fd, new_path, new_length) as new,
+        ):
             moved, replaced = old.status(), new.status()
             if moved is None:
                 return abi.ENOENT
@@ -133,35 +172,39 @@ class Edits:
                 return abi.EACCES  # there, it would be a session's folder
             inside = self._outline(old, new, moved)
             if not old.preopen.counted:
-                self._admit(new, inside.size, inside.count)
+                self._reserve(new, inside.size, inside.count)
             if replaced is not None and key_of(replaced) == key_of(moved):
                 return abi.SUCCESS  # both are names of one file: nothing happens
-            loose = self._keep_moved(old, new, moved, replaced)
+            unlinked = self._keep_moved(old, new, moved, replaced)
             try:
                 os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
             except OSError:
-                self._drop(loose)
+                self._drop(unlinked)
                 raise
             if replaced is not None:
-                self._gone(new, replaced, loose)
+                self._gone(new, replaced, unlinked)
             if old.preopen.counted is not new.preopen.counted:
-                self._came(old, -inside.count, -inside.size)
-                self._came(new, inside.count, inside.size)
+                self._added(old, -inside.count, -inside.size)
+                self._added(new, inside.count, inside.size)
             self._tell(old, new, moved, inside)
-            self._table.moved(old, new)
+            self._files.moved(old, new)
             for name in ("", *inside.names, *inside.folders):
                 self._vanished(None if old.path is None else f"{old.path}/{name}".rstrip("/"))
         return abi.SUCCESS
 
-    def _place(self, call: Call, fd_at: int, path_at: int) -> Place:
-        """Where a name is to be made, moved or removed: in a folder that the guest may change."""
-        place = self._paths.place(call, fd_at, path_at)
+    def _find(self, fd: int, at: int, length: int, follow: Follow = Follow.NEVER) -> GuestPath:
+        """Finds out where a path leads; it must be a folder in which the guest may change things.
+
+        Raises:
+            Refused, OSError: as `GuestPaths.find`, or it is not.
+        """
+        place = self._paths.find(fd, at, length, follow)
         if place.preopen.writable:
             return place
         place.close()
         raise Refused(abi.EPERM)
 
-    def _outline(self, old: Place, new: Place, moved: os.stat_result) -> TreeSummary:
+    def _outline(self, old: GuestPath, new: GuestPath, moved: os.stat_result) -> TreeSummary:
         """What is renamed; a folder's content may not end up too deep."""
         if not stat.S_ISDIR(moved.st_mode):
             return TreeSummary(size=_length(moved))
@@ -180,7 +223,9 @@ class Edits:
             check_length(new.parts, inside.longest + 1)
         return inside
 
-    def _tell(self, old: Place, new: Place, moved: os.stat_result, inside: TreeSummary) -> None:
+    def _tell(
+        self, old: GuestPath, new: GuestPath, moved: os.stat_result, inside: TreeSummary
+    ) -> None:
         """Note each file that has another path now."""
         if not stat.S_ISDIR(moved.st_mode):
             self._changes.touch(old.path, key_of(moved))
@@ -198,18 +243,20 @@ class Edits:
         Raises:
             Refused: an interrupt is asked for, or the cell's time is over.
         """
-        if self._must_end():
+        if self._should_stop():
             raise Refused(abi.EINTR)
 
-    def _keep(self, place: Place, before: _Status) -> str:
+    def _keep(self, place: GuestPath, before: _Status) -> str:
         """What stands at a place is about to lose its name; what it is called then, if open."""
         self._history.before_change(place.path, place.folder, place.name, before, Change.END)
         if before is None or not stat.S_ISREG(before.st_mode) or not self._history.keeps:
             return ""
-        opened = place.preopen.writable and self._table.of(place, before)
+        opened = place.preopen.writable and self._files.of(place, before)
         return self._history.keep_unlinked(place.folder, place.name, before) if opened else ""
 
-    def _keep_moved(self, old: Place, new: Place, moved: os.stat_result, replaced: _Status) -> str:
+    def _keep_moved(
+        self, old: GuestPath, new: GuestPath, moved: os.stat_result, replaced: _Status
+    ) -> str:
         """As `_keep`, of what a rename is about to replace, and of all that it moves."""
         if not self._history.keeps:
             return ""
@@ -230,25 +277,25 @@ class Edits:
         found = _status_at(folder, name)
         self._history.before_change(path, folder, name, found, Change.MOVE)
 
-    def _drop(self, loose: str) -> None:
+    def _drop(self, unlinked: str) -> None:
         """A name was not lost after all."""
-        if loose:
-            self._history.drop_unlinked(loose)
+        if unlinked:
+            self._history.drop_unlinked(unlinked)
 
-    def _gone(self, place: Place, before: _Status, loose: str = "") -> None:
+    def _gone(self, place: GuestPath, before: _Status, unlinked: str = "") -> None:
         """A name was there and is not any more, or another file has it."""
         if before is None:
             return
         if stat.S_ISDIR(before.st_mode):
-            self._came(place, -1)
+            self._added(place, -1)
         else:
             self._changes.touch(place.path, key_of(before))
             if place.preopen.counted:
-                self._quota.unnamed(before)
-        self._table.unnamed(place, before, loose)
+                self._quota.removed(before)
+        self._files.unnamed(place, before, unlinked)
 
     @contextlib.contextmanager
-    def _making(self, place: Place) -> Iterator[None]:
+    def _making(self, place: GuestPath) -> Iterator[None]:
         """Something is made at a place; if it can't be, there is nothing to undo."""
         there = _status_at(place.folder, place.name)
         new = there is None and self._history.before_creation(place.path)
@@ -264,13 +311,13 @@ class Edits:
         self._changes.vanished(path)
         self._history.after_removal(path)
 
-    def _admit(self, place: Place, size: int = 0, files: int = 1) -> None:
+    def _reserve(self, place: GuestPath, size: int = 0, files: int = 1) -> None:
         if place.preopen.counted:
-            self._quota.admit(files, size)
+            self._quota.reserve(files, size)
 
-    def _came(self, place: Place, files: int, size: int = 0) -> None:
+    def _added(self, place: GuestPath, files: int, size: int = 0) -> None:
         if place.preopen.counted:
-            self._quota.came(files, size)
+            self._quota.added(files, size)
 
 
 def _status_at(folder: int, name: str) -> _Status:

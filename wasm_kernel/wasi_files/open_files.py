@@ -1,27 +1,64 @@
-"""What the guest has open."""
+"""What the guest has open: files, folders, and devices such as its standard output."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import open_file_identity
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
-from wasm_kernel.wasi_files.quota import Held, Key, key_of
-from wasm_kernel.wasi_files.refused import Refused
+from wasm_kernel.record import record
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
+from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
 
 if TYPE_CHECKING:
-    from wasm_kernel.wasi_files.paths import Place
+    from wasm_kernel.wasi_files.paths import GuestPath
 
 Parts = tuple[str, ...]
 _ANOTHER = "another"  # an identity that no file has
 
 
+class Device(Protocol):
+    """What the guest writes to through a descriptor that is neither a file nor a folder."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody wants what is written; if not, it is not copied out of the guest."""
+
+    def write(self, data: bytes) -> None:
+        """Takes bytes from the guest."""
+
+
+@record
+class OpenFile:
+    """An open file, in a form that can be written down.
+
+    `guest` is the guest path of the preopened folder it lies in, `path` its path below that. A file
+    that has lost its last name belongs to the workspace, by its unlinked name (`FileHistory`). The
+    rest are the arguments of `path_open`. `identity` names the file itself, and is empty if that
+    does not matter. A `path` of None stands for a file that was lost before.
+    """
+
+    fd: int
+    guest: str
+    path: str | None
+    offset: int
+    flags: int
+    rights: int
+    inheriting: int
+    fdflags: int
+    identity: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns it as a JSON object."""
+        return asdict(self)
+
+
 @dataclass(eq=False)
-class Opened:
+class OpenDescriptor:
     """A descriptor of the guest: where it lies, and how it was opened (`flags`, `rights`,
     `inheriting` and `fdflags` of `path_open`).
 
@@ -31,10 +68,10 @@ class Opened:
             open file is done through `fd`.
         fd: The host's descriptor, -1 for a file that could not be opened again.
         key: What tells the file from others; None for a preopened folder.
-        identity: What tells it even from later ones (`linux/files.py`).
-        held: Its length, if that counts.
+        identity: What tells it even from later ones (`identity.py`).
+        size: Its length, if that counts.
         gone: Whether it has lost its name.
-        loose: What it is called if it has lost its last name (`FileHistory`).
+        unlinked: What it is called if it has lost its last name (`FileHistory`).
     """
 
     preopen: Preopen
@@ -46,9 +83,9 @@ class Opened:
     fdflags: int = 0
     identity: str = ""
     key: Key | None = None
-    held: Held | None = None
+    size: OpenFileSize | None = None
     gone: bool = False
-    loose: str = ""
+    unlinked: str = ""
     is_folder: bool = False
 
     @property
@@ -69,26 +106,58 @@ class Opened:
         return self.identity
 
 
-class Table:
-    """The descriptors of one guest. Only the guest's thread uses it; close it."""
+class OpenFiles:
+    """The descriptors of one guest. Only the guest's thread uses it; close it.
 
-    def __init__(self, preopens: Preopens) -> None:
+    Args:
+        preopens: The folders that stay open, under the first numbers.
+        most: How many files the guest may have open besides.
+        quota: Knows the lengths of open files.
+        changes: Hears of files with several names.
+        devices: What stands behind descriptors below the preopened folders.
+    """
+
+    def __init__(
+        self,
+        preopens: Preopens,
+        most: int,
+        quota: Quota,
+        changes: FileChanges,
+        devices: Mapping[int, Device],
+    ) -> None:
         fixed = enumerate(preopens.fixed, FIRST_DESCRIPTOR)
         self._by_number = {
-            number: Opened(preopen, (), preopen.folder.fd, is_folder=True)
+            number: OpenDescriptor(preopen, (), preopen.folder.fd, is_folder=True)
             for number, preopen in fixed
         }
         self._fixed = len(self._by_number)
+        self._most = most
+        self._quota = quota
+        self._changes = changes
+        self.devices = devices
 
-    def __len__(self) -> int:
-        """How many the guest opened itself."""
-        return len(self._by_number) - self._fixed
+    @property
+    def is_full(self) -> bool:
+        """Whether the guest may open no more."""
+        return len(self._by_number) - self._fixed >= self._most
 
-    def get(self, fd: int) -> Opened | None:
+    def has_room_at(self, number: int) -> bool:
+        """Whether a file can be opened under a number: it is free, and there are not too many."""
+        return not self.is_fixed(number) and number not in self._by_number and not self.is_full
+
+    def register(self, opened: OpenDescriptor, status: os.stat_result) -> None:
+        """Notes what is known of a file that is open from now on."""
+        opened.key = key_of(status)
+        if opened.preopen.counted:
+            opened.size = self._quota.opened(status)
+        if status.st_nlink > 1:
+            self._changes.linked(opened.key)
+
+    def get(self, fd: int) -> OpenDescriptor | None:
         """What a descriptor stands for; None if it is not open."""
         return self._by_number.get(fd)
 
-    def file(self, fd: int) -> Opened:
+    def file(self, fd: int) -> OpenDescriptor:
         """Returns an open file.
 
         Raises:
@@ -99,7 +168,7 @@ class Table:
             raise Refused(abi.EBADF)
         return opened
 
-    def add(self, opened: Opened) -> int:
+    def add(self, opened: OpenDescriptor) -> int:
         """Gives what was opened the lowest free number, as POSIX wants it."""
         number = FIRST_DESCRIPTOR + self._fixed
         while number in self._by_number:
@@ -107,11 +176,11 @@ class Table:
         self._by_number[number] = opened
         return number
 
-    def put(self, number: int, opened: Opened) -> None:
+    def put(self, number: int, opened: OpenDescriptor) -> None:
         """Gives what was opened this very number, which must be free."""
         self._by_number[number] = opened
 
-    def take(self, number: int) -> Opened | None:
+    def take(self, number: int) -> OpenDescriptor | None:
         """Frees a number and returns what it stood for, which is open still."""
         return self._by_number.pop(number, None)
 
@@ -119,16 +188,16 @@ class Table:
         """Whether it is a stream or a preopened folder, which stay open."""
         return fd < FIRST_DESCRIPTOR + self._fixed
 
-    def opened(self) -> dict[int, Opened]:
+    def opened(self) -> dict[int, OpenDescriptor]:
         """What the guest opened itself, by descriptor."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
-    def of(self, place: Place, status: os.stat_result | None) -> list[Opened]:
+    def of(self, place: GuestPath, status: os.stat_result | None) -> list[OpenDescriptor]:
         """The descriptors of what stands at a place, which has this status."""
         key = None if status is None else key_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
 
-    def _at(self, place: Place) -> Iterator[Opened]:
+    def _at(self, place: GuestPath) -> Iterator[OpenDescriptor]:
         """The descriptors of a place and of what lies below it."""
         depth = len(place.parts)
         for opened in self._by_number.values():
@@ -136,16 +205,16 @@ class Table:
             if depth and below and not opened.gone and opened.preopen is place.preopen:
                 yield opened
 
-    def unnamed(self, place: Place, status: os.stat_result | None, loose: str = "") -> None:
-        """What stood at a place has lost this name, and is called `loose` from now on."""
+    def unnamed(self, place: GuestPath, status: os.stat_result | None, unlinked: str = "") -> None:
+        """What stood at a place has lost this name, and is called `unlinked` from now on."""
         for opened in self.of(place, status):
-            opened.gone, opened.loose = True, loose
+            opened.gone, opened.unlinked = True, unlinked
 
-    def calls(self, loose: str) -> bool:
+    def has_unlinked(self, unlinked: str) -> bool:
         """Whether a file without a name is open."""
-        return any(opened.loose == loose for opened in self._by_number.values())
+        return any(opened.unlinked == unlinked for opened in self._by_number.values())
 
-    def moved(self, old: Place, new: Place) -> None:
+    def moved(self, old: GuestPath, new: GuestPath) -> None:
         """What stood at a place, or below it, stands elsewhere now."""
         for opened in list(self._at(old)):
             opened.preopen = new.preopen

@@ -14,12 +14,10 @@ import stat
 from enum import Enum
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.reach import Reach
-from wasm_kernel.engine.shadow import Call
+from wasm_kernel.engine.host_calls import GuestMemory
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.wasi_files.open_files import Opened, Parts, Table
-from wasm_kernel.wasi_files.preopens import Preopen, Preopens, is_hidden_folder
-from wasm_kernel.wasi_files.refused import Refused
+from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFiles, Parts
+from wasm_kernel.wasi_files.preopens import Preopen, Preopens, Refused, is_hidden_folder
 
 _HOPS = 40  # as many links as Linux follows
 
@@ -30,6 +28,11 @@ class Follow(Enum):
     ALWAYS = "always"
     BEFORE_SLASH = "before a slash"
     NEVER = "never"
+
+
+def following(flags: int) -> Follow:
+    """Returns what WASI's `lookupflags` say."""
+    return Follow.ALWAYS if flags & abi.LOOKUP_FOLLOW else Follow.BEFORE_SLASH
 
 
 class Outside(Refused):
@@ -44,7 +47,7 @@ class HiddenName(Refused):
     errno = abi.ENOENT
 
 
-class Place:
+class GuestPath:
     """Where a path argument leads: a name in an open folder. Close it.
 
     Attributes:
@@ -97,37 +100,36 @@ class Place:
         """Closes the folder. Safe to call twice."""
         self._walk.close()
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> GuestPath:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-class Paths:
+class GuestPaths:
     """The path arguments of one guest's calls. Only the guest's thread uses it."""
 
-    def __init__(self, preopens: Preopens, reach: Reach, table: Table) -> None:
+    def __init__(self, preopens: Preopens, memory: GuestMemory, files: OpenFiles) -> None:
         self._preopens = preopens
-        self._reach = reach
-        self._table = table
+        self._memory = memory
+        self._files = files
         self._root = preopens.root
 
-    def place(self, call: Call, fd_at: int, path_at: int, follow: Follow = Follow.NEVER) -> Place:
+    def find(self, fd: int, at: int, length: int, follow: Follow = Follow.NEVER) -> GuestPath:
         """Reads a path argument, leads it to its mount, and finds out where it ends.
 
         Args:
-            call: The call.
-            fd_at: Which argument is the descriptor that the path begins at.
-            path_at: Which argument is the path's address; its length comes next.
+            fd: The descriptor that the path begins at.
+            at: The path's address in the guest's memory.
+            length: Its length in bytes.
             follow: Whether a link at the end of the path is followed.
 
         Raises:
             Refused: there is no such path for the guest.
             OSError: a folder on the way can't be entered.
         """
-        fd = call.args[fd_at]
-        path = self.text(call.args[path_at], call.args[path_at + 1])
+        path = self.text(at, length)
         if not path:
             raise Refused(abi.ENOENT)
         if fd == self._root:
@@ -135,7 +137,7 @@ class Paths:
             if found is not None:
                 mount, used = found
                 return resolve(mount, path[used:] or ".", follow=follow)
-        opened = self._table.get(fd)
+        opened = self._files.get(fd)
         if opened is None:
             raise Refused(abi.EBADF)
         if not opened.is_folder:
@@ -153,7 +155,7 @@ class Paths:
         if length > abi.PATH_MAX:
             raise Refused(abi.ENAMETOOLONG)
         try:
-            text = self._reach.read(at, length).decode("utf-8")
+            text = self._memory.read(at, length).decode("utf-8")
         except UnicodeDecodeError:
             raise Refused(abi.EILSEQ) from None
         if "\0" in text:
@@ -162,8 +164,12 @@ class Paths:
 
 
 def resolve(
-    preopen: Preopen, path: str, *, start: Opened | None = None, follow: Follow = Follow.NEVER
-) -> Place:
+    preopen: Preopen,
+    path: str,
+    *,
+    start: OpenDescriptor | None = None,
+    follow: Follow = Follow.NEVER,
+) -> GuestPath:
     """Finds out where a path leads, links on the way followed; the caller closes the place.
 
     Args:
@@ -184,7 +190,7 @@ def resolve(
         raise
 
 
-def is_hidden_now(opened: Opened) -> bool:
+def is_hidden_now(opened: OpenDescriptor) -> bool:
     """Whether an open folder has become one that does not exist for the guest."""
     hidden = opened.preopen.hidden
     if not (opened.parts and hidden.hides_folders):
@@ -195,7 +201,7 @@ def is_hidden_now(opened: Opened) -> bool:
 class _Walk:
     """One path on its way. A path of one name needs no folder opened."""
 
-    def __init__(self, preopen: Preopen, start: Opened | None) -> None:
+    def __init__(self, preopen: Preopen, start: OpenDescriptor | None) -> None:
         self.preopen = preopen
         self._hides_folders = preopen.hidden.hides_folders
         self._base: Parts = () if start is None else start.parts
@@ -217,7 +223,7 @@ class _Walk:
         if self._descent is not None:
             self._descent.close()
 
-    def to(self, path: str, *, follow: Follow) -> Place:
+    def to(self, path: str, *, follow: Follow) -> GuestPath:
         """Walks a path to its last name."""
         is_folder = path.endswith(("/", "/."))
         follows = follow is Follow.ALWAYS or (is_folder and follow is Follow.BEFORE_SLASH)
@@ -244,11 +250,11 @@ class _Walk:
                 todo += self._followed(target)
         return self._place(".", is_folder=is_folder)
 
-    def _place(self, name: str, *, is_folder: bool) -> Place:
+    def _place(self, name: str, *, is_folder: bool) -> GuestPath:
         parts = self._parts if name == "." else (*self._parts, name)
         if sum(map(len, parts)) + len(parts) >= abi.PATH_MAX // 4:
             check_length(parts)
-        return Place(self, name, parts, is_folder=is_folder)
+        return GuestPath(self, name, parts, is_folder=is_folder)
 
     def _enter(self, name: str, depth: int) -> str | None:
         """Goes down into a folder; returns a link's text if there is a link instead."""

@@ -1,18 +1,51 @@
-"""The folders a guest sees: which open folder stands behind which descriptor and guest path."""
+"""The folders a guest sees: which open folder stands behind which descriptor and guest path, and
+what does not exist for the guest in it.
+
+One name in a session's workspace is the host's: `.metadata.json`, also with `~` and more behind it,
+which is how the host calls what it writes aside. Whether a name is this one is decided under any
+spelling that some file system would take for the same name (letter case, Unicode forms, ignorable
+characters, trailing dots and spaces, an NTFS stream suffix).
+"""
 
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterator
 from typing import Protocol
 
+from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
-from wasm_kernel.wasi_files.names import is_hidden
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
 _SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+HIDDEN_NAMES = frozenset({".metadata.json"})
+
+
+class Refused(Exception):
+    """A file call of the guest's is refused; `errno` is WASI's number."""
+
+    errno = abi.EPERM
+
+    def __init__(self, errno: int | None = None) -> None:
+        if errno is not None:
+            self.errno = errno
+
+
+def is_hidden_name(name: str) -> bool:
+    """Returns whether a name is the metadata file's, under any spelling."""
+    if name.isascii() and not name.startswith("."):
+        return False  # the quick way for nearly all names: only other characters fold to a dot
+    return folded_name(name) in HIDDEN_NAMES
+
+
+def folded_name(name: str) -> str:
+    """Returns the one form that all spellings of a name share."""
+    plain = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", plain).casefold())
+    return folded.split(":", 1)[0].split("~", 1)[0].rstrip(". ")
 
 
 class Hidden(Protocol):
@@ -64,7 +97,7 @@ class MetadataHidden(NothingHidden):
 
     def hides_name(self, depth: int, name: str) -> bool:
         """The metadata file is hidden, under every spelling."""
-        return depth == 0 and is_hidden(name)
+        return depth == 0 and is_hidden_name(name)
 
 
 def is_hidden_folder(hidden: Hidden, folder: int, name: str, depth: int) -> bool:
@@ -140,6 +173,11 @@ class Preopens:
     def all(self) -> tuple[Preopen, ...]:
         """Every folder: the fixed ones in the order of their descriptors, then the mounts."""
         return self.fixed + self.mounts
+
+    @property
+    def counted(self) -> tuple[Preopen, ...]:
+        """Those whose files count against the quota."""
+        return tuple(preopen for preopen in self.all if preopen.counted)
 
     @property
     def root(self) -> int | None:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
-from wasm_kernel.wasi_files.preopens import Preopen, visible
-from wasm_kernel.wasi_files.refused import Refused
+from wasm_kernel.wasi_files.preopens import Preopen, Refused, visible
 
 _SHARE = 50  # looking again may take a fiftieth of the time,
 _QUICK = 0.002  # or so many seconds in each turn
@@ -40,7 +39,7 @@ class Full(Refused):
     errno = abi.ENOSPC
 
 
-class Held:
+class OpenFileSize:
     """A file that the guest has open: its length, its descriptors, whether it has no name left."""
 
     def __init__(self, key: Key, size: int) -> None:
@@ -71,13 +70,13 @@ class Quota:
         self._most_bytes = most_bytes
         self._most_files = most_files
         self._now = now
-        self._held: dict[Key, Held] = {}
+        self._held: dict[Key, OpenFileSize] = {}
         self.used_bytes = self.used_files = 0
         self.refused = False
         self._known = self._checked = self._confirmed = False
         self._looked_at = self._took = 0.0
 
-    def begin(self) -> None:
+    def begin_turn(self) -> None:
         """A turn begins."""
         self.refused = self._checked = self._confirmed = False
 
@@ -88,7 +87,7 @@ class Quota:
             return ""
         return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
 
-    def admit(self, files: int, size: int = 0) -> None:
+    def reserve(self, files: int, size: int = 0) -> None:
         """Let so many files with so many bytes come.
 
         Raises:
@@ -101,7 +100,7 @@ class Quota:
             self.refused = True
             raise Full
 
-    def room(self, wanted: int) -> int:
+    def available(self, wanted: int) -> int:
         """How many of `wanted` bytes may come."""
         self._check()
         if not self._fits(0, wanted) and self._worth_looking():
@@ -111,27 +110,27 @@ class Quota:
         self.refused = True
         return max(0, self._most_bytes - self.used_bytes)
 
-    def came(self, files: int, size: int = 0) -> None:
+    def added(self, files: int, size: int = 0) -> None:
         """So many files with so many bytes are there now, or are gone where negative."""
         self.used_files += files
         self.used_bytes += size
 
-    def resized(self, held: Held, size: int) -> None:
+    def resized(self, held: OpenFileSize, size: int) -> None:
         """An open file has another length."""
         self.used_bytes += size - held.size
         held.size = size
 
-    def opened(self, status: os.stat_result) -> Held | None:
+    def opened(self, status: os.stat_result) -> OpenFileSize | None:
         """The guest opened a file; None where it is none that counts."""
         if not stat.S_ISREG(status.st_mode):
             return None
         key = key_of(status)
-        held = self._held.setdefault(key, Held(key, status.st_size))
+        held = self._held.setdefault(key, OpenFileSize(key, status.st_size))
         self.resized(held, status.st_size)
         held.descriptors += 1
         return held
 
-    def closed(self, held: Held) -> None:
+    def closed(self, held: OpenFileSize) -> None:
         """One of a file's descriptors is closed."""
         held.descriptors -= 1
         if not held.descriptors:
@@ -139,7 +138,7 @@ class Quota:
             if held.nameless:
                 self.used_bytes -= held.size
 
-    def unnamed(self, status: os.stat_result) -> None:
+    def removed(self, status: os.stat_result) -> None:
         """A name is gone, of a file that had this status before."""
         self.used_files -= 1
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:

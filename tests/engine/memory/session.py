@@ -49,12 +49,12 @@ class Session:
 
     def _stand(self) -> None:
         self.history.fill(self.guest.instance, self.history.head)
-        self.recorder.watch(self.guest.instance)
+        self.recorder.watch(self.guest.instance, self.guest.files)
 
     def write(self, page: int, text: str) -> None:
         """Put text at the beginning of a page, zeros behind it."""
         data = text.encode().ljust(PAGE, b"\0")
-        self.guest.instance.reach.write((FIRST + page) * PAGE, data)
+        self.guest.instance.memory.write((FIRST + page) * PAGE, data)
 
     def cell(self, **pages: str) -> Commit:
         """A cell that writes `p3="text"` to page 3, and its commit."""
@@ -72,10 +72,10 @@ class Session:
     @property
     def state(self) -> dict[int, str]:
         """The text of every page that has one."""
-        size = self.guest.instance.reach.size // PAGE
+        size = self.guest.instance.memory.size // PAGE
         found = {}
         for page in range(FIRST, size):
-            text = self.guest.instance.reach.read(page * PAGE, PAGE).rstrip(b"\0")
+            text = self.guest.instance.memory.read(page * PAGE, PAGE).rstrip(b"\0")
             if text:
                 found[page - FIRST] = text.decode()
         return found

@@ -17,7 +17,7 @@ from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.history import History
 from wasm_kernel.state.origin import Origin
 from wasm_kernel.state.thinning import thin
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 Making = Callable[..., Session]
 

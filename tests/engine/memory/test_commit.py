@@ -15,7 +15,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commit as commits
 from wasm_kernel.state.commit import Commit, CommitFile
 from wasm_kernel.state.pages import PAGE
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 FILE = OpenFile(9, "/app", "data/ä\udc80.txt", 17, 0, 3, 5, 1)
 COMMIT = Commit(

@@ -76,11 +76,11 @@ def test_memory_that_grew_comes_back_as_large(session_of: Making, session: Sessi
 
 def test_memory_is_as_small_again_before_it_grew(session: Session) -> None:
     session.cell(p0="a")
-    small = session.guest.instance.reach.size
+    small = session.guest.instance.memory.size
     session.grow(20)
     session.cell(p150="far")
     assert session.go(1) == {0: "a"}
-    assert session.guest.instance.reach.size == small
+    assert session.guest.instance.memory.size == small
 
 
 def test_a_branch_begins_where_memory_stood(session: Session) -> None:

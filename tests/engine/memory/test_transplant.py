@@ -18,7 +18,7 @@ from wasm_kernel.state.commit import Commit, CommitFile
 from wasm_kernel.state.found import name_of
 from wasm_kernel.state.pages import PAGE
 from wasm_kernel.state.transplant import HEADER_MOST, Soil, transplant
-from wasm_kernel.wasi_files.descriptors import OpenFile
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 PAGES = 12
 KINDS = st.integers(0, 3)  # what a page holds; 0 is a page of zeros

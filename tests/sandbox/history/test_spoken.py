@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from wasm_kernel.errors import TravelError
+from wasm_kernel.execution.spoken import Wish, only_travels, wish_of
 from wasm_kernel.guests.protocol import Travel
-from wasm_kernel.guests.python.spoken import Wish, only_travels, wish_of
+from wasm_kernel.guests.python.cells import PythonCell
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from wasm_kernel.guests.python.spoken import Wish, only_travels, wish_of
     ],
 )
 def test_a_cell_that_only_travels_is_read(code: str, found: list[Travel]) -> None:
-    assert only_travels(code) == found
+    assert only_travels(PythonCell(code)) == found
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_cell_that_only_travels_is_read(code: str, found: list[Travel]) -> Non
     ],
 )
 def test_others_are_the_guests(code: str) -> None:
-    assert only_travels(code) is None
+    assert only_travels(PythonCell(code)) is None
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ _LINKS = (
 @lru_cache(maxsize=1)
 def language_version() -> str:
     """The guest's Python version, such as `3.15.0`."""
-    from wasm_kernel.guests.python.python import shared_driver
+    from wasm_kernel.guests.python.language import shared_language
 
     try:
-        return shared_driver().environment.python_version
+        return shared_language().environment.python_version
     except BundleError:
         return "unknown"  # the first cell says what is missing
 

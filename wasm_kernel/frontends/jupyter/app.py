@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.sockets import KernelSockets
     from wasm_kernel.frontends.jupyter.starting import Starting
-    from wasm_kernel.guests.python.python import Builder
+    from wasm_kernel.guests.python.language import Builder
     from wasm_kernel.linux.broker import Duty
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, "Builder | None"], "BaseSandbox"]
@@ -75,7 +75,7 @@ def create(
 ) -> BaseSandbox:
     """The sandbox of a real kernel."""
     from wasm_kernel.execution.create import create_sandbox
-    from wasm_kernel.guests.python.python import PythonDriver
+    from wasm_kernel.guests.python.language import PythonLanguage
 
     return create_sandbox(
         folders=session.folders,
@@ -84,7 +84,7 @@ def create(
         logger=session.logger,
         resume=resume,
         hooks=session,
-        driver=PythonDriver(builder=builder),
+        driver=PythonLanguage(builder=builder),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.sockets"
 _IMPORTS += ", wasm_kernel.execution.create, wasm_kernel.execution.offer"
-_IMPORTS += ", wasm_kernel.guests.python.python"
+_IMPORTS += ", wasm_kernel.guests.python.language"
 
 
 def missing() -> bool:

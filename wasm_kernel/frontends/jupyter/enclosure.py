@@ -32,8 +32,8 @@ from wasm_kernel.sessions.prune_errand import Prune, pruner
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from wasm_kernel.guests.python.language import Builder
     from wasm_kernel.guests.python.packages.fetch import Fetch
-    from wasm_kernel.guests.python.python import Builder
     from wasm_kernel.sessions.founding import Founding
     from wasm_kernel.sessions.session import Session
 
@@ -167,7 +167,7 @@ def void(_: object) -> None:
 
 
 def _prepare(fields: Mapping[str, Any], tell: broker.Tell, _: broker.Stopped) -> Mapping[str, Any]:
-    from wasm_kernel.guests.python.preparing import prepare
+    from wasm_kernel.guests.python.language import prepare
 
     prepare(bool(fields["metered"]), tell)
     return {}

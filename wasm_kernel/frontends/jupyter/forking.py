@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.execution.errands import Caller, Errand, ErrandRefused
-from wasm_kernel.guests.python.standing import Order
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.linux.task import QUIET, CallbackTask, Task
 from wasm_kernel.sessions import ids
 
@@ -69,7 +69,7 @@ def fork_errand(sandbox: BaseSandbox, founding: Founding, made: Made) -> Errand:
         made: Hears of its id when it is made.
     """
 
-    def fork(order: Order, _: Caller) -> Mapping[str, str]:
+    def fork(order: CommandLine, _: Caller) -> Mapping[str, str]:
         words = order.line.split()
         if words not in ([], ["--deterministic"]):
             raise ErrandRefused(

@@ -47,9 +47,9 @@ def _versions() -> Iterator[Finding]:
 
 
 def _cache() -> Iterator[Finding]:
-    from wasm_kernel.guests.python.python import shared_driver
+    from wasm_kernel.guests.python.language import shared_language
 
-    driver = shared_driver()
+    driver = shared_language()
     cache = driver.cache
     try:
         guest = driver.environment.python_version
@@ -69,10 +69,9 @@ def _cache() -> Iterator[Finding]:
         yield Finding("broken", str(problem))
         return
     yield Finding("ok", f"the cache {cache.folder} is private to you")
-    digest = driver.environment.binary_digest
     flavours = {"without": False, "with": True}
     for word, metered in flavours.items():
-        there = cache.path(driver.compiler.name(digest, metered)).is_file()
+        there = cache.path(driver.compiler.name(driver.binary, metered)).is_file()
         late = "a first kernel that needs it waits about a minute (`wasm-kernel warm"
         late += " --metered`)" if metered else "`)"
         text = f"the guest {word} fuel metering is " + (

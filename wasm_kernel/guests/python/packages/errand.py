@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.python.environment import Environment
 from wasm_kernel.guests.python.packages import command, resolution
 from wasm_kernel.guests.python.packages.command import Command
@@ -25,7 +26,6 @@ from wasm_kernel.guests.python.packages.fetch import Fetch
 from wasm_kernel.guests.python.packages.resolution import Known, Wanted
 from wasm_kernel.guests.python.packages.site import Site
 from wasm_kernel.guests.python.packages.wheel import Wheel, opened
-from wasm_kernel.guests.python.standing import Order
 
 _BUILT_IN = (
     "Built in are numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, "
@@ -53,7 +53,7 @@ class PipErrand:
             for name, version in environment.packages.items()
         }
 
-    def __call__(self, order: Order, caller: Caller, /) -> Mapping[str, Any]:
+    def __call__(self, order: CommandLine, caller: Caller, /) -> Mapping[str, Any]:
         """Do what a `%pip` line says; the names of what came and what went.
 
         Raises:

@@ -39,13 +39,13 @@ def fetching(root: Path, session_id: str, private_root: Path | None = None) -> D
     def duty(fields: Mapping[str, Any], tell: Tell, stopped: Stopped) -> Mapping[str, Any]:
         from tempfile import TemporaryDirectory
 
+        from wasm_kernel.guests.python.language import shared_language
         from wasm_kernel.guests.python.packages.fetching import Pip
-        from wasm_kernel.guests.python.python import shared_driver
 
         name, wishes = str(fields.get("into", "")), fields.get("wishes")
         if not isinstance(wishes, list) or len(wishes) > _WISHES_MOST:
             raise PackageError("these are no packages.")
-        pip = Pip(shared_driver().environment.python_version)
+        pip = Pip(shared_language().environment.python_version)
         pre = fields.get("pre") is True
         # pip goes by paths: it works where whoever is inside can't put links in its way
         with (

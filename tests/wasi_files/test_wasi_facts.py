@@ -34,7 +34,7 @@ class Facts:
 
     def opened(self, path: str, how: int = 0, rights: int = READ, **options: int) -> int:
         assert self.open(path, how, rights, **options) == OK
-        return self.guest.instance.reach.read_word(64)
+        return self.guest.instance.memory.read_word(64)
 
     def path(self, name: str, path: str | bytes, fd: int = APP) -> int:
         return self.guest.one_path(name, path, fd=fd)
@@ -59,7 +59,7 @@ class Facts:
         return self.guest.symlink(target, path)
 
     def read(self, fd: int) -> int:
-        self.guest.instance.reach.write(64, struct.pack("<II", 65_536, 10))
+        self.guest.instance.memory.write(64, struct.pack("<II", 65_536, 10))
         return self.guest.call("fd_read", fd, 64, 1, 96)
 
 
@@ -99,10 +99,10 @@ def test_p1_dir_fd_op_failures(facts: Facts) -> None:
     for fd in (APP, facts.opened(".", DIRECTORY)):
         call = facts.guest.call
         assert call("fd_filestat_get", fd, 256) == OK
-        assert facts.guest.instance.reach.read(256 + 16, 1) == b"\x03"
+        assert facts.guest.instance.memory.read(256 + 16, 1) == b"\x03"
         assert facts.read(fd) == abi.EBADF
         assert facts.guest.write(fd, b"x") == abi.EBADF
-        facts.guest.instance.reach.write(64, struct.pack("<II", *facts.guest.text(b"x")))
+        facts.guest.instance.memory.write(64, struct.pack("<II", *facts.guest.text(b"x")))
         assert call("fd_pread", fd, 64, 1, 0, 96) == abi.EBADF
         assert call("fd_pwrite", fd, 64, 1, 0, 96) == abi.EBADF
         assert [call("fd_seek", fd, 0, whence, 96) for whence in range(3)] == [abi.EBADF] * 3
@@ -135,7 +135,7 @@ def test_p1_fd_flags_set(facts: Facts) -> None:
 
 
 def test_p1_file_pread_pwrite(facts: Facts) -> None:
-    fd, reach = facts.opened("f", CREAT, READ | WRITE), facts.guest.instance.reach
+    fd, reach = facts.opened("f", CREAT, READ | WRITE), facts.guest.instance.memory
     reach.write(64, struct.pack("<II", *facts.guest.text(bytes(range(4)))))
     assert facts.guest.call("fd_pwrite", fd, 64, 1, 2, 96) == OK
     assert (facts.guest.app / "f").read_bytes() == b"\0\0\0\1\2\3"
@@ -379,7 +379,7 @@ def test_p1_symlink_filestat(facts: Facts) -> None:
     assert facts.symlink("file", "link") == OK
     for follow, kind, size in ((FOLLOW, 4, 10), (0, 7, 4)):
         assert facts.guest.stat("link", follow=follow) == OK
-        found = struct.unpack("<16xB15xQ", facts.guest.instance.reach.read(64, 40))
+        found = struct.unpack("<16xB15xQ", facts.guest.instance.memory.read(64, 40))
         assert found == (kind, size)
 
 

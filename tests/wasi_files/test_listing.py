@@ -94,7 +94,7 @@ def test_an_entry_tells_the_number_and_kind_that_stat_tells(guest: Guest) -> Non
     _, data = guest.read_folder(APP, 4096)
     for entry in entries_of(data):
         assert guest.stat(entry.name if entry.name != ".." else ".", follow=0) == abi.SUCCESS
-        _, inode, kind = struct.unpack("<QQB", guest.instance.reach.read(64, 17))
+        _, inode, kind = struct.unpack("<QQB", guest.instance.memory.read(64, 17))
         assert (entry.name, entry.inode, entry.kind) == (entry.name, inode, kind)
 
 

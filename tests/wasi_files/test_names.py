@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.wasi_files.names import HIDDEN, is_hidden
-from wasm_kernel.wasi_files.open_files import Opened
+from wasm_kernel.wasi_files.open_files import OpenDescriptor
 from wasm_kernel.wasi_files.paths import Follow, HiddenName, Outside
 from wasm_kernel.wasi_files.paths import resolve as resolved
-from wasm_kernel.wasi_files.preopens import METADATA_HIDDEN, NOTHING_HIDDEN, Preopen
-from wasm_kernel.wasi_files.refused import Refused
+from wasm_kernel.wasi_files.preopens import (
+    HIDDEN_NAMES,
+    METADATA_HIDDEN,
+    NOTHING_HIDDEN,
+    Preopen,
+    Refused,
+    is_hidden_name,
+)
 
 NAMES = ["a", "b", "up", "here", "deep", "way", "plain", ".metadata.json", "hid", "x"]
 PARTS = st.sampled_from([*NAMES, ".", "..", "", ".METADATA.json"])
@@ -60,7 +65,7 @@ def resolve(
     how = Follow.ALWAYS if follow else Follow.BEFORE_SLASH
     with Folder.open(root) as folder, Folder.open(root.joinpath(*start)) as below:
         preopen = Preopen(folder, "/app", hidden=hidden)
-        opened = Opened(preopen, start, below.fd, is_folder=True)
+        opened = OpenDescriptor(preopen, start, below.fd, is_folder=True)
         try:
             with resolved(preopen, path or ".", start=opened, follow=how) as place:
                 return place.parts
@@ -101,7 +106,7 @@ def test_a_path_leads_where_the_file_system_says(tree: Path, path: str, follow: 
     if true is None or path.startswith("/") or found is None:
         return  # what is absolute and what leaves the folder on its way is refused
     parts = tuple(part for part in os.path.relpath(true, tree).split("/") if part != ".")
-    if parts and parts[0] in HIDDEN:
+    if parts and parts[0] in HIDDEN_NAMES:
         assert found == "hidden"
     elif found != "hidden":  # a way through a hidden folder and out again is closed, too
         assert found == parts
@@ -131,23 +136,23 @@ def test_without_a_guard_no_name_is_hidden(tree: Path, path: str, follow: bool) 
     ],
 )
 def test_a_spelling_that_some_file_system_takes_for_a_hidden_name(name: str) -> None:
-    assert is_hidden(name)
+    assert is_hidden_name(name)
 
 
 @pytest.mark.parametrize("name", ["metadata.json", ".metadata.jso", ".wasm-kernel", "a", "", "é"])
 def test_other_names_are_not_hidden(name: str) -> None:
-    assert not is_hidden(name)
+    assert not is_hidden_name(name)
 
 
-@given(name=st.sampled_from(sorted(HIDDEN)), data=st.data())
+@given(name=st.sampled_from(sorted(HIDDEN_NAMES)), data=st.data())
 def test_no_letter_case_shows_a_hidden_name(name: str, data: st.DataObject) -> None:
     cased = "".join(data.draw(st.sampled_from([c.lower(), c.upper()])) for c in name)
-    assert is_hidden(cased)
+    assert is_hidden_name(cased)
 
 
 @given(name=st.text(max_size=40))
 def test_any_text_has_one_spelling(name: str) -> None:
-    is_hidden(name)
+    is_hidden_name(name)
 
 
 def test_a_path_that_leaves_the_root_is_nowhere(tree: Path) -> None:

@@ -1,32 +1,32 @@
-"""What the guest writes to descriptors 1 and 2: decoded, coalesced, capped, handed on.
+"""What the guest writes to descriptors 1 and 2: decoded, gathered, limited, handed on.
 
-Bytes arrive in any pieces; a character split between two writes is put together, and what is no
+Bytes arrive in any pieces; a character split between two writes is put together, and what is not
 UTF-8 is replaced. Small writes are gathered and handed on at the latest `HOLD_SECONDS` later (the
 epoch tick sees to it while the guest computes), or when the other stream, a frame or the end of
-the turn comes, so that what people see is in order.
+the turn comes, so that what people see is in order. The whole of a text that is too long to be
+shown goes to a file of the workspace, if somebody wants it.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping
+from typing import BinaryIO
 
-from wasm_kernel.engine import abi
-from wasm_kernel.engine.overflow import Overflow
-from wasm_kernel.engine.reach import Reach
-from wasm_kernel.engine.shadow import Call
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.record import record
 
 HOLD_SECONDS = 0.05
 HOLD_CHARS = 64 * 1024
-STEP = 1024 * 1024  # bytes that are copied out of the guest at once
+_TRIES = 100  # names for a file that holds the whole text
 NAMES = {1: "stdout", 2: "stderr"}
 
 
 @record
-class Cap:
+class StreamLimit:
     """How many bytes of a stream are shown; `setting` says so, `reached` is said beyond them."""
 
     bytes: int
@@ -34,21 +34,113 @@ class Cap:
     reached: str
 
 
-def cap_of(name: str, most: int) -> Cap:
-    """A cell's own limit for a stream."""
-    return Cap(most, f"{name}_bytes", f"The cell wrote more than {most:,} bytes to {name}")
+def limit_of(name: str, most: int) -> StreamLimit:
+    """Returns a cell's own limit for a stream."""
+    return StreamLimit(most, f"{name}_bytes", f"The cell wrote more than {most:,} bytes to {name}")
 
 
-class Streams:
+class OverflowFiles:
+    """The text of one cell, by stream, in files of the workspace. The guest's thread owns it.
+
+    The guest may remove or rename the files while they are written; nothing that it makes in their
+    place is followed.
+
+    Args:
+        workspace: The folder that the guest sees as `/app`.
+        most: Bytes that the file of one stream may hold; 0 where no files are wanted.
+    """
+
+    def __init__(self, workspace: Folder, most: int) -> None:
+        self._workspace = workspace
+        self._most = most
+        self._cell = 0
+        self._files: dict[str, BinaryIO] = {}
+        self._left: dict[str, int] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether text beyond what is shown is kept."""
+        return self._most > 0
+
+    def begin(self, cell: int) -> None:
+        """A cell of this number begins."""
+        self.end()
+        self._cell = cell
+
+    def open(self, name: str) -> str:
+        """Begin the file of a stream; its name, or nothing where that failed."""
+        for number in range(1, _TRIES):
+            again = f"-{number}" if number > 1 else ""
+            file = f"output-{self._cell}-{name}{again}.txt"
+            try:
+                self._files[name] = self._created(file)
+            except FileExistsError:
+                continue
+            except OSError:
+                return ""
+            self._left[name] = self._most
+            return file
+        return ""
+
+    def _created(self, file: str) -> BinaryIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        return os.fdopen(self._workspace.open_regular(file, flags), "wb")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Further text of a stream; what is over the limit or finds no space is lost."""
+        file = self._files.get(name)
+        if file is None:
+            return
+        left = self._left[name]
+        self._left[name] = left - len(data)
+        try:
+            file.write(data[: max(0, left)])
+        except OSError:
+            self._close(name)
+        if self._left[name] < 0:
+            self._close(name)
+
+    def takes(self, name: str) -> bool:
+        """Whether a stream's text is still written down."""
+        return name in self._files
+
+    def end(self) -> None:
+        """The cell has ended."""
+        for name in list(self._files):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        with contextlib.suppress(OSError):  # the disk is full: what it holds is kept
+            self._files.pop(name).close()
+
+
+class OutputDevice:
+    """One of the streams as the file that the guest writes to."""
+
+    def __init__(self, streams: OutputStreams, name: str) -> None:
+        self._streams = streams
+        self._name = name
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything that is written is still shown or kept."""
+        return self._streams.wants(self._name)
+
+    def write(self, data: bytes) -> None:
+        """Takes bytes from the guest."""
+        self._streams.feed(self._name, data)
+
+
+class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
     Args:
         overflow: Takes the whole text of a stream that is cut, where somebody wants it.
     """
 
-    def __init__(self, overflow: Overflow | None = None) -> None:
+    def __init__(self, overflow: OverflowFiles | None = None) -> None:
         self._sink: Callable[[str, str], None] = lambda name, text: None
-        self._caps: dict[str, Cap] = {}
+        self._caps: dict[str, StreamLimit] = {}
         self._left: dict[str, int] = {}
         self._overflow = overflow if overflow is not None and overflow.wanted else None
         self._shown: dict[str, list[bytes]] = {}
@@ -59,16 +151,20 @@ class Streams:
         self._due = 0.0
 
     @classmethod
-    def keeping(cls, workspace: Folder, most: int) -> Streams:
+    def keeping(cls, workspace: Folder, most: int) -> OutputStreams:
         """Streams whose whole text, up to `most` bytes of each, goes to files where it is cut."""
-        return cls(Overflow(workspace, most))
+        return cls(OverflowFiles(workspace, most))
+
+    def devices(self) -> dict[int, OutputDevice]:
+        """Returns what the guest writes to, by descriptor."""
+        return {fd: OutputDevice(self, name) for fd, name in NAMES.items()}
 
     @staticmethod
     def _decoder() -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(
-        self, sink: Callable[[str, str], None], caps: Mapping[str, Cap], cell: int = 0
+        self, sink: Callable[[str, str], None], caps: Mapping[str, StreamLimit], cell: int = 0
     ) -> None:
         """A turn of a cell begins: text goes to `sink(name, text)`, as far as `caps` allow."""
         self._sink, self._caps = sink, dict(caps)
@@ -157,34 +253,3 @@ class Streams:
         """Hand on what is held for long enough."""
         if self._held and time.monotonic() >= self._due:
             self.flush()
-
-
-class Writes:
-    """The guest's `fd_write` for descriptors 1 and 2."""
-
-    def __init__(self, streams: Streams, reach: Reach, over: Callable[[], bool]) -> None:
-        self._streams = streams
-        self._reach = reach
-        self._over = over
-
-    def write(self, call: Call) -> int:
-        """Take what is written: all of it, or what was taken before the cell was to stop."""
-        fd, table, count, written = call.args
-        total = 0
-        for at, length in self._reach.buffers(table, count):
-            taken = self._feed(NAMES[fd], at, length)
-            total += taken
-            if taken < length:
-                break
-        self._reach.write_word(written, total)
-        return abi.SUCCESS
-
-    def _feed(self, name: str, at: int, length: int) -> int:
-        """Copy a buffer in steps, and no further than somebody wants what is in it."""
-        for start in range(0, length, STEP):
-            if not self._streams.wants(name):
-                break
-            if start and self._over():
-                return start
-            self._streams.feed(name, self._reach.read(at + start, min(STEP, length - start)))
-        return length

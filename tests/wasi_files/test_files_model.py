@@ -14,21 +14,21 @@ from tests.engine import twins
 from tests.engine.tiny import Guest
 from tests.engine.twins import Answer, GuestSide, NativeSide, OnOpen, OnPath, OnTwo, Open, Symlink
 from wasm_kernel.engine import abi
-from wasm_kernel.wasi_files.names import is_hidden
+from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 PLAIN = ["a", "b", "c", "d", "empty", "d/a", "d/twin", "d/c", "d/e", "d/e/x", "d/e/y", "new"]
 WINDING = ["./a", "d/../a", "d//c", "here/a", "d/up/b", "way", "here", "d/e/top/new", "here/here/d"]
 NOWHERE = ["ring", "ring/a", "a/b", "nothing/a", "..", "../outside/x", "out/x", "d/e/../../../x"]
-HIDDEN = [
+HIDDEN_NAMES = [
     *(".metadata.json", ".METADATA.json", ".metadata.json/x", "here/.metadata.json"),
     *("d/up/.metadata.json", "d/../.metadata.json", ".metadata.json.", ".metadata.json/../a"),
     *("d/.metadata.json", "d/e/top/.metadata.json"),
 ]
-PATH = st.sampled_from([*PLAIN * 3, *WINDING * 2, *NOWHERE, *HIDDEN])
+PATH = st.sampled_from([*PLAIN * 3, *WINDING * 2, *NOWHERE, *HIDDEN_NAMES])
 BARE = st.sampled_from(PLAIN)
 SLOT = st.integers(0, twins.SLOTS - 1)
 FROM = st.sampled_from([None, None, None, 0, 1, 1, 2])
-TARGET = st.sampled_from(["a", "d", "d/a", "..", ".", "../..", "new", "d/e", *HIDDEN[:4]])
+TARGET = st.sampled_from(["a", "d", "d/a", "..", ".", "../..", "new", "d/e", *HIDDEN_NAMES[:4]])
 DATA = st.binary(min_size=1, max_size=12)
 HOW = st.sampled_from([0, 0, 1, 1, 8, 9, 5, 2, 13])
 RIGHTS = st.sampled_from([twins.READ, twins.WRITE, twins.READ | twins.WRITE])
@@ -86,7 +86,7 @@ def may_differ(op: twins.Operation, links: set[str]) -> bool:
     if isinstance(op, OnOpen) and op.what == "seek":
         return True  # WASI has no position in a folder
     parts = [part for path in twins.paths_of(op) for part in path.split("/")]
-    return any(part in links or is_hidden(part) or part == ".." for part in parts)
+    return any(part in links or is_hidden_name(part) or part == ".." for part in parts)
 
 
 def check(op: twins.Operation, here: Answer, native: NativeSide, links: set[str]) -> None:

@@ -47,7 +47,7 @@ def test_writing_at_a_position_modifies(guest: Guest) -> None:
     (guest.app / "a").write_text("x")
     _, fd = guest.open("a")
     at, length = guest.text(b"y")
-    guest.instance.reach.write(64, at.to_bytes(4, "little") + length.to_bytes(4, "little"))
+    guest.instance.memory.write(64, at.to_bytes(4, "little") + length.to_bytes(4, "little"))
     assert guest.call("fd_pwrite", fd, 64, 1, 0, 96) == abi.SUCCESS
     assert guest.told == (set(), {"a"}, set())
 

@@ -6,7 +6,7 @@ wasmtime-py has no public way to
   (`wasmtime_config_async_stack_size_set`);
 - hang a callback on a store's epoch deadline (`wasmtime_store_epoch_deadline_callback`), the one
   place where the host gets a word in while the guest computes;
-- define a host function without a Python object a value (`wasmtime_linker_define_func_unchecked`)
+- define a host function without an object for each value (`wasmtime_linker_define_func_unchecked`)
   and call back into the guest the same way (`wasmtime_func_call_unchecked`): ten times faster;
 - read a trap's code and an exit status without going through exceptions
   (`wasmtime_trap_code`, `wasmtime_error_exit_status`), or free them;
@@ -129,7 +129,7 @@ def define(
 
 
 @record
-class Stop:
+class CallEnd:
     """How a call into the guest ended early.
 
     `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both None where the
@@ -140,7 +140,7 @@ class Stop:
     status: int | None = None
 
 
-class RawFunc:
+class WasmFunction:
     """A wasm function that is called with slots in memory, without conversions."""
 
     def __init__(self, context: Any, func: wasmtime.Func) -> None:
@@ -148,25 +148,25 @@ class RawFunc:
         self._func = func
         self._handle = ctypes.byref(func._func)
 
-    def __call__(self, slots: int, count: int) -> Stop | None:
+    def __call__(self, slots: int, count: int) -> CallEnd | None:
         """Call with `count` slots at address `slots`; the result is in slot 0."""
         trap = _TrapPointer()
         error = _call(self._context, self._handle, slots, count, ctypes.byref(trap))
         if not (bool(trap) or bool(error)):
             return None
-        return _stop_of(trap, error)
+        return _end_of(trap, error)
 
 
-def _stop_of(trap: Any, error: Any) -> Stop:
+def _end_of(trap: Any, error: Any) -> CallEnd:
     if ctypes.cast(trap, ctypes.c_void_p).value:
         code = ctypes.c_uint8()
         known = _bindings.wasmtime_trap_code(trap, ctypes.byref(code))
         _bindings.wasm_trap_delete(trap)
-        return Stop(trap=wasmtime.TrapCode(code.value) if known else None)
+        return CallEnd(trap=wasmtime.TrapCode(code.value) if known else None)
     status = ctypes.c_int()
     exited = _bindings.wasmtime_error_exit_status(error, ctypes.byref(status))
     _bindings.wasmtime_error_delete(error)
-    return Stop(status=status.value if exited else None)
+    return CallEnd(status=status.value if exited else None)
 
 
 class RawMemory:

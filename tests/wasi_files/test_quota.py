@@ -41,7 +41,7 @@ def opened(guest: Guest, name: str, how: int = abi.O_CREAT, *, fd: int = APP) ->
 def written(guest: Guest, fd: int, size: int) -> int:
     """How many of so many bytes a write takes; a negative error number where it takes none."""
     errno = guest.write(fd, b"x" * size)
-    return -errno if errno else guest.instance.reach.read_word(96)
+    return -errno if errno else guest.instance.memory.read_word(96)
 
 
 def seek(guest: Guest, fd: int, offset: int) -> None:
@@ -63,7 +63,7 @@ def test_a_part_of_several_buffers_is_written(limited: Making) -> None:
     guest = limited(size=100)
     fd = opened(guest, "a")
     buffers = [guest.text(b""), guest.text(b"a" * 60), guest.text(b"b" * 60)]
-    reach = guest.instance.reach
+    reach = guest.instance.memory
     sizes = []
     while True:
         reach.write(64, b"".join(struct.pack("<II", *buffer) for buffer in buffers))
@@ -102,7 +102,7 @@ def test_a_hole_counts_with_its_length(limited: Making, end: int) -> None:
     assert written(guest, fd, 1) == -abi.ENOSPC
     assert guest.call("fd_filestat_set_size", fd, end) == abi.ENOSPC
     at, length = guest.text(b"x")
-    guest.instance.reach.write(64, struct.pack("<II", at, length))
+    guest.instance.memory.write(64, struct.pack("<II", at, length))
     assert guest.call("fd_pwrite", fd, 64, 1, end - 1, 96) == abi.ENOSPC
     assert total(guest) == 0
 
@@ -121,7 +121,7 @@ def test_appending_counts_wherever_the_position_is(limited: Making, how: str) ->
     guest = limited()
     path, flag = guest.text("a"), abi.FD_APPEND if how == "opened so" else 0
     guest.call("path_open", APP, FOLLOW, *path, abi.O_CREAT, RIGHTS, RIGHTS, flag, 64)
-    fd = guest.instance.reach.read_word(64)
+    fd = guest.instance.memory.read_word(64)
     if not flag:
         assert guest.call("fd_fdstat_set_flags", fd, abi.FD_APPEND) == abi.SUCCESS
     taken = []
@@ -130,7 +130,7 @@ def test_appending_counts_wherever_the_position_is(limited: Making, how: str) ->
         taken.append(written(guest, fd, 4 * KB))
     assert taken == [4000, 4000, 2000, -abi.ENOSPC]
     at, length = guest.text(b"x")
-    guest.instance.reach.write(64, struct.pack("<II", at, length))
+    guest.instance.memory.write(64, struct.pack("<II", at, length))
     assert guest.call("fd_pwrite", fd, 64, 1, 0, 96) == abi.ENOSPC
 
 
@@ -356,9 +356,9 @@ class Measured:
 
 def test_nothing_is_looked_at_before_something_grows(tmp_path: Path) -> None:
     folder = Measured(tmp_path)
-    folder.quota.begin()
+    folder.quota.begin_turn()
     assert folder.looks == 0
-    folder.quota.admit(1)
+    folder.quota.reserve(1)
     assert folder.looks == 2
 
 
@@ -367,8 +367,8 @@ def test_looking_again_takes_a_small_part_of_the_time(tmp_path: Path) -> None:
     looks = []
     for _ in range(120):
         before = folder.looks
-        folder.quota.begin()
-        folder.quota.admit(1)
+        folder.quota.begin_turn()
+        folder.quota.reserve(1)
         looks.append(folder.looks - before > 1)
     assert looks[0]
     assert 1 <= sum(looks[1:]) <= 3
@@ -380,7 +380,7 @@ def test_a_folder_with_far_too_many_files_is_full_and_not_counted_to_its_end(
     for i in range(1100):
         (tmp_path / str(i)).touch()
     folder = Measured(tmp_path, most_files=10)
-    assert folder.quota.room(1) == 0
+    assert folder.quota.available(1) == 0
     assert folder.quota.used_files == 1021
 
 
@@ -388,7 +388,7 @@ def test_the_same_file_by_two_names_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(KB))
     (tmp_path / "b").hardlink_to(tmp_path / "a")
     folder = Measured(tmp_path)
-    folder.quota.room(1)
+    folder.quota.available(1)
     assert (folder.quota.used_bytes, folder.quota.used_files) == (KB, 2)
 
 
@@ -397,5 +397,5 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "up").symlink_to("..")
     folder = Measured(tmp_path / "app")
-    folder.quota.room(1)
+    folder.quota.available(1)
     assert (folder.quota.used_bytes, folder.quota.used_files) == (0, 1)

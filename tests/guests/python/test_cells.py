@@ -13,41 +13,45 @@ from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
 from tests.sampled import sampled
-from wasm_kernel.guests.python.standing import Order, orders
+from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.python.cells import commands_in
 
 NAMES = {"fork", "pip"}
-FORK = [Order("fork", "")]
+FORK = [CommandLine("fork", "")]
 
-COUNT: dict[str, tuple[str, list[Order]]] = {
+COUNT: dict[str, tuple[str, list[CommandLine]]] = {
     "alone": ("%fork", FORK),
-    "with words": ("%pip  install 'a b'  ", [Order("pip", "install 'a b'")]),
-    "a comment is part of the line": ("%fork # now", [Order("fork", "# now")]),
-    "variables stand for themselves": ("%pip install {x} $y", [Order("pip", "install {x} $y")]),
+    "with words": ("%pip  install 'a b'  ", [CommandLine("pip", "install 'a b'")]),
+    "a comment is part of the line": ("%fork # now", [CommandLine("fork", "# now")]),
+    "variables stand for themselves": (
+        "%pip install {x} $y",
+        [CommandLine("pip", "install {x} $y")],
+    ),
     "between statements": ("a = 1\n%fork\nb = 2", FORK),
     "after words that are no Python": ("%cd it's (\n!echo \"\n%fork", FORK),
     "after a function": ("def f():\n    pass\n%fork", FORK),
     "after a triple string": ("'''\n%pip\n'''\n%fork", FORK),
     "twice": ("%fork\n%fork", FORK * 2),
     "common indent": ("\n\n    x = 1\n    %fork", FORK),
-    "joined lines": ("%pip install \\\n  a", [Order("pip", "install    a")]),
+    "joined lines": ("%pip install \\\n  a", [CommandLine("pip", "install    a")]),
     "windows line ends": ("x = 1\r\n%fork\r\n", FORK),
     "assigned": ("x = %fork", FORK),
     "assigned to several": ("a, b[1:2] = %fork", FORK),
     "assigned and annotated": ("x: int = %fork", FORK),
     "assigned behind a semicolon": ("print(1); x = %fork", FORK),
     "assigned, in brackets before": ("f(a=1); x = %fork", FORK),
-    "as a command": ("!pip install a", [Order("pip", "install a")]),
-    "assigned as a command": ("x = !pip list", [Order("pip", "list")]),
-    "cell magic": ("%%fork a\nx\ny\n", [Order("fork", "a", "x\ny")]),
+    "as a command": ("!pip install a", [CommandLine("pip", "install a")]),
+    "assigned as a command": ("x = !pip list", [CommandLine("pip", "list")]),
+    "cell magic": ("%%fork a\nx\ny\n", [CommandLine("fork", "a", "x\ny")]),
     "below %%time": ("%%time\nx = 1\n%fork", FORK),
     "below two": ("%%capture out\n%%time\n%fork", FORK),
     "behind %time": ("%time %fork", FORK),
-    "automagic": ("pip install a\n", [Order("pip", "install a")]),
+    "automagic": ("pip install a\n", [CommandLine("pip", "install a")]),
     "a bare name": ("fork", FORK),
-    "no help on what has no name": ("%fork a=?", [Order("fork", "a=?")]),
-    "no help on a number": ("%fork 5?", [Order("fork", "5?")]),
-    "no help by three marks": ("%fork a???", [Order("fork", "a???")]),
-    "no help on a text for an item": ("%fork a['b']?", [Order("fork", "a['b']?")]),
+    "no help on what has no name": ("%fork a=?", [CommandLine("fork", "a=?")]),
+    "no help on a number": ("%fork 5?", [CommandLine("fork", "5?")]),
+    "no help by three marks": ("%fork a???", [CommandLine("fork", "a???")]),
+    "no help on a text for an item": ("%fork a['b']?", [CommandLine("fork", "a['b']?")]),
     "after an f-string": ("f'{a!r:>{w}}{{'\n%fork", FORK),
     "after nested quotes": ("f'{x['a']}'\n%fork", FORK),
     "after a raw f-string": ("rf'\\{a}'\n%fork", FORK),
@@ -95,13 +99,13 @@ COUNT_NOT = {
 
 
 @pytest.mark.parametrize(("code", "expected"), COUNT.values(), ids=COUNT)
-def test_a_magic_at_top_level_counts(code: str, expected: list[Order]) -> None:
-    assert orders(code, NAMES) == expected
+def test_a_magic_at_top_level_counts(code: str, expected: list[CommandLine]) -> None:
+    assert commands_in(code, NAMES) == expected
 
 
 @pytest.mark.parametrize("code", COUNT_NOT.values(), ids=COUNT_NOT)
 def test_what_stands_elsewhere_does_not(code: str) -> None:
-    assert orders(code, NAMES) == []
+    assert commands_in(code, NAMES) == []
 
 
 PIECES = [
@@ -191,7 +195,7 @@ def called(node: ast.expr | None) -> list[tuple[str, str]]:
 def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
     theirs = as_ipython(code)
     if theirs is not None:
-        ours = [(order.name, order.line) for order in orders(code, NAMES)]
+        ours = [(order.name, order.line) for order in commands_in(code, NAMES)]
         expected = [each for each in theirs if each[0] in NAMES]
         assert not Counter(ours) - Counter(expected)
         # a line joined to nothing before it is left out here, as IPython alone finds sense in it
@@ -200,7 +204,7 @@ def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
 
 @given(st.text(max_size=200) | TEXTS)
 def test_every_text_is_read_to_its_end(code: str) -> None:
-    for order in orders(code, NAMES):
+    for order in commands_in(code, NAMES):
         assert order.name in NAMES
 
 
@@ -227,7 +231,7 @@ def cpu_seconds(code: str) -> float:
     tries = []
     for _ in range(3):
         begun = time.process_time()
-        orders(code, NAMES)
+        commands_in(code, NAMES)
         tries.append(time.process_time() - begun)
     return min(tries)
 
@@ -244,5 +248,5 @@ def test_f6_case_45_a_text_four_times_as_long_takes_four_times_as_long(piece: st
 @pytest.mark.parametrize("words", ["[0]" * 300_000, "[0" * 300_000 + "]", "9" * 900_000])
 def test_no_question_takes_long(words: str) -> None:
     begun = time.process_time()
-    orders(f"%fork {words}?", NAMES)
+    commands_in(f"%fork {words}?", NAMES)
     assert time.process_time() - begun < 3  # hundredths of one, where each sign is looked at once

@@ -46,16 +46,16 @@ def file(kind: int, fd: int = 0, user: int = 8) -> bytes:
 
 def poll(guest: Guest, *subscriptions: bytes) -> tuple[int, list[int]]:
     """The error number and the userdata of what is ready."""
-    guest.instance.reach.write(IN, b"".join(subscriptions))
+    guest.instance.memory.write(IN, b"".join(subscriptions))
     errno = guest.call("poll_oneoff", IN, OUT, len(subscriptions), COUNT)
-    count = guest.instance.reach.read_word(COUNT)
-    events = guest.instance.reach.read(OUT, 32 * count) if errno == abi.SUCCESS else b""
+    count = guest.instance.memory.read_word(COUNT)
+    events = guest.instance.memory.read(OUT, 32 * count) if errno == abi.SUCCESS else b""
     return errno, [user for (user,) in struct.iter_unpack("<Q24x", events)]
 
 
 def now_of(guest: Guest, clock: int) -> int:
     assert guest.call("clock_time_get", clock, 1, 96) == abi.SUCCESS
-    return int.from_bytes(guest.instance.reach.read(96, 8), "little")
+    return int.from_bytes(guest.instance.memory.read(96, 8), "little")
 
 
 def test_a_sleep_takes_its_time(guest: Guest) -> None:

@@ -32,14 +32,14 @@ def make(tmp_path: Path) -> Iterator[Making]:
 
 def restored(make: Making, guest: Guest) -> tuple[Guest, list[str | None]]:
     """A new guest with the open files of another, and the paths of those that are lost."""
-    table = guest.instance.descriptors.save()
+    table = guest.files.opened()
     new = make()
-    return new, [file.path for file in new.instance.descriptors.restore(table)]
+    return new, [file.path for file in new.files.reopen(table)]
 
 
 def read(guest: Guest, fd: int, length: int = 100) -> bytes | int:
     """What a descriptor gives, or the error number."""
-    reach = guest.instance.reach
+    reach = guest.instance.memory
     reach.write(64, struct.pack("<II", 65_536, length))
     errno = guest.call("fd_read", fd, 64, 1, 96)
     return errno or reach.read(65_536, reach.read_word(96))
@@ -75,7 +75,7 @@ def test_appending_goes_on_appending(make: Making) -> None:
     appending = 1
     path = guest.text("f")
     guest.call("path_open", APP, FOLLOW, *path, 0, RIGHTS, RIGHTS, appending, 64)
-    fd = guest.instance.reach.read_word(64)
+    fd = guest.instance.memory.read_word(64)
     new, _ = restored(make, guest)
     (guest.app / "f").write_text("longer than before ")
     new.write(fd, b"end")
@@ -179,11 +179,11 @@ def test_another_file_of_the_same_name_is_never_taken_for_it(
 
     if when == "before the commit":
         replace()
-    table = guest.instance.descriptors.save()
+    table = guest.files.opened()
     if when == "after it":
         replace()
     new = make()
-    assert [file.path for file in new.instance.descriptors.restore(table)] == ["f"]
+    assert [file.path for file in new.files.reopen(table)] == ["f"]
     assert isinstance(read(new, fd), int)
 
 

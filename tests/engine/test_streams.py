@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.tiny import MIB, Guest
 from tests.peak import Peak
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.output import HOLD_CHARS, NAMES, Streams, cap_of
-from wasm_kernel.engine.overflow import Overflow
+from wasm_kernel.engine.streams import HOLD_CHARS, NAMES, OutputStreams, OverflowFiles, limit_of
 from wasm_kernel.errors import GuestCrashed
 from wasm_kernel.linux.folders import Folder
 
@@ -31,9 +30,9 @@ class Heard(list[tuple[str, str]]):
         return "".join(text for who, text in self if who == name)
 
 
-def streams(heard: Heard, cap: int = CAP) -> Streams:
-    made = Streams()
-    made.begin(heard, {name: cap_of(name, cap) for name in NAMES.values()})
+def streams(heard: Heard, cap: int = CAP) -> OutputStreams:
+    made = OutputStreams()
+    made.begin(heard, {name: limit_of(name, cap) for name in NAMES.values()})
     return made
 
 
@@ -77,7 +76,7 @@ def test_half_a_character_does_not_leak_into_the_next_cell() -> None:
     out = streams(heard)
     out.feed("stdout", b"\xe2")
     out.end()
-    out.begin(heard, {name: cap_of(name, CAP) for name in NAMES.values()})
+    out.begin(heard, {name: limit_of(name, CAP) for name in NAMES.values()})
     out.feed("stdout", b"ok")
     out.end()
     assert heard[-1] == ("stdout", "ok")
@@ -170,7 +169,7 @@ def test_a_new_cell_has_the_whole_cap_again() -> None:
     out = streams(heard, 5)
     out.feed("stdout", b"1234567")
     out.end()
-    out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()})
+    out.begin(heard, {name: limit_of(name, 5) for name in NAMES.values()})
     out.feed("stdout", b"again")
     out.end()
     assert heard[-1] == ("stdout", "again")
@@ -187,11 +186,11 @@ def test_between_turns_nobody_listens() -> None:
 
 def test_the_guest_always_writes_everything(guest: Guest) -> None:
     assert guest.write(1, b"x" * 5000) == abi.SUCCESS
-    assert guest.instance.reach.read_word(64 + 32) == 5000
+    assert guest.instance.memory.read_word(64 + 32) == 5000
 
 
 def test_a_write_from_outside_the_memory_is_a_bad_address(guest: Guest) -> None:
-    guest.instance.reach.write(64, (0xFFFFFF00).to_bytes(4, "little") + b"\0\1\0\0")
+    guest.instance.memory.write(64, (0xFFFFFF00).to_bytes(4, "little") + b"\0\1\0\0")
     assert guest.call("fd_write", 1, 64, 1, 96) == abi.EFAULT
 
 
@@ -203,8 +202,8 @@ def test_a_write_of_too_many_buffers_is_refused(guest: Guest) -> None:
 def test_f17_a_write_copies_no_more_than_is_shown(tmp_path: Path, buffers: int) -> None:
     guest = Guest(tmp_path, memory_bytes=512 * MIB)
     assert guest.call("grow", 7900) != 0xFFFFFFFF
-    whole = guest.instance.reach.size
-    guest.instance.reach.write(131_072, struct.pack("<II", 0, whole) * buffers)
+    whole = guest.instance.memory.size
+    guest.instance.memory.write(131_072, struct.pack("<II", 0, whole) * buffers)
     peak, begun = Peak(), time.thread_time()
     assert guest.call("fd_write", 1, 131_072, buffers, 96) == abi.SUCCESS
     assert time.thread_time() - begun < 0.5
@@ -225,9 +224,9 @@ def test_f17_the_engine_gathers_no_gigabytes_of_random_bytes(tmp_path: Path) -> 
     guest.close()
 
 
-def overflowing(folder: Path, most: int = 1000) -> Streams:
-    made = Streams(Overflow(Folder.open(folder), most))
-    made.begin(Heard(), {name: cap_of(name, 5) for name in NAMES.values()}, 7)
+def overflowing(folder: Path, most: int = 1000) -> OutputStreams:
+    made = OutputStreams(OverflowFiles(Folder.open(folder), most))
+    made.begin(Heard(), {name: limit_of(name, 5) for name in NAMES.values()}, 7)
     return made
 
 
@@ -243,8 +242,8 @@ def test_the_whole_text_goes_to_a_file_where_it_is_wanted(tmp_path: Path) -> Non
 
 def test_the_notice_names_the_file(tmp_path: Path) -> None:
     heard = Heard()
-    out = Streams(Overflow(Folder.open(tmp_path), 1000))
-    out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()}, 7)
+    out = OutputStreams(OverflowFiles(Folder.open(tmp_path), 1000))
+    out.begin(heard, {name: limit_of(name, 5) for name in NAMES.values()}, 7)
     out.feed("stderr", b"123456")
     out.end()
     assert "/app/output-7-stderr.txt" in heard.of("stderr")
@@ -274,8 +273,8 @@ def test_a_file_that_is_there_stays_and_a_link_is_not_followed(tmp_path: Path) -
 
 def test_a_folder_that_is_gone_costs_the_file_alone(tmp_path: Path) -> None:
     heard = Heard()
-    out = Streams(Overflow(Folder(-1), 1000))
-    out.begin(heard, {name: cap_of(name, 5) for name in NAMES.values()}, 7)
+    out = OutputStreams(OverflowFiles(Folder(-1), 1000))
+    out.begin(heard, {name: limit_of(name, 5) for name in NAMES.values()}, 7)
     out.feed("stdout", b"123456")
     out.end()
     assert "the rest is cut" in heard.of("stdout")

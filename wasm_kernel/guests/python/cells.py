@@ -1,4 +1,4 @@
-"""Which magics stand at top level in a cell's text, and with which words. Pure.
+"""What the host reads in a cell: which magics stand at top level, and with which words. Pure.
 
 The text is read by Python's own rules (strings, f-strings as of 3.12, comments, brackets, joined
 lines) and by IPython's for its magics, so that a `%name` inside a string, a bracket, a nested block
@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from textwrap import dedent
 
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.record import record
 
 _ONE_CELL = frozenset({"capture", "limit", "prun", "time"})
@@ -22,50 +23,76 @@ _BLOCKS |= {"match", "try", "while", "with"}
 _ESCAPES = "%!?,;/"
 
 
+_ALONE = re.compile(r"%(\w+)(?:[ \t]+(\S.*))?")
+_LINE = re.compile(r"[^\r\n]+")
+_FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line that goes on
+_TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
+
+
 @record
-class Order:
-    """A magic as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
+class PythonCell:
+    """A cell's text: a `ParsedCell`."""
 
-    Nothing in `line` was expanded: `$x` and `{x}` stand for themselves.
-    """
+    source: str
 
-    name: str
-    line: str
-    cell: str | None = None
+    def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
+        """Returns the magics of a cell that holds nothing but some of these; else None.
+
+        A magic with variables in its words is for the guest to expand, and a question for it to
+        answer.
+        """
+        found = []
+        for line in self._lines() if len(self.source) <= _TEXT_MOST else ():
+            match = _ALONE.fullmatch(line)
+            if match is None or match[1] not in names or _FOR_THE_GUEST.search(line):
+                return None
+            found.append(CommandLine(match[1], match[2] or ""))
+        return found or None
+
+    def _lines(self) -> Iterator[str]:
+        """Yields the lines that say something, one by one: the first decides on most cells."""
+        for found in _LINE.finditer(self.source):
+            line = found[0].strip()
+            if line and not line.startswith("#"):
+                yield line
+
+    def commands(self, names: Collection[str]) -> list[CommandLine]:
+        """Returns the magics among `names` that stand at top level, in their order."""
+        return commands_in(self.source, names)
 
 
-def orders(code: str, names: Collection[str]) -> list[Order]:
+def commands_in(code: str, names: Collection[str]) -> list[CommandLine]:
     """The magics among `names` that stand at top level in `code`, in their order.
 
     A line `%name words` counts, and so do `value = %name words`, `!name words`, a cell magic in the
     first line, `name words` alone in a cell, and what stands below `%%time` and its like.
     """
-    found: list[Order] = []
+    found: list[CommandLine] = []
     waiting = [(code, 0)]
     while waiting:
         text, depth = waiting.pop(0)
-        for order in _in_cell(text, names):
-            inner = order.line if order.cell is None else order.cell
-            if order.name in _ONE_CELL and depth < _NESTING_MOST:
+        for command in _in_cell(text, names):
+            inner = command.line if command.cell is None else command.cell
+            if command.name in _ONE_CELL and depth < _NESTING_MOST:
                 waiting.append((inner, depth + 1))
-            if order.name in names:
-                found.append(order)
+            if command.name in names:
+                found.append(command)
     return found
 
 
-def _in_cell(code: str, names: Collection[str]) -> Iterator[Order]:
-    """The orders of one cell: IPython takes empty lines and a common indent away first."""
+def _in_cell(code: str, names: Collection[str]) -> Iterator[CommandLine]:
+    """Yields the magics of one cell: IPython takes empty lines and a common indent away first."""
     text = dedent(re.sub(r"\A(?:[ \t\f]*\n)+", "", re.sub(r"\r\n?", "\n", code)))
     if text.startswith("%%") and not re.match(r"%%\w+\?", text):
         first, _, body = text.partition("\n")
         name, _, line = first[2:].rstrip().partition(" ")
-        yield Order(name, line.strip(), body.rstrip("\n"))
+        yield CommandLine(name, line.strip(), body.rstrip("\n"))
         return
     bare = re.fullmatch(r"(\w+)(?:[ \t]+([^\s!=()<>,+*/%^&|].*))?\n*", text)
     if bare is not None and bare[1] in names:
-        yield Order(bare[1], (bare[2] or "").strip())
+        yield CommandLine(bare[1], (bare[2] or "").strip())
         return
-    yield from _Reader(text).orders()
+    yield from _Reader(text).commands()
 
 
 _TOKEN = re.compile(
@@ -114,7 +141,7 @@ class _Reader:
         self._open: list[str | _Formatted] = []
         self._formatted: list[int] = []  # where f-strings stand in it, innermost last
 
-    def orders(self) -> Iterator[Order]:
+    def commands(self) -> Iterator[CommandLine]:
         """The magics at top level."""
         while self._at < len(self._text):
             start = _START.match(self._text, self._at)
@@ -122,13 +149,13 @@ class _Reader:
             indent, escape, word = start.groups()
             if escape:
                 self._at = start.start(2)
-                found = _order(re.sub("^!!", "!", self._rest_of_line()))
+                found = _command(re.sub("^!!", "!", self._rest_of_line()))
             else:
                 found = self._statement(word)
             if found is not None and not indent:
                 yield found
 
-    def _statement(self, first: str) -> Order | None:
+    def _statement(self, first: str) -> CommandLine | None:
         """Read one logical line; the magic whose value it assigns, if it does."""
         assigned, block = False, False
         while self._at < len(self._text):
@@ -152,7 +179,7 @@ class _Reader:
                 magic = re.compile(r"[ \t]*(?=[%!])").match(self._text, self._at)
                 if magic is not None:
                     self._at = magic.end()
-                    found = _order(self._rest_of_line())
+                    found = _command(self._rest_of_line())
                     return None if block else found
         return None
 
@@ -212,12 +239,12 @@ class _Reader:
         del self._open[self._formatted.pop() :]
 
 
-def _order(line: str) -> Order | None:
-    """The order that a line `%name words` or `!name words` gives; None where it asks for help."""
+def _command(line: str) -> CommandLine | None:
+    """Returns the magic of a line `%name words` or `!name words`; None if it asks for help."""
     if line[0] not in "%!" or line.startswith(("!!", "%%")) or _asks_for_help(line):
         return None
     name, _, words = line[1:].lstrip(" " if line[0] == "!" else "").partition(" ")
-    return Order(name, words.strip())
+    return CommandLine(name, words.strip())
 
 
 def _asks_for_help(line: str) -> bool:

@@ -1,0 +1,65 @@
+"""Reading and writing a guest's memory; mounts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.tiny import Guest
+from wasm_kernel.engine.host_calls import OutOfBounds
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens
+
+SIZE = 8 * 65_536
+CLOSED = Folder(-1)
+FIXED = (Preopen(CLOSED, "/app"), Preopen(CLOSED, "/"))
+DATA, DEEP = Preopen(CLOSED, "/data"), Preopen(CLOSED, "/data/deep")
+
+
+@pytest.mark.parametrize(("at", "length"), [(0, 0), (0, SIZE), (SIZE - 1, 1), (SIZE, 0)])
+def test_what_lies_inside_is_read(guest: Guest, at: int, length: int) -> None:
+    assert len(guest.instance.memory.read(at, length)) == length
+
+
+@pytest.mark.parametrize(
+    ("at", "length"), [(SIZE, 1), (0, SIZE + 1), (-1, 1), (0, -1), (2**32, 1), (2**64, 2**64)]
+)
+def test_what_lies_outside_is_not_read(guest: Guest, at: int, length: int) -> None:
+    with pytest.raises(OutOfBounds):
+        guest.instance.memory.read(at, length)
+
+
+@pytest.mark.parametrize("at", [SIZE - 3, SIZE, 2**32 - 4, -4])
+def test_nothing_is_written_outside(guest: Guest, at: int) -> None:
+    with pytest.raises(OutOfBounds):
+        guest.instance.memory.write_word(at, 1)
+
+
+def test_memory_that_grew_is_in_reach(guest: Guest) -> None:
+    guest.call("grow", 1)
+    assert guest.instance.memory.read(SIZE, 65_536) == bytes(65_536)
+
+
+def test_too_many_buffers_are_refused(guest: Guest) -> None:
+    with pytest.raises(OutOfBounds):
+        guest.instance.memory.buffers(0, 1025)
+
+
+@given(path=st.text(alphabet="dataep/.", max_size=14))
+def test_a_mount_takes_what_lies_below_it_and_nothing_else(path: str) -> None:
+    found = Preopens(FIXED, (DATA, DEEP)).mount_of(path)
+    below = path == "data" or path.startswith("data/")
+    assert (found is not None) == below
+    if found is not None:
+        assert path[: found[1]].rstrip("/") == found[0].guest[1:]
+
+
+def test_the_deepest_mount_wins() -> None:
+    found = Preopens(FIXED, (DATA, DEEP)).mount_of("data/deep/x")
+    assert found == (DEEP, len("data/deep/"))
+
+
+def test_the_root_is_found() -> None:
+    assert Preopens(FIXED).root == FIRST_DESCRIPTOR + 1
+    assert Preopens(FIXED[:1]).root is None

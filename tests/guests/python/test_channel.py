@@ -1,0 +1,62 @@
+"""The guest's `host.call`, and running source in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import MIB, Guest
+from wasm_kernel.errors import GuestCrashed
+from wasm_kernel.guests.python.image import Addresses
+from wasm_kernel.guests.python.language import PythonGuest
+
+
+def test_a_guest_without_memory_left_says_so(guest: Guest) -> None:
+    python = PythonGuest(guest.instance, guest.files, Addresses({}))
+    with pytest.raises(GuestCrashed, match="out of memory"):
+        python.run(b"x" * 1_000_000)
+
+
+def test_a_handler_that_fails_is_an_error_number_to_the_guest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(data: bytes) -> bytes:
+        raise KeyboardInterrupt
+
+    guest = Guest(tmp_path, handler=handler)
+    try:
+        assert guest.call("host_call", *guest.text("hi"), 64, 68) != 0
+        assert "host" in caplog.text
+        assert guest.call("nothing") == 0
+    finally:
+        guest.close()
+
+
+def test_the_channel_answers_in_the_guests_memory(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, handler=lambda data: data + b" back")
+    try:
+        assert guest.call("host_call", *guest.text("hi"), 64, 68) == 0
+        at, length = guest.instance.memory.read_word(64), guest.instance.memory.read_word(68)
+        assert guest.instance.memory.read(at, length) == b"hi back"
+    finally:
+        guest.close()
+
+
+@pytest.mark.parametrize(("at", "length"), [(0, 2**32 - 1), (2**32 - 8, 64), (0, 100 * MIB)])
+def test_the_channel_reads_nothing_outside_the_guests_memory(
+    guest: Guest, at: int, length: int
+) -> None:
+    assert guest.call("host_call", at, length, 64, 68) != 0
+
+
+def test_the_channel_writes_nothing_outside_the_guests_memory(guest: Guest) -> None:
+    assert guest.call("host_call", *guest.text("hi"), 2**32 - 4, 68) != 0
+
+
+def test_an_answer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, handler=lambda data: b"x" * 200_000)
+    try:
+        assert guest.call("host_call", *guest.text("hi"), 64, 68) != 0
+    finally:
+        guest.close()

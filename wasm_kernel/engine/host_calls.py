@@ -1,0 +1,169 @@
+"""The guest's imports that the host answers, and the guest memory that their arguments point to.
+
+A part of the host that answers some imports is a `HostFunctions`. Its handlers get a call's
+arguments as plain unsigned numbers and answer with an error number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import wasmtime
+
+from wasm_kernel.engine import abi, wasmtime_api
+
+_LOG = logging.getLogger("wasm_kernel.engine")
+_TYPES = {"i": wasmtime.ValType.i32(), "I": wasmtime.ValType.i64()}
+_BUFFERS_MOST = 1024
+
+Import = tuple[str, str]
+"""An import's module and name, such as `("wasi_snapshot_preview1", "fd_write")`."""
+
+Handler = Callable[..., int]
+"""Answers one import: takes its arguments, unsigned; returns an error number, 0 for success."""
+
+
+class OutOfBounds(Exception):
+    """An address or a length from the guest that lies outside its memory."""
+
+
+class GuestMemory:
+    """One guest's memory; every address and length is checked first. Only its thread uses it."""
+
+    def __init__(self, memory: wasmtime_api.RawMemory) -> None:
+        self._memory = memory
+        self.address = memory.address()
+        self._known = memory.size()  # it only grows: asked for again where this is too small
+        self._whole = memoryview(bytearray())
+
+    @property
+    def size(self) -> int:
+        """The size of the memory in bytes."""
+        return self._memory.size()
+
+    def _check(self, at: int, length: int) -> int:
+        if at < 0 or length < 0 or at + length > self._known:
+            self._known = self._memory.size()
+            if at < 0 or length < 0 or at + length > self._known:
+                raise OutOfBounds(f"{length} bytes at {at}")
+        return self.address + at
+
+    def read(self, at: int, length: int) -> bytes:
+        """Returns `length` bytes at `at`.
+
+        Raises:
+            OutOfBounds: they are not all inside the memory.
+        """
+        return ctypes.string_at(self._check(at, length), length)
+
+    def write(self, at: int, data: bytes) -> None:
+        """Puts `data` at `at`.
+
+        Raises:
+            OutOfBounds: it would not lie inside the memory.
+        """
+        ctypes.memmove(self._check(at, len(data)), data, len(data))
+
+    def view(self, at: int, length: int) -> memoryview:
+        """Returns `length` bytes at `at`, to be read and written in place within one host call.
+
+        Raises:
+            OutOfBounds: they are not all inside the memory.
+        """
+        self._check(at, length)
+        if len(self._whole) < at + length:
+            memory = (ctypes.c_char * self._known).from_address(self.address)
+            self._whole = memoryview(memory).cast("B")
+        return self._whole[at : at + length]
+
+    def read_word(self, at: int) -> int:
+        """Returns the 32-bit word at `at`."""
+        return int(struct.unpack("<I", self.read(at, 4))[0])
+
+    def write_word(self, at: int, value: int) -> None:
+        """Puts a 32-bit word at `at`."""
+        self.write(at, struct.pack("<I", value & 0xFFFFFFFF))
+
+    def buffers(self, table: int, count: int) -> list[tuple[int, int]]:
+        """Returns the (address, length) pairs of an array of WASI's `iovec`."""
+        if count > _BUFFERS_MOST:
+            raise OutOfBounds(f"{count} buffers")
+        return list(struct.iter_unpack("<II", self.read(table, 8 * count)))
+
+
+class BoundGuest(Protocol):
+    """A guest whose imports are being answered: its memory, and a way to call its exports."""
+
+    @property
+    def memory(self) -> GuestMemory:
+        """The guest's memory."""
+
+    def call(self, export: str, *args: int) -> int:
+        """Calls an export.
+
+        Raises:
+            GuestStopped: the call did not come back.
+        """
+
+
+class HostFunctions(Protocol):
+    """A part of the host that answers some of a guest's imports."""
+
+    @property
+    def imports(self) -> Mapping[Import, str]:
+        """What it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one."""
+
+    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
+        """Returns the handlers for one guest, which was just instantiated.
+
+        What a handler raises becomes an error number: an exception that escaped a callback would
+        end up in another guest's call.
+        """
+
+
+class Dispatcher:
+    """The host functions of one instance, which must not outlive it.
+
+    They are defined before there is an instance, and find their handlers by name once `bind` was
+    called.
+    """
+
+    def __init__(self, linker: wasmtime.Linker, hosts: Iterable[HostFunctions]) -> None:
+        self._hosts = tuple(hosts)
+        self._handlers: dict[Import, Handler] = {}
+        self._kept = [
+            self._define(linker, key, shape)
+            for host in self._hosts
+            for key, shape in host.imports.items()
+        ]
+
+    def bind(self, guest: BoundGuest) -> None:
+        """Lets the hosts answer for this guest from now on."""
+        for host in self._hosts:
+            self._handlers.update(host.bind(guest))
+
+    def close(self) -> None:
+        """Lets go of the handlers and the callbacks, after the store was closed."""
+        self._handlers.clear()
+        self._kept.clear()
+
+    def _define(self, linker: wasmtime.Linker, key: Import, shape: str) -> object:
+        handlers, size = self._handlers, wasmtime_api.SLOT * len(shape)
+        unpack = struct.Struct("<" + "".join("I12x" if c == "i" else "Q8x" for c in shape)).unpack
+
+        def function(slots: int, _count: int) -> None:
+            try:
+                answer = int(handlers[key](*unpack(ctypes.string_at(slots, size))))
+            except OutOfBounds:
+                answer = abi.EFAULT
+            except BaseException:
+                _LOG.exception("the host's %s failed", key[1])
+                answer = abi.EIO
+            ctypes.c_uint32.from_address(slots).value = answer
+
+        kind = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])
+        return wasmtime_api.define(linker, *key, kind, function)

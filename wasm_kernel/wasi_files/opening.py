@@ -1,0 +1,344 @@
+"""The calls that open and close files, and opening them again for memory that is brought back.
+
+Saved memory speaks of descriptors by number. A new instance has none of them, so they are opened
+anew: the same file, under the same number, at the same position. If a file is gone, or another has
+taken its name (deleted and made again, replaced by an editor that saves aside), its number stays
+taken, and using it fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping, Sequence
+
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.host_calls import GuestMemory, Handler
+from wasm_kernel.linux.files import open_file_identity
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import Change, FileHistory, is_unlinked_name
+from wasm_kernel.wasi_files.lookups import LookupCalls
+from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFile, OpenFiles
+from wasm_kernel.wasi_files.paths import Follow, GuestPath, GuestPaths, HiddenName, resolve
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
+from wasm_kernel.wasi_files.quota import Quota, key_of
+
+_WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
+_ONCE = abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC  # what is only done when a file is opened first
+_SYNCHRONOUS = ~(abi.FD_APPEND | abi.FD_NONBLOCK)
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_RUNNABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+_AS_ANOTHER = stat.S_ISUID | stat.S_ISGID
+
+
+class OpeningCalls:
+    """The calls of one guest. Only the guest's thread uses it."""
+
+    def __init__(
+        self,
+        paths: GuestPaths,
+        memory: GuestMemory,
+        files: OpenFiles,
+        changes: FileChanges,
+        *,
+        quota: Quota,
+        history: FileHistory,
+        lookups: LookupCalls,
+    ) -> None:
+        self._paths = paths
+        self._memory = memory
+        self._files = files
+        self._changes = changes
+        self._quota = quota
+        self._history = history
+        self._lookups = lookups
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Returns the handlers, by WASI's name."""
+        return {"path_open": self._open, "fd_close": self._close, "fd_renumber": self._renumber}
+
+    def _open(
+        self,
+        fd: int,
+        flags: int,
+        path: int,
+        length: int,
+        how: int,
+        rights: int,
+        inheriting: int,
+        fdflags: int,
+        out: int,
+    ) -> int:
+        if self._files.is_full:
+            raise Refused(abi.EMFILE)
+        if fdflags & _SYNCHRONOUS:
+            return abi.ENOTSUP
+        if how & abi.O_DIRECTORY and how & (abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC):
+            return abi.EINVAL
+        only_new = how & abi.O_CREAT and how & abi.O_EXCL
+        follows = flags & abi.LOOKUP_FOLLOW and not only_new
+        follow = Follow.ALWAYS if follows else Follow.BEFORE_SLASH
+        with self._paths.find(fd, path, length, follow) as place:
+            opened = OpenDescriptor(
+                place.preopen, place.parts, -1, how, rights, inheriting, fdflags
+            )
+            self._open_at(place, opened)
+        self._memory.write_word(out, self._files.add(opened))
+        return abi.SUCCESS
+
+    def _open_at(self, place: GuestPath, opened: OpenDescriptor) -> None:
+        how = opened.flags
+        before = look_before_opening(place, how, opened.rights)
+        if before is None and how & abi.O_CREAT:
+            if place.is_folder:
+                raise Refused(abi.EISDIR)
+            if place.preopen.counted:
+                self._quota.reserve(1)
+        new = how & (
+            abi.O_CREAT if before is None else abi.O_TRUNC
+        ) and self._history.before_change(
+            place.path, place.folder, place.name, before, Change.WRITE
+        )
+        try:
+            opened.fd = open_file(place, how, opened.rights, opened.fdflags)
+        except OSError:
+            if new and before is None:
+                self._history.after_removal(place.path)
+            raise
+        try:
+            self._note(opened, place, before)
+        except BaseException:
+            os.close(opened.fd)
+            raise
+
+    def _note(
+        self, opened: OpenDescriptor, place: GuestPath, before: os.stat_result | None
+    ) -> None:
+        """A file was opened: what is known of it, and what that changed."""
+        status, how = os.fstat(opened.fd), opened.flags
+        opened.is_folder = stat.S_ISDIR(status.st_mode)
+        self._files.register(opened, status)
+        if before is None:
+            if opened.preopen.counted and not opened.is_folder:
+                self._quota.added(1)
+            self._changes.created(place.path, key_of(status))
+            return
+        bits = _forbidden_mode_bits(opened.preopen, status.st_mode)
+        if bits and (how & _WRITES or opened.rights & abi.RIGHT_WRITE):
+            os.fchmod(opened.fd, stat.S_IMODE(status.st_mode) & ~bits)
+        if how & abi.O_TRUNC:
+            if opened.size is not None:
+                self._quota.resized(opened.size, 0)
+            self._changes.wrote(opened.path, key_of(status))
+
+    def _close(self, fd: int) -> int:
+        if fd < FIRST_DESCRIPTOR:
+            return abi.SUCCESS  # the guest's streams stay: the next cell needs them
+        if self._files.is_fixed(fd):
+            return abi.EBADF  # and so do its folders
+        opened = self._files.take(fd)
+        if opened is None:
+            return abi.EBADF
+        self._release(opened)
+        return abi.SUCCESS
+
+    def _release(self, opened: OpenDescriptor) -> None:
+        """Closes what no descriptor of the guest stands for any more."""
+        self._lookups.listings.forget(opened)
+        if opened.fd >= 0:
+            os.close(opened.fd)
+        if opened.size is not None:
+            self._quota.closed(opened.size)
+        if opened.unlinked and not self._files.has_unlinked(opened.unlinked):
+            self._history.drop_unlinked(opened.unlinked)
+
+    def _renumber(self, old: int, new: int) -> int:
+        if self._files.is_fixed(old) or self._files.is_fixed(new):
+            return abi.EBADF
+        opened = self._files.get(old)
+        if opened is None or self._files.get(new) is None:
+            return abi.EBADF
+        if old != new:
+            replaced = self._files.take(new)
+            self._files.take(old)
+            self._files.put(new, opened)
+            if replaced is not None:
+                self._release(replaced)
+        return abi.SUCCESS
+
+
+def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
+    """Returns the status of what stands at a place that is about to be opened.
+
+    Args:
+        place: The place.
+        how: WASI's `oflags`.
+        rights: WASI's rights.
+
+    Raises:
+        Refused: it is a pipe or a device, and opening it may do something to it; or it would be
+            written to, and the guest may not write there.
+    """
+    found = place.status()
+    if found is not None and stat.S_IFMT(found.st_mode) not in _KINDS:
+        raise Refused(abi.ENOTSUP)
+    if not place.preopen.writable and (how & _WRITES or rights & abi.RIGHT_WRITE):
+        raise Refused(abi.EPERM)
+    return found
+
+
+def open_file(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
+    """Opens what stands at a place, after a look; the caller closes the descriptor.
+
+    Args:
+        place: The place.
+        how: WASI's `oflags`.
+        rights: WASI's rights; they say whether the file is read or written.
+        fdflags: WASI's `fdflags`.
+
+    Raises:
+        Refused: it is neither a file nor a folder, or does not exist for the guest.
+        OSError: it can't be opened.
+    """
+    fd = os.open(place.name, _flags(place, how, rights, fdflags), 0o666, dir_fd=place.folder)
+    try:
+        kind = stat.S_IFMT(os.fstat(fd).st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+            raise Refused(abi.ENOTSUP)
+        hidden, depth = place.preopen.hidden, len(place.parts) - 1
+        below = place.parts and kind == stat.S_IFDIR  # the preopened folder itself is the guest's
+        if below and hidden.hides_folders and hidden.hides_folder(fd, depth):
+            raise HiddenName
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _flags(place: GuestPath, how: int, rights: int, fdflags: int) -> int:
+    flags = open_flags(rights, fdflags)
+    for asked, flag in (
+        (how & abi.O_CREAT, os.O_CREAT),
+        (how & abi.O_EXCL and how & abi.O_CREAT, os.O_EXCL),
+        (how & abi.O_TRUNC, os.O_TRUNC),
+        (how & abi.O_DIRECTORY or place.is_folder, os.O_DIRECTORY),
+    ):
+        flags |= flag if asked else 0
+    return flags | _SAFELY
+
+
+def open_flags(rights: int, fdflags: int) -> int:
+    """Returns the flags of `os.open` for a file that is there, by WASI's rights and `fdflags`."""
+    reads = bool(rights & (abi.RIGHT_READ | abi.RIGHT_READDIR))
+    writes = bool(rights & abi.RIGHT_WRITE)
+    flags = os.O_RDONLY if not writes else os.O_RDWR if reads else os.O_WRONLY
+    return flags | os.O_APPEND if fdflags & abi.FD_APPEND else flags
+
+
+def _forbidden_mode_bits(preopen: Preopen, mode: int) -> int:
+    """Returns the bits of a file's mode that it may not have once the guest can write to it.
+
+    What the guest wrote must not run with somebody's rights. Nothing in a session's own folders is
+    there to be run on the host. A mount may be somebody's project with scripts in it: there only
+    set-user-id and set-group-id go.
+    """
+    if not stat.S_ISREG(mode):
+        return 0
+    return mode & (_AS_ANOTHER | (_RUNNABLE if preopen.counted else 0))
+
+
+class Reopener:
+    """The open files of one instance. Only the guest's thread uses it, between turns."""
+
+    def __init__(self, preopens: Preopens, files: OpenFiles, history: FileHistory) -> None:
+        self._preopens = preopens
+        self._files = files
+        self._history = history
+
+    def save(self) -> tuple[OpenFile, ...]:
+        """Returns what is open now."""
+        opened = sorted(self._files.opened().items())
+        return tuple(self._saved(fd, descriptor) for fd, descriptor in opened)
+
+    def _saved(self, fd: int, opened: OpenDescriptor) -> OpenFile:
+        guest, path, name = opened.preopen.guest, "/".join(opened.parts), opened.identify()
+        if opened.fd < 0:
+            return OpenFile(fd, guest, None, 0, 0, 0, 0, 0)
+        if opened.unlinked:
+            workspace = next(preopen for preopen in self._preopens.all if preopen.tracked)
+            guest, path, name = workspace.guest, opened.unlinked, open_file_identity(opened.fd)
+        offset = 0 if opened.is_folder else os.lseek(opened.fd, 0, os.SEEK_CUR)
+        how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
+        return OpenFile(fd, guest, path, offset, *how, name)
+
+    def reopen(self, files: Sequence[OpenFile]) -> list[OpenFile]:
+        """Opens files again.
+
+        Returns:
+            Those that could not be opened; their descriptors fail when they are used.
+        """
+        lost = []
+        for wanted in files:
+            if not self._files.has_room_at(wanted.fd):
+                lost.append(wanted)
+                continue
+            opened = self._open(wanted)
+            if opened is None:
+                if wanted.path is not None:
+                    lost.append(wanted)
+                opened = OpenDescriptor(self._preopens.fixed[0], (), -1, gone=True)
+            self._files.put(wanted.fd, opened)
+        return lost
+
+    def _open(self, wanted: OpenFile) -> OpenDescriptor | None:
+        try:
+            opened = self._open_by_name(wanted)
+        except (OSError, ValueError, Refused):
+            return None
+        if opened is None:
+            return None
+        try:
+            self._check(opened, wanted)
+        except (OSError, ValueError, OverflowError):
+            os.close(opened.fd)
+            return None
+        self._files.register(opened, os.fstat(opened.fd))
+        opened.gone = bool(opened.unlinked)
+        if opened.size is not None:
+            opened.size.nameless = opened.gone
+        return opened
+
+    def _check(self, opened: OpenDescriptor, wanted: OpenFile) -> None:
+        """Sees that it is the same file, and goes to its position.
+
+        Raises:
+            OSError, OverflowError: it is another file, or has no such position.
+        """
+        name = open_file_identity(opened.fd)
+        if wanted.identity and not self._history.same_file(wanted.identity, name):
+            raise OSError(errno.ESTALE, "another file took its name")
+        opened.identity = name if opened.preopen.writable else ""
+        opened.is_folder = not stat.S_ISREG(os.fstat(opened.fd).st_mode)
+        if wanted.offset and not opened.is_folder:
+            os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
+
+    def _open_by_name(self, wanted: OpenFile) -> OpenDescriptor | None:
+        """Opens what has the name that the file had, whichever file that is now."""
+        preopen = self._preopens.at(wanted.guest)
+        if preopen is None or wanted.path is None:
+            return None
+        # what was a writable mount may be one to read from now, and an archive says what it likes
+        rights = wanted.rights if preopen.writable else wanted.rights & ~abi.RIGHT_WRITE
+        flags = wanted.flags & ~_ONCE
+        how = (flags, rights, wanted.inheriting, wanted.fdflags)
+        if preopen.tracked and is_unlinked_name(wanted.path):
+            fd = self._history.open_unlinked(wanted.path, open_flags(rights, wanted.fdflags))
+            return OpenDescriptor(preopen, (), fd, *how, unlinked=wanted.path)
+        with resolve(preopen, wanted.path or ".") as place:
+            if "/".join(place.parts) != wanted.path:
+                return None  # a link is on the way, where none was
+            look_before_opening(place, flags, rights)
+            fd = open_file(place, flags, rights, wanted.fdflags)
+            return OpenDescriptor(preopen, place.parts, fd, *how)
