@@ -1,14 +1,17 @@
-"""A session of the agent under ordinary CPython, in a process of its own.
+"""Sessions of the agent under ordinary CPython, each in a process of its own.
 
-Run as a script with a JSON list of requests on standard input: each is served as one turn. What
-stands in a request's `meanwhile` is handed to the agent when it asks what came meanwhile. Every
-frame that the agent sends is in the JSON list of lists on the last line of standard output. The
-agent changes builtins, signals and asyncio, so no test runs it in pytest's process.
+Run as a script, which imports the agent once and forks for each line on standard input: a JSON
+object with a session's `folder` and its `requests`. Each request is served as one turn. What stands
+in a request's `meanwhile` is handed to the agent when it asks what came meanwhile. Every frame that
+the agent sends is in the JSON list of lists on the last line of the file `out` in the folder; what
+it says of errors is in `err`. A line on standard output says how the process ended. The agent
+changes builtins, signals and asyncio, so no test runs it in pytest's process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -23,7 +26,29 @@ encode, decode = json.JSONEncoder().encode, json.JSONDecoder().decode
 
 
 def main() -> None:
-    requests: list[dict[str, Any]] = json.load(sys.stdin)
+    """Forks for each session; a child leaves the loop, and ends as Python ends."""
+    for line in sys.stdin:
+        session = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            settle(session["folder"])
+            run(session["requests"])
+            return
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def settle(folder: str) -> None:
+    """Gives a child a folder, and streams that are not its parent's."""
+    os.chdir(folder)
+    os.environ["IPYTHONDIR"] = os.path.join(folder, "ipython")  # noqa: PTH118 (what a cell imports)
+    for number, name in enumerate((os.devnull, "out", "err")):
+        opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+
+
+def run(requests: list[dict[str, Any]]) -> None:
     meanwhile: list[dict[str, Any]] = []
     frames: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []

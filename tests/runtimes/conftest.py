@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import select
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -36,30 +38,45 @@ class Turn:
 
 
 @pytest.fixture(scope="session")
-def serve(tmp_path_factory: pytest.TempPathFactory) -> Serve:
+def sessions() -> Iterator[Popen[str]]:
+    """A process that has imported the agent, and forks for each session."""
+    path = {"PYTHONPATH": str(ROOT / "runtimes" / "python")}
+    with Popen(
+        [sys.executable, str(Path(__file__).with_name("agent_session.py"))],
+        stdin=PIPE,
+        stdout=PIPE,
+        text=True,
+        env=os.environ | path,
+        start_new_session=True,
+    ) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)  # and a session that does not end
+
+
+@pytest.fixture(scope="session")
+def serve(sessions: Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Serve:
     """Serves requests (or cells, given as text) in one fresh session; a `Turn` each."""
 
     def run(*requests: Frame | str) -> list[Turn]:
         folder = tmp_path_factory.mktemp("session")
         full = [cell(each) if isinstance(each, str) else each for each in requests]
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("agent_session.py"))],
-            input=json.dumps(full),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=folder,
-            check=False,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT / "runtimes" / "python"),
-                "IPYTHONDIR": str(folder / "ipython"),
-            },
-        )
-        assert done.returncode == 0, done.stderr
-        return [Turn(frames) for frames in json.loads(done.stdout.splitlines()[-1])]
+        status = answer_of(sessions, json.dumps({"folder": str(folder), "requests": full}))
+        assert status == "0", (folder / "err").read_text()
+        told = (folder / "out").read_text().splitlines()[-1]
+        return [Turn(frames) for frames in json.loads(told)]
 
     return run
+
+
+def answer_of(process: Popen[str], line: str) -> str:
+    """The line that a process answers with, within two minutes."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    ready, _, _ = select.select([process.stdout], [], [], 120)
+    assert ready, "the session does not end"
+    return process.stdout.readline().strip()
 
 
 def cell(code: str, **changes: Any) -> Frame:
