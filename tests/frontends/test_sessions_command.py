@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from wasm_kernel import get_session_sandbox, write_session_file
+from wasm_kernel.frontends.cli import main
 from wasm_kernel.linux import trees
 
 ID = "abc-123"
@@ -26,8 +28,32 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def command(root: Path, tmp_path: Path, environment: dict[str, str]) -> Command:
-    """Runs the command on the sessions in `root`."""
+def command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs the command on the sessions in `root`, in this process."""
+    monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(root))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, typed: str = "") -> Done:
+        streams = [TextIOWrapper(BytesIO(text), "utf-8") for text in (typed.encode(), b"", b"")]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+                patch.setattr(sys, name, stream)
+            try:
+                status = main(["sessions", *words])
+            except SystemExit as ended:  # argparse's
+                status = int(str(ended.code))
+        said = []
+        for stream in streams[1:]:
+            stream.seek(0)
+            said.append(stream.read())
+        return Done(words, status, *said)
+
+    return run
+
+
+@pytest.fixture
+def process(root: Path, tmp_path: Path, environment: dict[str, str]) -> Command:
+    """Runs the command as a user's shell does."""
     env = {**environment, "WASM_KERNEL_WORKSPACE_ROOT": str(root)}
     env["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
 
@@ -78,11 +104,11 @@ def test_sessions_are_listed_the_last_used_first(command: Command, root: Path) -
     assert datetime.fromisoformat(found[0]["updated_at"]).tzinfo is not None
 
 
-def test_no_sessions_are_no_error(command: Command) -> None:
-    done = command("list")
+def test_no_sessions_are_no_error(process: Command) -> None:
+    done = process("list")
     assert good(done) == ""
     assert "no sessions" in done.stderr
-    assert json.loads(good(command("list", "--json"))) == []
+    assert json.loads(good(process("list", "--json"))) == []
 
 
 def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path: Path) -> None:
@@ -185,14 +211,14 @@ def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path
 
 
 def test_variables_go_along_in_an_archive_and_a_fork(
-    warm: None, command: Command, root: Path
+    warm: None, process: Command, command: Command, root: Path
 ) -> None:
     with get_session_sandbox(ID, workspace_root=root) as sandbox:
         assert sandbox.execute("x = 42").success
-        assert "Use %fork" in failed(command("fork", ID))
-        assert "Nothing was exported" in failed(command("export", ID))
-        assert json.loads(good(command("show", ID, "--json")))["in_use"] is True
-        assert "open" in failed(command("delete", ID, "--yes"))
+        assert "Use %fork" in failed(process("fork", ID))
+        assert "Nothing was exported" in failed(process("export", ID))
+        assert json.loads(good(process("show", ID, "--json")))["in_use"] is True
+        assert "open" in failed(process("delete", ID, "--yes"))
     good(command("export", ID, "x.tar.gz"))
     names = [good(command("import", "x.tar.gz")).strip()]
     names += json.loads(good(command("fork", ID, "-n", "2", "--json")))
