@@ -5,19 +5,17 @@ session's history, of pruning, and the messages of widgets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from wasm_kernel.record import record
-
 _STEP = 1024
-_UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-@record
+@dataclass(frozen=True)
 class CellError:
     """A cell's error as Jupyter shows it: class name, text, and the lines of the traceback."""
 
@@ -26,7 +24,7 @@ class CellError:
     traceback: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class Output:
     """One rich output of a cell.
 
@@ -40,7 +38,7 @@ class Output:
     transient: Mapping[str, Any] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True)
 class SandboxResult:
     """What one `execute` came to, whatever the code did.
 
@@ -79,7 +77,7 @@ class SandboxResult:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True)
 class Checkpoint:
     """A state that memory can be brought back to.
 
@@ -105,7 +103,7 @@ class Checkpoint:
     parent: int
 
 
-@record
+@dataclass(frozen=True)
 class Travelled:
     """The outcome of going back in the history, or of coming forward again.
 
@@ -154,20 +152,21 @@ class CommMessage(Struct, frozen=True):
     buffers: tuple[bytes, ...] = ()
 
 
-@record
+@dataclass(frozen=True)
 class PruneResult:
     """What `prune_sessions` came to.
 
     Attributes:
         deleted_sessions: The ids of the sessions that were deleted, the oldest first; in a dry
             run, of those that would be.
-        skipped_sessions: The ids of sessions that were left alone because they have no metadata, or
-            none that can be read.
+        skipped_sessions: The ids of sessions that were left alone: they have no metadata that can
+            be read, or an id that somebody chose.
         reclaimed_bytes: The size of all files in the deleted sessions' workspaces; a file with two
             names counts once.
         errors: Why a session could not be deleted, by its id. Each further pruning tries again.
         dry_run: Whether nothing was really deleted.
-        skip_reasons: Why a session was skipped, by its id: `no_metadata` or `corrupted_metadata`.
+        skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata`, or
+            `not_a_uuid` for an old session whose id somebody chose.
         in_use: Old sessions that were spared, by their ids, and by whom they are used:
             `running_cell` in this process, or `another_process`.
         reclaimed_private_bytes: The size of the deleted sessions' private files, such as variables
@@ -184,15 +183,15 @@ class PruneResult:
     reclaimed_private_bytes: int = 0
 
     def __str__(self) -> str:
-        """A summary for people: counts, bytes, and each reason and error."""
+        """Returns a summary for people: counts, bytes, and each reason and error."""
         mode, would = ("Dry run: ", "would be ") if self.dry_run else ("", "")
         own = self.reclaimed_private_bytes
-        private = f", and {readable(own)} of private files" if own else ""
+        private = f", and {_specified(own)} of private files" if own else ""
         used = f"{len(self.in_use)} in use, " if self.in_use else ""
         summary = (
             f"{mode}{_counted(len(self.deleted_sessions))} {would}deleted, "
             f"{len(self.skipped_sessions)} skipped, {used}"
-            f"{readable(self.reclaimed_bytes)} {would}reclaimed{private}."
+            f"{_specified(self.reclaimed_bytes)} {would}reclaimed{private}."
         )
         skipped = [f"  skipped {name}: {why}" for name, why in self.skip_reasons.items()]
         spared = [f"  in use {name}: {why}" for name, why in self.in_use.items()]
@@ -204,8 +203,13 @@ def _counted(sessions: int) -> str:
     return f"{sessions} session" if sessions == 1 else f"{sessions} sessions"
 
 
+def _specified(size: int) -> str:
+    """A size as the specification's summary writes it, which calls 1,048,576 bytes 1 MB."""
+    return readable(size).replace("iB", "B")
+
+
 def readable(size: int) -> str:
-    """A number of bytes as people read it, such as `1.5 MB`; a kilobyte has 1024."""
+    """Returns a number of bytes in words, such as `1.5 MiB`."""
     if size < _STEP:
         return f"{size} bytes" if size != 1 else "1 byte"
     power = 1

@@ -242,7 +242,7 @@ def test_a_second_process_gets_the_files_and_is_told(warm: None, tmp_path: Path)
         with create_sandbox(workspace=tmp_path, resume=Resume.ALWAYS) as sandbox:
             first = sandbox.execute("print('n' in globals(), open('/app/file').read())")
             assert first.stdout == "False shared\n"
-            assert "Another process has this session open" in first.stderr
+            assert "This session is already open" in first.stderr
             assert fails_and_lives(sandbox)
     finally:
         child.kill()
@@ -260,7 +260,7 @@ def fails_and_lives(sandbox: BaseSandbox) -> bool:
 
 def test_a_lock_of_a_killed_process_holds_nobody_back(saved: Path) -> None:
     _, told = found_in(saved)
-    assert "Another process" not in told
+    assert "already open" not in told
 
 
 def test_memory_bombs_end_in_an_error_and_the_session_lives(victim_of: Making) -> None:

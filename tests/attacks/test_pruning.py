@@ -185,7 +185,7 @@ def test_two_processes_on_one_session_keep_it_alive(warm: None, root: Path) -> N
     assert other.stdout.readline() == "1\n"
     with get_session_sandbox(name, workspace_root=root) as second:
         told = second.execute("y = 1")
-        assert "Another process has this session open" in told.stderr
+        assert "This session is already open" in told.stderr
         for _ in range(3):
             assert prune_sessions(0, root).in_use == {name: "another_process"}
         said, _ = other.communicate("go on\n")

@@ -92,7 +92,7 @@ def test_a_second_user_here_keeps_no_session_from_pruning_when_the_kernel_goes(
     with get_session_sandbox(workspace.name, workspace_root=root) as second:
         told = second.execute("print('x' in globals())")
         assert told.stdout == "False\n"
-        assert "Another process has this session open" in told.stderr
+        assert "This session is already open" in told.stderr
         age(workspace)
         assert prune_sessions(24, root).in_use == {workspace.name: "another_process"}
         assert second.execute("print('works')").stdout == "works\n"

@@ -118,7 +118,7 @@ def test_the_second_kernel_of_a_notebook_has_its_files_and_is_told(
     first.run("x = 1; open('file', 'w').write('shared')")
     said = second.run("print(open('file').read(), 'x' in globals()); x = 2")
     assert said["stdout"] == "shared False\n"
-    assert "Another process has this session open" in said["stderr"]
+    assert "This session is already open" in said["stderr"]
     second.shut_down()
     assert first.run("print(x)")["stdout"] == "1\n"
     first.shut_down()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_warming_again_says_that_all_is_ready(
 ) -> None:
     assert cli.main(["warm"]) == 0
     assert capsys.readouterr().out.startswith("ready:")
+
+
+def test_warming_leaves_no_folder_behind(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_STATE_HOME", "TMPDIR"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert cli.main(["warm"]) == 0
+    assert not list((tmp_path / "TMPDIR").iterdir())
+    assert not [path for path in tmp_path.rglob("*/private/*") if path.is_dir()]
 
 
 def test_a_failed_warming_ends_with_status_1(

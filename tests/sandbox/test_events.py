@@ -153,9 +153,9 @@ def test_trouble_is_told_without_the_cells_text(
     first.execute(f"{SECRET} = 1")
     second = opened()
     said = second.execute("1 + 1")
-    assert "Another process has this session open" in said.stderr
+    assert "This session is already open" in said.stderr
     (trouble,) = Heard(captured).of("memory.trouble")
-    assert trouble["error"] == "another process has the session open"
+    assert trouble["error"] == "the session is already open"
     assert trouble["level"] == "warning"
 
 

@@ -65,6 +65,19 @@ def test_what_is_no_number_of_hours_is_refused(tmp_path: Path, hours: Any) -> No
     assert old.exists()
 
 
+def test_an_old_session_whose_id_was_chosen_is_skipped_with_a_word(tmp_path: Path) -> None:
+    for name, hours in (("my-thesis", 48), ("yesterday", 1)):
+        known = tmp_path / name
+        a_session(tmp_path, hours).rename(known)
+        fields = json.loads((known / ".metadata.json").read_text())
+        (known / ".metadata.json").write_text(json.dumps({**fields, "session_id": name}))
+    (tmp_path / "no-session").mkdir()
+    result = prune_sessions(24, tmp_path)
+    assert (result.deleted_sessions, result.skip_reasons) == ([], {"my-thesis": "not_a_uuid"})
+    assert (tmp_path / "my-thesis").exists()
+    assert "skipped my-thesis: not_a_uuid" in str(result)
+
+
 def test_more_hours_than_there_are_delete_nothing(tmp_path: Path) -> None:
     old = a_session(tmp_path, 10**5)
     assert prune_sessions(1e300, tmp_path).deleted_sessions == []
@@ -127,11 +140,11 @@ def test_a_link_to_the_root_is_a_root(tmp_path: Path) -> None:
         (0, "0 bytes"),
         (1, "1 byte"),
         (1023, "1023 bytes"),
-        (1024, "1.0 KB"),
-        (1024 * 1024 - 1, "1.0 MB"),
-        (1_572_864, "1.5 MB"),
-        (10**12, "931.3 GB"),
-        (2**75, "32768.0 EB"),
+        (1024, "1.0 KiB"),
+        (1024 * 1024 - 1, "1.0 MiB"),
+        (1_572_864, "1.5 MiB"),
+        (10**12, "931.3 GiB"),
+        (2**75, "32768.0 EiB"),
     ],
 )
 def test_bytes_are_told_as_people_read_them(size: int, text: str) -> None:

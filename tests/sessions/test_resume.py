@@ -119,7 +119,7 @@ def test_two_processes_at_once_the_second_has_the_files_and_is_told(other: Openi
     first.run("x = 1; open('file', 'w').write('both see it')")
     said = second.run("print(open('file').read(), 'x' in globals())")
     assert said["stdout"] == "both see it False\n"
-    assert "Another process has this session open" in said["stderr"]
+    assert "This session is already open" in said["stderr"]
     assert second.run("print('y')")["stderr"] == ""
 
 

@@ -30,8 +30,8 @@ from wasm_kernel.result import COMMS_MOST, CommMessage
 TARGETS_MOST = 1_000
 
 _TOO_LARGE = (
-    "[wasm-kernel] What the page sent to a widget ({size:.1f} MB) can't be delivered: the most is "
-    f"{FRAME_BYTES * 3 // 4 / 1e6:.0f} MB. Files of that size go into the workspace folder.\n"
+    "[wasm-kernel] What the page sent to a widget ({size:.1f} MiB) can't be delivered: the most is "
+    f"{FRAME_BYTES * 3 // 4 >> 20} MiB. Files of that size go into the workspace folder.\n"
 )
 _UNFIT = "[wasm-kernel] What the page sent to a widget can't be delivered: {why}.\n"
 _DROPPED = (
@@ -297,6 +297,6 @@ def _fits(request: Mapping[str, Any], listener: Listener) -> bool:
         listener.emit(Stream("stderr", _UNFIT.format(why=problem)))
         return False
     if size > FRAME_BYTES:
-        listener.emit(Stream("stderr", _TOO_LARGE.format(size=size * 3 / 4 / 1e6)))
+        listener.emit(Stream("stderr", _TOO_LARGE.format(size=size * 3 / 4 / 2**20)))
         return False
     return True

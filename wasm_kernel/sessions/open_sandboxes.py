@@ -167,15 +167,16 @@ class OpenSandboxes:
             why: The error text of later calls on the sandbox.
 
         Raises:
-            SessionInUse: another process has the session open, too; nothing was closed.
+            SessionInUse: The session is open elsewhere, too; nothing was closed.
         """
         with self._guard:
             found = self._open.get(workspace)
         if found is not None:
             if not (found.closing or found.is_only()):
                 raise SessionInUse(
-                    "Another process has this session open, too. Nothing was deleted or closed. "
-                    "Close it there, or shut its kernel down, and try again."
+                    "This session is open elsewhere, too, in another process or another sandbox. "
+                    "Nothing was deleted or closed. Close it there, or shut its kernel down, and "
+                    "try again."
                 )
             found.sandbox.close(why=why)
             found.gone.wait()

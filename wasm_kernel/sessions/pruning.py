@@ -2,9 +2,10 @@
 
 What decides is `updated_at` in a session's metadata: the end of its last cell, successful or not. A
 session without metadata is never deleted, nor is one that another process has open or that a cell
-runs in. A sandbox of this process that is idle is closed. Only folders named by a UUID, directly in
-the sessions' folder, are looked at. A link to one of them is another name of it (`aliases.py`): the
-session counts once, by its own id, and the link goes with it. No other link is followed.
+runs in. A sandbox of this process that is idle is closed. Only sessions that a UUID names are
+deleted; an old one whose id somebody chose is skipped. A link to one of them is another name of it
+(`aliases.py`): the session counts once, by its own id, and the link goes with it. No other link is
+followed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from wasm_kernel.sessions.open_sandboxes import ANOTHER_PROCESS, OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, aliases_in, remove_links
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
+_CHOSEN_ID = "not_a_uuid"  # whoever chose the id may count on the session
 _PRUNED = (
     "This sandbox was closed because prune_sessions was to delete its session: no cell had run in "
     "it for more than {hours:g} hours. Get the session again with get_session_sandbox: it goes on "
@@ -78,11 +80,13 @@ class PrunePlan:
 
 
 def plan_pruning(found: Sequence[SessionAge], limit: timedelta) -> PrunePlan:
-    """What follows from what was found: everything older than `limit` is to go. Pure."""
+    """Returns what is to be done: sessions older than `limit` go, if a UUID names them. Pure."""
     old = [one for one in found if one.age is not None and one.age > limit]
+    gone = [one for one in old if ids.uuid_in(one.session_id)]
+    chosen = [replace(one, reason=_CHOSEN_ID) for one in old if one not in gone]
     return PrunePlan(
-        tuple(sorted(old, key=lambda one: one.age or limit, reverse=True)),
-        tuple(one for one in found if one.reason),
+        tuple(sorted(gone, key=lambda one: one.age or limit, reverse=True)),
+        (*(one for one in found if one.reason), *chosen),
         tuple(one for one in found if one.problem is not None),
     )
 
@@ -97,7 +101,8 @@ def prune_sessions(
 ) -> PruneResult:
     """Delete the sessions in which no cell has run for long, whether it succeeded or not.
 
-    Sessions without metadata or with corrupted metadata are skipped. What another process has open
+    Sessions without metadata, with corrupted metadata, or with an id that is not a UUID are
+    skipped. What another process has open
     or a cell of this process runs in is spared. Other sandboxes of this process on such sessions
     are closed, and a later call on them says why. A session that can't be deleted does not keep the
     others, and has its id until it is gone. If the clock went back, a session that seems to come
@@ -173,7 +178,9 @@ def _hours(hours: float) -> timedelta:
 
 
 def survey(root: int, now: datetime) -> list[SessionAge]:
-    """Every session's folder, and when it was last used.
+    """Returns every session's folder, and when it was last used.
+
+    A folder that is not named by a UUID is a session's if it has metadata.
 
     Args:
         root: A descriptor of the sessions' folder.
@@ -181,8 +188,8 @@ def survey(root: int, now: datetime) -> list[SessionAge]:
     """
     with os.scandir(root) as listing:
         names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
-    seen = (_seen(root, name, now) for name in sorted(names) if ids.uuid_in(name))
-    return [one for one in seen if one is not None]
+    seen = (_seen(root, name, now) for name in sorted(names) if ids.is_id(name))
+    return [one for one in seen if one and (one.age is not None or ids.uuid_in(one.session_id))]
 
 
 def _seen(root: int, name: str, now: datetime) -> SessionAge | None:

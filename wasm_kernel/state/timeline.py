@@ -84,7 +84,7 @@ class Timeline:
         for notice in self.folders.notices:
             self._notices.tell(notice, error="private state")
         if not self._claim.take():
-            self._notices.tell(told.TAKEN, error="another process has the session open")
+            self._notices.tell(told.TAKEN, error="the session is already open")
             return History(None, image)
         if self._inherited is not None:
             history = self._inherit(self._inherited)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from wasm_kernel.errors import describe
+from wasm_kernel.result import readable
 from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.file_ledger import NotKept
 from wasm_kernel.state.file_restore import RestoredFiles
@@ -27,8 +28,8 @@ SPOILT_FROM_THE_START = (
     "%checkpoints lists the states that %restore can still bring back."
 )
 TAKEN = (
-    "[wasm-kernel] Another process has this session open. You see the same files; variables begin "
-    "fresh here and end with this process.\n"
+    "[wasm-kernel] This session is already open, in another process or another sandbox. You see "
+    "the same files; variables begin fresh here and end with this sandbox.\n"
 )
 _RESUMED = (
     "[wasm-kernel] The session goes on after a break: the variables are as they were after "
@@ -63,7 +64,7 @@ DEAD_LOST = (
 _DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
 _NARROWED = (
     "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "
-    "({most:,.1f} GB). From here on {cells} can be undone; variables and named checkpoints are "
+    "({most}). From here on {cells} can be undone; variables and named checkpoints are "
     "kept all the same. Raise history_bytes to undo more.\n"
 )
 TOO_MANY_NAMES = (
@@ -72,7 +73,7 @@ TOO_MANY_NAMES = (
 )
 _NO_ROOM_FOR_NAMES = (
     "The checkpoint was not made: named states stay on disk as long as the session, and with this "
-    "one they would take more than history_bytes allows ({most:,.1f} GB). The variables and all "
+    "one they would take more than history_bytes allows ({most}). The variables and all "
     "checkpoints are as they were. Use the name of one that is not needed any more, or raise "
     "history_bytes."
 )
@@ -84,8 +85,8 @@ REMOVED = (
 _LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
 _NAMED = 5
 NO_FILES = (
-    "Earlier versions of files are not kept here: files_history_bytes is 0, or another process has "
-    "this session open. Nothing was changed."
+    "Earlier versions of files are not kept here: files_history_bytes is 0, or this session "
+    "was already open when it was opened here. Nothing was changed."
 )
 UNKNOWN_FILES = (
     "What the files in /app held then is not known: they were not kept yet, or the record of them "
@@ -149,12 +150,12 @@ def damaged(count: int) -> str:
 def narrowed(cells: int, most: int) -> str:
     """The cap on the history's size leaves fewer cells to undo."""
     count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
-    return _NARROWED.format(cells=count, most=most / 1e9)
+    return _NARROWED.format(cells=count, most=readable(most))
 
 
 def no_room_for_names(most: int) -> str:
     """Another named state would take too much room on disk."""
-    return _NO_ROOM_FOR_NAMES.format(most=most / 1e9)
+    return _NO_ROOM_FOR_NAMES.format(most=readable(most))
 
 
 def left_out(reasons: Mapping[str, str]) -> str:
@@ -213,8 +214,7 @@ def _reason(unkept: NotKept) -> str:
 
 
 def _size(size: int) -> str:
-    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "KB")
-    return f", {size / unit:,.1f} {name}" if size else ""
+    return f", {readable(size)}" if size else ""
 
 
 def _some(names: list[str]) -> str:

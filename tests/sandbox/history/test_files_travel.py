@@ -144,7 +144,7 @@ def test_a_file_that_was_too_large_is_told(
     sandbox = opened(file_copy_bytes=1000)
     says(sandbox, "_ = open('big', 'w').write('x' * 5000); _ = open('small', 'w').write('s')")
     told = sandbox.execute("_ = open('big', 'a').write('y'); _ = open('small', 'w').write('t')")
-    assert "big (too large, 5.0 KB) could not be kept" in told.stderr
+    assert "big (too large, 4.9 KiB) could not be kept" in told.stderr
     assert sandbox.execute("_ = open('big', 'a').write('z')").stderr == ""
     back = sandbox.execute("%undo 2 --files")
     assert "1 brought back (small)" in back.stdout

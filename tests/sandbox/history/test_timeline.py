@@ -236,7 +236,7 @@ def test_a_restart_begins_clean(opened: Opening) -> None:
 def test_two_sandboxes_of_one_process_do_not_share_a_history(opened: Opening) -> None:
     first, second = opened(), opened()
     first.execute("x = 'first'")
-    assert "Another process has this session open" in second.execute("x = 'second'").stderr
+    assert "This session is already open" in second.execute("x = 'second'").stderr
     second.execute(TRAP)
     assert says(second, "print(x)") == "second"
     second.close()

@@ -160,7 +160,7 @@ def test_a_file_is_uploaded_and_an_image_shown(notebook: Notebook) -> None:
 def test_a_file_that_is_too_large_is_refused_in_words(notebook: Notebook) -> None:
     notebook.run(SLIDER)
     page = notebook.say("msg", "s1", {"method": "update"}, buffers=(bytes(60 << 20),))
-    assert "50 MB" in page.text
+    assert "48 MiB" in page.text
     assert notebook.run("print(s.value)") == "3"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -23,15 +24,17 @@ def warm(say: Callable[[str], None], *, metered: bool) -> None:
         WasmKernelError: it can't be done; the text says what to do.
     """
     from wasm_kernel.execution.create import create_sandbox
+    from wasm_kernel.folders.folders import SandboxFolders
 
     lines = _Lines(say)
     begun = time.monotonic()
     policy = _METERED if metered else ExecutionPolicy()
-    with (
-        tempfile.TemporaryDirectory() as nowhere,
-        create_sandbox(workspace=nowhere, policy=policy) as sandbox,
-    ):
-        sandbox.start(lines.tell).result()
+    folders = SandboxFolders.of_workspace(Path(tempfile.mkdtemp()))
+    try:
+        with create_sandbox(folders=folders, policy=policy) as sandbox:
+            sandbox.start(lines.tell).result()
+    finally:
+        folders.discard()
     seconds = time.monotonic() - begun
     flavour = "with fuel metering" if metered else "without fuel metering"
     if lines.any:

@@ -187,8 +187,8 @@ class SessionMagics(Magics):
         """Delete old sessions: `%prune_sessions --older-than 24h [--apply]`.
 
         Without `--apply` it only tells what would be deleted. `--older-than` takes minutes, hours,
-        days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are spared, and those that
-        have no metadata are skipped.
+        days or weeks: `30m`, `24h`, `7d`, `2w`. Sessions that are in use are spared. Those without
+        metadata, or with an id that is not a UUID, are skipped.
 
         It reaches other sessions, so it works only if it stands in the cell itself, on a line of
         its own, and only in a kernel that was started with `WasmKernel.prune_sessions=True`.

@@ -156,7 +156,7 @@ def _check_sizes(name: str, infos: tuple[zipfile.ZipInfo, ...]) -> None:
         raise PackageError(f"{name} has more than {FILES_MOST:,} files.")
     unpacked, packed = (sum(getattr(i, k) for i in infos) for k in ("file_size", "compress_size"))
     if unpacked > BYTES_MOST or unpacked > _RATIO_FROM + _RATIO_MOST * packed:
-        raise PackageError(f"{name} would take {unpacked / 1e6:,.0f} MB, which is too much.")
+        raise PackageError(f"{name} would take {unpacked / 2**20:,.0f} MiB, which is too much.")
     if len({info.filename for info in infos}) != len(infos):
         raise PackageError(f"{name} holds two files of one name.")
 
