@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import structlog
 
 from tests import documented
 from wasm_kernel import events
-from wasm_kernel.events import SandboxLogger
+from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -167,3 +168,45 @@ def test_events_carry_a_timestamp_through_structlog(capsys: pytest.CaptureFixtur
     finally:
         structlog.reset_defaults()
     assert '"timestamp"' in capsys.readouterr().out
+
+
+def test_a_notice_is_logged_at_once_and_told_once(heard: list[structlog.typing.EventDict]) -> None:
+    notices = Notices(SandboxLogger(structlog.get_logger()))
+    notices.tell("It is not kept.", error="no room")
+    notices.log(events.MEMORY_ROLLBACK, to_cell=1)
+    notices.tell("It goes on.", events.MEMORY_RESUME, cell=2)
+    assert [entry["event"] for entry in heard] == [
+        "memory.trouble",
+        "memory.rollback",
+        "memory.resume",
+    ]
+    assert notices.take() == ["It is not kept.", "It goes on."]
+    assert notices.take() == []
+
+
+def test_a_notice_is_kept_although_the_logger_raises() -> None:
+    class Raising:
+        def info(self, event: str, **fields: object) -> None:
+            raise RuntimeError
+
+        warning = info
+
+    notices = Notices(SandboxLogger(Raising()))
+    notices.tell("It is not kept.")
+    assert notices.take_last() == "It is not kept."
+    assert notices.take() == []
+
+
+def test_no_notice_is_lost_between_threads() -> None:
+    notices, taken = Notices(SandboxLogger()), list[str]()
+
+    def tell() -> None:
+        for number in range(500):
+            notices.tell(str(number))
+
+    tellers = [threading.Thread(target=tell) for _ in range(4)]
+    for teller in tellers:
+        teller.start()
+    while any(teller.is_alive() for teller in tellers):
+        taken += notices.take()
+    assert len(taken + notices.take()) == 2000

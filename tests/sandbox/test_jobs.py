@@ -1,0 +1,95 @@
+"""The jobs of a sandbox's guest thread: started once, one after another, refused when closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from wasm_kernel.errors import CompileError, HostFailed, SandboxClosed
+from wasm_kernel.execution.jobs import GuestJobs
+
+Begin = Callable[[Callable[[str], None]], None]
+SECONDS = 10.0
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[[Begin], GuestJobs]]:
+    """Makes jobs whose thread ends with the test."""
+    each: list[GuestJobs] = []
+
+    def make(begin: Begin = lambda progress: None) -> GuestJobs:
+        each.append(GuestJobs("guest of a test", begin))
+        return each[-1]
+
+    yield make
+    for jobs in each:
+        jobs.refuse_further("over")
+        jobs.end(lambda: None)
+
+
+def test_the_guest_is_started_once_and_again_after_a_failure(
+    made: Callable[[Begin], GuestJobs],
+) -> None:
+    heard: list[str] = []
+
+    def begin(progress: Callable[[str], None]) -> None:
+        progress(f"start {len(heard)}")
+        if len(heard) == 1:
+            raise CompileError("no")
+
+    jobs = made(begin)
+    with pytest.raises(CompileError):
+        jobs.start(heard.append).result(SECONDS)
+    jobs.start(heard.append).result(SECONDS)
+    assert jobs.start(heard.append).result(SECONDS) is None
+    assert heard == ["start 0", "start 1"]
+
+
+def test_a_busy_sandbox_is_not_closed_unless_it_must(made: Callable[[Begin], GuestJobs]) -> None:
+    jobs, gate = made(lambda progress: None), threading.Event()
+    jobs.start().result(SECONDS)
+    job = jobs.submit(lambda: gate.wait(SECONDS))
+    assert (jobs.is_busy, jobs.refuse_further("no", unless_busy=True)) == (True, False)
+    gate.set()
+    assert job.result(SECONDS)
+    assert jobs.submit(lambda: None).result(SECONDS) is None
+    assert jobs.refuse_further("it was pruned", unless_busy=True)
+    with pytest.raises(SandboxClosed, match="it was pruned"):
+        jobs.submit(lambda: None)
+    with pytest.raises(SandboxClosed, match="it was pruned"):
+        jobs.start()
+
+
+def test_only_cells_that_wait_are_cancelled(made: Callable[[Begin], GuestJobs]) -> None:
+    jobs, gate = made(lambda progress: None), threading.Event()
+    jobs.start().result(SECONDS)
+    begun = threading.Event()
+
+    def run() -> bool:
+        begun.set()
+        return gate.wait(SECONDS)
+
+    running = jobs.submit(run, is_cell=True)
+    assert begun.wait(SECONDS)
+    waiting, other = jobs.submit(lambda: 1, is_cell=True), jobs.submit(lambda: 2)
+    assert jobs.cancel_cells()
+    gate.set()
+    assert (running.result(SECONDS), other.result(SECONDS)) == (True, 2)
+    assert waiting.cancelled()
+    assert not jobs.cancel_cells()
+
+
+@pytest.mark.parametrize("problem", [OSError(24, "Too many open files", "/home/a"), MemoryError()])
+def test_what_the_system_refuses_is_said_in_words_without_paths(
+    made: Callable[[Begin], GuestJobs], problem: Exception
+) -> None:
+    def fail() -> None:
+        raise problem
+
+    jobs = made(lambda progress: None)
+    jobs.start().result(SECONDS)
+    with pytest.raises(HostFailed) as caught:
+        jobs.submit(fail).result(SECONDS)
+    assert "/home" not in str(caught.value)
