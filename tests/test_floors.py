@@ -7,6 +7,7 @@ through `import_module` or `__import__` with a literal name.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +26,19 @@ FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], star
 FLOORS["outputs"] = FLOORS["sessions"]
 STILL_UP = {
     ("guests/python/packages/errand.py", "execution.errands"),
-    ("state/copying.py", "guests.python.bundles"),
+    ("state/copying.py", "guests.python.files"),
 }
 """Imports that still go up; each goes when its rooms are rebuilt, and none may come."""
+LANGUAGE = re.compile(r"python(?!\.org)|%pip", re.IGNORECASE)
+"""What speaks of one guest language: identifiers, imports, sentences and comments alike."""
+SPEAKS_OF_PYTHON = {
+    "execution/create.py",
+    "execution/errands.py",
+    "execution/offer.py",
+    "execution/outcome.py",
+    "state/copying.py",
+}
+"""Files of rooms without a language that still name one; each goes when its room is rebuilt."""
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}
 JUPYTER |= {"tornado", "traitlets", "zmq"}
 DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "structlog", "traitlets"}
@@ -142,6 +153,16 @@ def test_imports_go_down_only() -> None:
     wrong = [found for found in up if known_upward(found) is None]
     assert not wrong, told(wrong)
     assert {known_upward(found) for found in up} == STILL_UP
+
+
+def test_rooms_without_a_language_do_not_speak_of_one() -> None:
+    speaks = {
+        file.relative_to(ROOT / PACKAGE).as_posix()
+        for room in ("engine", "wasi_files", "state", "execution")
+        for file in python_files(f"{PACKAGE}/{room}")
+        if LANGUAGE.search(file.read_text(encoding="utf-8"))
+    }
+    assert speaks == SPEAKS_OF_PYTHON
 
 
 def test_no_import_is_relative() -> None:

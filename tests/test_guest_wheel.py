@@ -14,7 +14,7 @@ import pytest
 import hatch_build
 from hatch_build import GuestFilesError
 from wasm_kernel.engine import wasmtime_api
-from wasm_kernel.guests.python.environment import guest_folder
+from wasm_kernel.guests.python.files import guest_folder
 from wasm_kernel.guests.python.language import shared_language
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,7 +115,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     names = []
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)
-        compiled = driver.compiler.name(driver.binary, metered=False)
+        compiled = driver.compiler.name(driver.files.wasm, metered=False)
         names.append((compiled, driver.image_name))
     (before, image), (after, same) = names
     assert before != after

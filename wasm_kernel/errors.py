@@ -161,7 +161,7 @@ class NeverBegan(GuestStopped):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"The Python interpreter in the sandbox did not begin within {_duration(seconds)}."
+            f"The interpreter in the sandbox did not begin within {_duration(seconds)}."
         )
         self.seconds = seconds
 
@@ -177,7 +177,7 @@ class GuestCrashed(GuestStopped):
     """The interpreter itself crashed. `trap` is wasmtime's name for how."""
 
     def __init__(self, trap: str) -> None:
-        super().__init__(f"The Python interpreter in the sandbox crashed ({trap}).")
+        super().__init__(f"The interpreter in the sandbox crashed ({trap}).")
         self.trap = trap
 
 

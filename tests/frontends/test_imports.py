@@ -44,7 +44,6 @@ BEFORE_THE_REPLY = {
     ),
     *(
         "wasm_kernel.guests.python.packages.wheel",
-        "wasm_kernel.guests.python.language",
         "wasm_kernel.sessions.pruning",
     ),
     *("wasm_kernel.sessions.files", "wasm_kernel.frontends.setup"),

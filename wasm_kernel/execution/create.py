@@ -10,7 +10,7 @@ from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.overlap import check_opening
-from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
@@ -60,9 +60,7 @@ def create_sandbox(
     """
     bound, resume = check(runtime, policy, logger), _resume(resume)
     if driver is None:
-        from wasm_kernel.guests.python.language import shared_language
-
-        driver = shared_language()
+        driver = load(RuntimeType.checked(runtime))
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()

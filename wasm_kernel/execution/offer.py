@@ -46,7 +46,7 @@ def _late(sandbox: BaseSandbox, fetch: Fetch | None) -> Errand:
             from wasm_kernel.guests.python.packages.fetching import Pip
             from wasm_kernel.guests.python.packages.site import Site
 
-            guest = shared_language().environment
+            guest = shared_language().files
             site = Site(sandbox.folders.private_path / PACKAGES)
             pip = fetch or Pip(guest.python_version)
             made.append(PipErrand(site, pip, sandbox.folders.private_path / FETCHED, guest))

@@ -1,0 +1,1 @@
+"""Guest languages: the contract, the agent's protocol, and one folder a language."""

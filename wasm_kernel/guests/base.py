@@ -6,16 +6,17 @@ beside this file, with a module `language` in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol
 
 from wasm_kernel.engine.clock import Clock, Signals
 from wasm_kernel.engine.compiler import Progress
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.record import record
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.wasi_files.calls import WasiFiles
@@ -109,10 +110,43 @@ class Guest(Protocol):
         """Closes its files and its instance. Safe to call twice."""
 
 
+@record
+class LanguageInfo:
+    """What is said of a language without a running guest.
+
+    Attributes:
+        version: Its version, such as `3.15.0`; `unknown` if the guest's files are missing.
+        title: Its name and version, such as `Python 3.15.0`.
+        language_info: As Jupyter's `kernel_info_reply` has it.
+        help_links: Titles and addresses of its documentation.
+    """
+
+    version: str
+    title: str
+    language_info: Mapping[str, Any]
+    help_links: tuple[tuple[str, str], ...] = ()
+
+
+@record
+class LanguageTexts:
+    """The sentences of the host's that depend on the language.
+
+    Attributes:
+        where_commands_stand: Goes on after "it is only done where it stands in the cell itself,".
+    """
+
+    where_commands_stand: str
+
+
 class GuestLanguage(Protocol):
     """How a language gets into an instance. One object serves every sandbox of a process."""
 
     name: str
+    texts: LanguageTexts
+
+    @property
+    def info(self) -> LanguageInfo:
+        """What is said of it."""
 
     def prepare(self, metered: bool, progress: Progress) -> BaseImage:
         """Makes everything that takes long, once a machine; quick if it is there already.
@@ -137,3 +171,10 @@ class GuestLanguage(Protocol):
 
     def parse_cell(self, code: str) -> ParsedCell:
         """Reads a cell's text."""
+
+
+def load(runtime: RuntimeType) -> GuestLanguage:
+    """Returns the language of a runtime; all of this process share it."""
+    module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
+    language: GuestLanguage = module.shared_language()
+    return language

@@ -22,7 +22,7 @@ from wasm_kernel.folders.claim import is_forsaken
 from wasm_kernel.folders.folders import APP, HISTORY, TMP, SandboxFolders
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.folders.presence import alone
-from wasm_kernel.guests.python.bundles import PACKAGES_GUEST
+from wasm_kernel.guests.python.files import PACKAGES_GUEST
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import manifest

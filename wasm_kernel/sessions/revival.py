@@ -13,7 +13,7 @@ from typing import IO
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.claim import leave_fork
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
-from wasm_kernel.guests.python.bundles import DATA_GUEST, LIB_GUEST
+from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import Memory

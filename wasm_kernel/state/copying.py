@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 
 from wasm_kernel.folders.folders import APP, KEPT, LOOSE, TMP, SandboxFolders
-from wasm_kernel.guests.python.bundles import PACKAGES_GUEST
+from wasm_kernel.guests.python.files import PACKAGES_GUEST
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.linux.task import QUIET, Task

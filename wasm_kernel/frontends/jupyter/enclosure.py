@@ -21,7 +21,7 @@ from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.state_folder import notes
 from wasm_kernel.frontends.jupyter import bytecode, magics
 from wasm_kernel.frontends.jupyter.forking import Outside
-from wasm_kernel.guests.python.environment import runtimes_folder
+from wasm_kernel.guests.python.files import runtimes_folder
 from wasm_kernel.guests.python.packages.outside import through
 from wasm_kernel.linux import broker, confinement
 from wasm_kernel.linux.broker import Duty, Porter

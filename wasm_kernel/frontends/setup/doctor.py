@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wasm_kernel.errors import BundleError
 from wasm_kernel.frontends.setup import kernelspecs
-from wasm_kernel.guests.python.environment import guest_folder
+from wasm_kernel.guests.python.files import guest_folder
 
 _PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")
 
@@ -52,7 +52,7 @@ def _cache() -> Iterator[Finding]:
     driver = shared_language()
     cache = driver.cache
     try:
-        guest = driver.environment.python_version
+        guest = driver.files.python_version
     except BundleError as problem:
         yield Finding("broken", str(problem))
         return
@@ -71,7 +71,7 @@ def _cache() -> Iterator[Finding]:
     yield Finding("ok", f"the cache {cache.folder} is private to you")
     flavours = {"without": False, "with": True}
     for word, metered in flavours.items():
-        there = cache.path(driver.compiler.name(driver.binary, metered)).is_file()
+        there = cache.path(driver.compiler.name(driver.files.wasm, metered)).is_file()
         late = "a first kernel that needs it waits about a minute (`wasm-kernel warm"
         late += " --metered`)" if metered else "`)"
         text = f"the guest {word} fuel metering is " + (

@@ -14,20 +14,19 @@ from pathlib import Path
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.engine.compiler import Compiled, Compiler, GuestBinary, Progress, every_second
+from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.engine.thread import GuestThread
-from wasm_kernel.errors import GuestCrashed, GuestStopped, ImageError
+from wasm_kernel.errors import BundleError, GuestCrashed, GuestStopped, ImageError
 from wasm_kernel.folders.folders import SITE, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import GuestSetup
-from wasm_kernel.guests.python import bundles
-from wasm_kernel.guests.python.bundles import Layout
+from wasm_kernel.guests.base import GuestSetup, LanguageInfo, LanguageTexts
+from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python.cells import PythonCell
-from wasm_kernel.guests.python.environment import Environment, environment, remembered
+from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
 from wasm_kernel.guests.python.image import (
     PRNG_ROUND,
     SIGNALS_ROUND,
@@ -53,7 +52,7 @@ from wasm_kernel.wasi_files.quota import Quota
 # so that it works whatever a cell did to either.
 _TURN = b"0j.__class__.__subclasses__()[0].turn()"
 _BOOT = (
-    f"import sys\nsys.path.append('{bundles.LIB_GUEST}/{bundles.BUNDLE_NAME}')\n"
+    f"import sys\nsys.path.append('{guest_files.LIB_GUEST}/{guest_files.BUNDLE_NAME}')\n"
     f"import wasm_kernel_agent\nwasm_kernel_agent.turn()"
 )
 _ARGV = ("python",)
@@ -68,10 +67,17 @@ _ENV = {
     "TERM": "xterm-color",
 }
 _BOOT_MEMORY = 2048 * 1024 * 1024
-_STACK_BYTES = 8 * 1024 * 1024  # what the artifact is linked for
 _REQUEST_BYTES = 80 * 1024 * 1024
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 
+
+_HELP_LINKS = (
+    ("Python Reference", "https://docs.python.org/3.15"),
+    ("IPython Reference", "https://ipython.readthedocs.io/en/stable/"),
+    ("NumPy Reference", "https://numpy.org/doc/stable/reference/"),
+    ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
+    ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
+)
 
 Builder = Callable[[bool, Progress], None]
 """Fills the cache for a flavour, metered or not, where this process may not write it."""
@@ -161,6 +167,12 @@ class PythonLanguage:
     """
 
     name = "python"
+    texts = LanguageTexts(
+        where_commands_stand=(
+            "on a line of its own at top level, word by word: not in a function, a block, a loop "
+            "or a file, not with variables in it, and not through get_ipython()."
+        )
+    )
 
     def __init__(self, cache: Cache | None = None, builder: Builder | None = None) -> None:
         self.cache = cache or Cache()
@@ -171,14 +183,14 @@ class PythonLanguage:
         self._addresses = Addresses({})
 
     @cached_property
-    def environment(self) -> Environment:
+    def files(self) -> GuestFiles:
         """The guest's files, found but not yet laid out."""
-        return environment(self.cache)
+        return guest_files.guest_files(self.cache)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> GuestFolders:
         """The guest's files, laid out."""
-        return bundles.lay_out(self.environment, self.cache)
+        return guest_files.lay_out(self.files, self.cache)
 
     @cached_property
     def _library(self) -> tuple[Folder, Folder, Folder]:
@@ -194,20 +206,26 @@ class PythonLanguage:
         that stand on it.
         """
         made_with = (image.FORMAT, _BOOT, sorted(_ENV.items()))
-        text = f"{self.environment.key} {made_with}"
+        text = f"{self.files.key} {made_with}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 
-    @cached_property
-    def binary(self) -> GuestBinary:
-        """The guest's wasm file."""
-        found = self.environment
-        return GuestBinary(
-            Path(found.binary),
-            found.binary_digest,
-            title="the Python guest",
-            stack_bytes=_STACK_BYTES,
-            remedy="Reinstall wasm-kernel.",
-        )
+    @property
+    def info(self) -> LanguageInfo:
+        """What is said of it without a running guest."""
+        try:
+            version = self.files.python_version
+        except BundleError:
+            version = "unknown"  # the first cell says what is missing
+        language = {
+            "name": "python",
+            "version": version,
+            "mimetype": "text/x-python",
+            "codemirror_mode": {"name": "ipython", "version": 3},
+            "pygments_lexer": "ipython3",
+            "nbconvert_exporter": "python",
+            "file_extension": ".py",
+        }
+        return LanguageInfo(version, f"Python {version}", language, _HELP_LINKS)
 
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache; None if it is not built."""
@@ -233,19 +251,19 @@ class PythonLanguage:
     def _is_complete(self, metered: bool) -> bool:
         """Whether everything is in the cache, so that it only needs to be read."""
         try:
-            known = remembered(self.cache)
+            known = guest_files.remembered(self.cache)
             if known is None:
                 return False
-            self.environment = known  # once a process: looking for changes costs each start
-            module = self.compiler.name(self.binary, metered)
+            self.files = known  # once a process: looking for changes costs each start
+            module = self.compiler.name(self.files.wasm, metered)
             files = (module, self.image_name, self._record_name)
-            folder = self.cache.folder_of(bundles.folder_name(known))
+            folder = self.cache.folder_of(guest_files.folder_name(known))
             return folder is not None and all(self.cache.trusted(name) for name in files)
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
     def _module(self, metered: bool, progress: Progress = lambda text: None) -> Compiled:
-        return self.compiler.module(self.binary, metered, progress)
+        return self.compiler.module(self.files.wasm, metered, progress)
 
     def _load_image(self) -> BaseImage | None:
         described = self.cache.trusted(self._record_name)
@@ -379,12 +397,12 @@ class PythonLanguage:
     ) -> Preopens:
         lib, data, root = self._library
         fixed = (
-            Preopen(lib, bundles.LIB_GUEST),
-            Preopen(data, bundles.DATA_GUEST),
+            Preopen(lib, guest_files.LIB_GUEST),
+            Preopen(data, guest_files.DATA_GUEST),
             app,
             Preopen(scratch, "/tmp", writable=True, counted=True),  # noqa: S108 - a guest path
             Preopen(root, "/"),
-            Preopen(packages, bundles.PACKAGES_GUEST),
+            Preopen(packages, guest_files.PACKAGES_GUEST),
         )
         return Preopens(fixed, mounts)
 

@@ -19,7 +19,7 @@ from packaging.version import Version
 from wasm_kernel.errors import PackageError
 from wasm_kernel.execution.errands import Caller, ErrandInterrupted
 from wasm_kernel.guests.base import CommandLine
-from wasm_kernel.guests.python.environment import Environment
+from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.packages import command, resolution
 from wasm_kernel.guests.python.packages.command import Command
 from wasm_kernel.guests.python.packages.fetch import Fetch
@@ -40,17 +40,17 @@ class PipErrand:
         site: The session's packages.
         fetch: Gets wheels from where the user's pip gets them.
         folder: Where they lie meanwhile, out of the guest's sight.
-        environment: The guest: its Python and what is built in.
+        files: The guest: its Python and what is built in.
     """
 
-    def __init__(self, site: Site, fetch: Fetch, folder: Path, environment: Environment) -> None:
+    def __init__(self, site: Site, fetch: Fetch, folder: Path, files: GuestFiles) -> None:
         self._site = site
         self._fetch = fetch
         self._folder = folder
-        self._markers = resolution.guest_environment(environment.python_version)
+        self._markers = resolution.guest_environment(files.python_version)
         self._built_in = {
             canonicalize_name(name): Known(canonicalize_name(name), Version(version), builtin=True)
-            for name, version in environment.packages.items()
+            for name, version in files.packages.items()
         }
 
     def __call__(self, order: CommandLine, caller: Caller, /) -> Mapping[str, Any]:

@@ -45,7 +45,7 @@ def fetching(root: Path, session_id: str, private_root: Path | None = None) -> D
         name, wishes = str(fields.get("into", "")), fields.get("wishes")
         if not isinstance(wishes, list) or len(wishes) > _WISHES_MOST:
             raise PackageError("these are no packages.")
-        pip = Pip(shared_language().environment.python_version)
+        pip = Pip(shared_language().files.python_version)
         pre = fields.get("pre") is True
         # pip goes by paths: it works where whoever is inside can't put links in its way
         with (

@@ -1,0 +1,361 @@
+"""The guest's files: what this Python environment brings for it, laid out as the guest sees it.
+
+Finding out what there is takes a tenth of a second, most of it for imports; so the answer is kept
+in the cache, together with a stamp of everything that would change it, and found out anew when the
+stamp differs.
+
+The guest sees `/usr/local/lib` with its own standard library (`python315.zip`) and
+`wasm-kernel.zip`: the guest agent and the pure-Python packages it stands on, taken from this
+environment, where ipykernel needs them anyway. Packages that read files beside their code lie in
+the folder `wasm-kernel`. The layout is made once for each combination of versions and kept in the
+cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.compiler import GuestBinary
+from wasm_kernel.errors import BundleError
+from wasm_kernel.record import record
+
+STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
+BUNDLE_NAME = "wasm-kernel.zip"
+LIB_GUEST = "/usr/local/lib"
+DATA_GUEST = f"{LIB_GUEST}/{STDLIB_NAME}/matplotlib/mpl-data"
+PACKAGES_GUEST = "/usr/local/lib/python3.15"
+"""Where the guest sees the packages of its session; it imports from `site-packages` in there."""
+
+_STACK_BYTES = 8 * 1024 * 1024  # what the binary is linked for
+_PACKAGE = Path(__file__).parents[2]
+_LAYOUT = "3"
+_BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
+_REINSTALL = "Reinstall wasm-kernel."
+_DATA_MEMBER = "matplotlib/mpl-data.zip"
+_UNPACKED, _FOLDER = {"jedi", "parso"}, "wasm-kernel"
+_LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/third_party/django-stubs/", "/typeshed/stubs/")
+
+PACKAGES = {
+    "IPython": "ipython",
+    "ipython_pygments_lexers": "ipython-pygments-lexers",
+    "traitlets": "traitlets",
+    "pygments": "pygments",
+    "stack_data": "stack-data",
+    "executing": "executing",
+    "asttokens": "asttokens",
+    "pure_eval": "pure-eval",
+    "decorator": "decorator",
+    "matplotlib_inline": "matplotlib-inline",
+    "comm": "comm",
+    "ipywidgets": "ipywidgets",
+    "jedi": "jedi",
+    "parso": "parso",
+    "prompt_toolkit": "prompt-toolkit",
+    "wcwidth": "wcwidth",
+}
+"""Import name to distribution name of what the agent needs inside the guest."""
+
+_METADATA = re.compile(r"([^/-]+)-([^/-]+)\.dist-info/METADATA")
+OPTIONAL = {"decorator"}  # IPython dropped it in 9.7
+
+
+class GuestFiles(msgspec.Struct, frozen=True):
+    """The guest's sources.
+
+    Attributes:
+        key: Names this combination of guest, agent and packages.
+        binary: The wasm file.
+        binary_digest: Its SHA-256, as its package notes it; checked before compiling.
+        stdlib: The zip of the guest's standard library.
+        python_version: The guest's Python version, such as `3.15.0`.
+        packages: The packages that are built in: distribution names to versions.
+    """
+
+    key: str
+    binary: str
+    binary_digest: str
+    stdlib: str
+    python_version: str
+    packages: Mapping[str, str]
+
+    @property
+    def wasm(self) -> GuestBinary:
+        """The wasm file, as the compiler takes it."""
+        return GuestBinary(
+            Path(self.binary),
+            self.binary_digest,
+            title="the Python guest",
+            stack_bytes=_STACK_BYTES,
+            remedy=_REINSTALL,
+        )
+
+
+class _Note(msgspec.Struct):
+    """What the cache remembers of the guest's sources."""
+
+    stamp: str
+    files: GuestFiles
+
+
+@record
+class GuestFolders:
+    """The laid-out files: host folders behind the guest's fixed, read-only paths."""
+
+    lib: Path
+    data: Path
+    root: Path
+
+
+def guest_files(cache: Cache) -> GuestFiles:
+    """Returns the guest's sources, remembered or found.
+
+    Raises:
+        BundleError: something is missing; the text says what to install.
+    """
+    stamp = _stamp()
+    known = _recall(cache, _note_name(), stamp)
+    if known is not None:
+        return known
+    found = find()
+    note = msgspec.json.encode(_Note(stamp, found))
+    with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
+        cache.prepare()
+        cache.write(_note_name(), lambda path: _write(path, note))
+    return found
+
+
+def remembered(cache: Cache) -> GuestFiles | None:
+    """Returns the guest's sources if they were found earlier and nothing has changed since."""
+    return _recall(cache, _note_name(), _stamp())
+
+
+def _note_name() -> str:
+    return f"environment-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _recall(cache: Cache, name: str, stamp: str) -> GuestFiles | None:
+    path = cache.trusted(name)
+    if path is None:
+        return None
+    try:
+        note = msgspec.json.decode(path.read_bytes(), type=_Note)
+    except msgspec.MsgspecError:
+        cache.discard(name, "is damaged")
+        return None
+    return note.files if note.stamp == stamp else None
+
+
+def _stamp() -> str:
+    """Changes whenever a package is installed or removed, or a file of the agent is touched."""
+    parts = [_LAYOUT]
+    installed = [entry for entry in sys.path if entry.endswith("-packages")]
+    agent = sorted(
+        f"{folder}/{name}"
+        for folder, _, names in os.walk(runtimes_folder() / "python")
+        for name in names
+        if name.endswith(".py")
+    )
+    for path in installed + agent:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - a `Path` a file costs more than looking at it
+        except OSError:
+            continue
+        parts.append(f"{path} {status.st_mtime_ns} {status.st_size}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def find() -> GuestFiles:
+    """Finds the guest's sources the slow way.
+
+    Raises:
+        BundleError: something is missing; the text says what to install.
+    """
+    folder = guest_folder()
+    try:
+        manifest = (folder / "MANIFEST").read_text().splitlines()
+        sums = (folder / "SHA256SUMS").read_text().splitlines()
+    except OSError as problem:
+        raise BundleError(f"the Python guest's files are missing. {_REINSTALL}") from problem
+    digests = {name.lstrip("*"): digest for digest, name in map(str.split, filter(None, sums))}
+    versions = [line.split()[1] for line in manifest if line.startswith("python ")]
+    try:
+        binary_digest, stdlib_digest, python_version = (
+            digests[_BINARY],
+            digests[_STDLIB],
+            versions[0],
+        )
+    except (KeyError, IndexError):
+        raise BundleError(f"the Python guest's description is incomplete. {_REINSTALL}") from None
+    return GuestFiles(
+        key=_key(binary_digest, stdlib_digest),
+        binary=str(folder / _BINARY),
+        binary_digest=binary_digest,
+        stdlib=str(folder / _STDLIB),
+        python_version=python_version,
+        packages=_built_in(folder / _STDLIB),
+    )
+
+
+def _built_in(stdlib: Path) -> dict[str, str]:
+    """Returns the packages in the guest's own zip, and those that it is given."""
+    import zipfile
+
+    with zipfile.ZipFile(stdlib) as bundle:
+        found = filter(None, map(_METADATA.fullmatch, bundle.namelist()))
+        theirs = {match[1].replace("_", "-"): match[2] for match in found}
+    ours = {distribution: _version(name, distribution) for name, distribution in PACKAGES.items()}
+    return theirs | {name: version for name, version in ours.items() if version != "none"}
+
+
+def _key(*digests: str) -> str:
+    digest = hashlib.sha256(" ".join([_LAYOUT, *digests]).encode())
+    for name, distribution in PACKAGES.items():
+        digest.update(f"{name}={_version(name, distribution)}\n".encode())
+    for name, path in agent_files():
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _version(name: str, distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        if name in OPTIONAL:
+            return "none"
+        raise BundleError(
+            f"{distribution} is not installed here, and the sandbox needs it. "
+            f"Run: pip install {distribution}"
+        ) from None
+
+
+def guest_folder() -> Path:
+    """Returns where the binary lies: in the package, or where an editable install has it."""
+    packaged = _PACKAGE / "_guest"
+    if packaged.is_dir():
+        return packaged
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return Path(str(distribution("wasm-kernel").locate_file("wasm_kernel/_guest")))
+    except PackageNotFoundError:
+        return packaged
+
+
+def runtimes_folder() -> Path:
+    """Returns the folder of guest sources: inside the installed package, or the checkout's own."""
+    packaged = _PACKAGE / "_runtimes"
+    return packaged if packaged.is_dir() else _PACKAGE.parent / "runtimes"
+
+
+def agent_files() -> list[tuple[str, Path]]:
+    """Returns the agent's files: names inside the guest's bundle, and where they lie.
+
+    Raises:
+        BundleError: there are none.
+    """
+    folder = runtimes_folder() / "python"
+    found = sorted(folder.rglob("*.py"))
+    if not found:
+        raise BundleError(f"the guest agent's files are missing. {_REINSTALL}")
+    return [(path.relative_to(folder).as_posix(), path) for path in found]
+
+
+def lay_out(files: GuestFiles, cache: Cache) -> GuestFolders:
+    """Returns the laid-out files, made if they are not there yet.
+
+    Raises:
+        BundleError: a package that the agent needs is not installed.
+    """
+    cache.prepare()
+    name = folder_name(files)
+    folder = cache.path(name)
+    if cache.folder_of(name) is None:
+        with cache.lock("bundle", lambda seconds: None):
+            if cache.folder_of(name) is None:
+                _make(files, folder)
+    return GuestFolders(folder / "lib", folder / "mpl-data", folder / "root")
+
+
+def folder_name(files: GuestFiles) -> str:
+    """Returns the cache's name for the laid-out files."""
+    return f"bundle-{files.key}"
+
+
+def _make(files: GuestFiles, folder: Path) -> None:
+    import zipfile
+
+    aside = Path(tempfile.mkdtemp(prefix=".bundle-", dir=folder.parent))
+    lib = aside / "lib"
+    lib.mkdir()
+    shutil.copyfile(files.stdlib, lib / STDLIB_NAME)
+    with (
+        zipfile.ZipFile(files.stdlib) as outer,
+        outer.open(_DATA_MEMBER) as inner,
+        zipfile.ZipFile(inner) as data,
+    ):
+        data.extractall(aside / "mpl-data")
+    with zipfile.ZipFile(lib / BUNDLE_NAME, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for name, path in _bundle_files():
+            if name.partition("/")[0] in _UNPACKED:
+                target = lib / _FOLDER / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+            else:
+                bundle.write(path, name)
+        for name, text in _metadata(files):
+            bundle.writestr(name, text)
+    for name in ("app", "tmp", "usr"):
+        (aside / "root" / name).mkdir(parents=True)
+    aside.rename(folder)
+
+
+def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
+    """Yields what `importlib.metadata` reads of the packages that the guest is given."""
+    for name in sorted(set(PACKAGES.values()) & set(files.packages)):
+        version = files.packages[name]
+        folder = f"{name.replace('-', '_')}-{version}.dist-info"
+        yield f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        yield f"{folder}/INSTALLER", "wasm-kernel\n"
+
+
+def _bundle_files() -> Iterator[tuple[str, Path]]:
+    yield from agent_files()
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            if name in OPTIONAL:
+                continue
+            raise BundleError(f"{name} is not installed here, and the sandbox needs it.")
+        origin = Path(spec.origin)
+        if spec.submodule_search_locations is None:
+            yield origin.name, origin
+        else:
+            yield from _package_files(origin.parent)
+
+
+def _package_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for here, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(here, name)
+            inside = path.relative_to(folder.parent).as_posix()
+            if name.endswith(".pyc") or any(part in f"/{inside}" for part in _LEFT_OUT):
+                continue
+            yield inside, path
