@@ -188,6 +188,8 @@ def called(node: ast.expr | None) -> list[tuple[str, str]]:
                 return [(command, line.strip())]
             if method == "run_cell_magic" and name in ("time", "capture"):
                 return below(str(words[1]))
+            if method == "run_cell_magic":
+                return [(name, str(words[0]).strip())]
     return []
 
 
