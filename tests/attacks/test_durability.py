@@ -79,7 +79,7 @@ def crashes(folder: Path, times: int, seed: int) -> None:
 
 
 def test_killed_at_any_moment_a_whole_commit_is_found(warm: None, tmp_path: Path) -> None:
-    crashes(tmp_path, 10, 1)
+    crashes(tmp_path, 5, 1)
 
 
 @pytest.mark.soak

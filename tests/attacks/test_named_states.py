@@ -12,7 +12,7 @@ from tests.private import private_of
 from wasm_kernel.errors import TravelError
 
 MB = 1 << 20
-MOST, STATE = 160 * MB, 16 * MB
+MOST, STATE = 80 * MB, 8 * MB
 TOUCHED = 3 * STATE  # the data, and the copies that it is made of
 FILL = f"import os; data = bytearray(os.urandom({STATE}))"
 ASK = """

@@ -49,7 +49,7 @@ def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
 ) -> None:
     peak = Peak()
     begun = time.monotonic()
-    result = victim.run(code, interrupt=1.5)
+    result = victim.run(code, interrupt=0.7)
     assert time.monotonic() - begun < 5
     assert len(result.outputs) <= 1002
     assert len(result.stderr) < 1.2 * (1 << 20)
@@ -66,7 +66,7 @@ def test_case_22_an_error_flood_is_bounded(victim: Victim) -> None:
     peak = Peak()
     show = "get_ipython()._showtraceback(ValueError, ValueError('x'), ['y' * 10**6])"
     code = f"for _ in range(10**5): {show}"
-    result = victim.run(code, interrupt=5)
+    result = victim.run(code, interrupt=2)
     assert result.stderr.count("display_bytes") == 1
     assert peak.grown < RSS
 
@@ -78,11 +78,11 @@ def test_case_22_what_is_refused_is_noted_once(victim: Victim) -> None:
 
 def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(victim_of: Making) -> None:
     keeping = victim_of(text_file_bytes=64 << 20, cell_timeout=120.0)
-    result = keeping.run("for i in range(10**5): print('line', i, 'x' * 40)")
+    result = keeping.run("for i in range(30_000): print('line', i, 'x' * 40)")
     assert "/app/output-1-stdout.txt" in result.stdout
     lines = (keeping.app / "output-1-stdout.txt").read_text().splitlines()
-    assert len(lines) == 10**5
-    assert lines[-1].startswith("line 99999 ")
+    assert len(lines) == 30_000
+    assert lines[-1].startswith("line 29999 ")
     keeping.lives()
 
 

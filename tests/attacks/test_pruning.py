@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampled import sampled
 from wasm_kernel import (
     PruneResult,
     SandboxClosed,
@@ -127,7 +128,7 @@ def against_living_sessions(root: Path, seconds: float) -> None:
 
 
 def test_pruning_in_a_loop_against_living_sessions(warm: None, root: Path) -> None:
-    against_living_sessions(root, 4)
+    against_living_sessions(root, 2)
 
 
 @pytest.mark.soak
@@ -148,7 +149,7 @@ def test_several_that_prune_at_once_share_the_work(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(8)}, 4))
 def test_killed_in_the_middle_no_session_is_half_deleted(root: Path, seed: int) -> None:
     for _ in range(30):
         an_old_session(root)

@@ -269,7 +269,7 @@ def test_case_19_of_two_equal_keys_one_counts_and_two_ops_are_refused(forger: Vi
 
 
 def test_case_19_a_cell_of_two_million_frames_ends(victim_of: Making) -> None:
-    talker = victim_of(cell_timeout=6.0)
+    talker = victim_of(cell_timeout=2.0)
     code = FORGE + "for _ in range(2_000_000): _host.call(b'{}')"
     talker.run(code)
     talker.lives()
