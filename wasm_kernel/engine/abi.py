@@ -110,7 +110,7 @@ FD_APPEND, FD_NONBLOCK = 1, 4
 LOOKUP_FOLLOW = 1
 RIGHT_READ, RIGHT_WRITE, RIGHT_READDIR = 1 << 1, 1 << 6, 1 << 14
 FOLDER_RIGHTS = 0x7B7FE00, 0xFF7FFFF
-"""What may be done with a folder, and with what is opened below it (WASI's `rights`)."""
+"""The rights to a folder, and to files that are opened below it, as WASI counts them."""
 
 FILE_RIGHTS = 0x3FFFFFFF
 UNKNOWN_TYPE, FOLDER_TYPE, FILE_TYPE, LINK_TYPE = 0, 3, 4, 7

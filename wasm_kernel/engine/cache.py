@@ -1,4 +1,4 @@
-"""A private folder for what is dear to make and dangerous to find: compiled code and memory images.
+"""A private folder for what is expensive to make and dangerous to trust: compiled code and images.
 
 A compiled module is native code: whoever can write it owns the host. So the folder and every file
 in it must belong to this user, be writable by nobody else, and be no link; a file must still be
@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import time
 import warnings
@@ -34,30 +33,23 @@ _KEEP_ASIDE_SECONDS = _DAY  # of a file that was never finished
 
 
 def default_folder() -> Path:
-    """Where the cache lies: `$WASM_KERNEL_CACHE`, or this user's cache folder."""
+    """Returns the place of the cache: `$WASM_KERNEL_CACHE`, or this user's cache folder."""
     named = os.environ.get(ENVIRONMENT)
     if named:
         return Path(named)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "wasm-kernel"
-    if sys.platform == "win32":
-        return Path(
-            os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"), "wasm-kernel"
-        )
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "wasm-kernel")
 
 
 def _distrust(status: os.stat_result, *, folder: bool) -> str:
-    """Why a file or folder is not trusted, in words; empty where it is."""
+    """Returns why a file or folder is not trusted, in words; empty if it is."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if not (stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)):
         return "is of another kind than it should be"
-    if hasattr(os, "getuid"):
-        if status.st_uid != os.getuid():
-            return "belongs to another user"
-        if status.st_mode & 0o022:
-            return "can be written by other users"
+    if status.st_uid != os.getuid():
+        return "belongs to another user"
+    if status.st_mode & 0o022:
+        return "can be written by other users"
     if not folder and status.st_nlink != 1:
         return "has a second name"
     return ""
@@ -92,11 +84,11 @@ class Cache:
         self.folder = folder or default_folder()
 
     def path(self, name: str) -> Path:
-        """Where a file of the cache lies."""
+        """Returns the path of a file of the cache."""
         return self.folder / name
 
     def prepare(self) -> None:
-        """Make the folder, private to this user.
+        """Makes the folder, private to this user.
 
         Raises:
             PermissionError: it is there and belongs to somebody else, or others can write it.
@@ -110,7 +102,7 @@ class Cache:
             )
 
     def trusted(self, name: str) -> Path | None:
-        """The path of a file that may be read, or None where there is none.
+        """Returns the path of a file that may be read, or None if there is none.
 
         A file that is there and not trusted is removed, with a `CacheWarning`. Its content is
         checked against the digest noted when it was written; a file whose identity, size and times
@@ -140,7 +132,7 @@ class Cache:
         return ""
 
     def discard(self, name: str, why: str) -> None:
-        """Remove a file that is not to be used, and say so."""
+        """Removes a file that is not to be used, and warns of it."""
         warnings.warn(
             f"wasm-kernel: a cached file {why}; it was not used and is made anew ({name})",
             CacheWarning,
@@ -151,13 +143,13 @@ class Cache:
                 _remove(path)
 
     def _used(self, mark: Path) -> None:
-        """Note, once a day, that something was used: `sweep` leaves it alone."""
+        """Notes, once a day, that something was used: `sweep` leaves it alone."""
         with contextlib.suppress(OSError):
             if time.time() - mark.stat().st_mtime > _DAY:
                 os.utime(mark)
 
     def folder_of(self, name: str) -> Path | None:
-        """A folder in the cache, or None where it is not there."""
+        """Returns a folder in the cache, or None if it is not there."""
         path = self.path(name)
         if not path.is_dir():
             return None
@@ -165,7 +157,7 @@ class Cache:
         return path
 
     def sweep(self) -> None:
-        """Remove what nobody has used for a month, and what was left unfinished."""
+        """Removes what nobody has used for a month, and what was left unfinished."""
         now = time.time()
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
@@ -178,7 +170,7 @@ class Cache:
         return (note if note.exists() else path).lstat().st_mtime
 
     def write(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """Put a file into the cache whole: `fill` writes it to the path it is given."""
+        """Puts a file into the cache whole: `fill` writes it to the path it is given."""
         handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
         os.close(handle)
         aside = Path(temporary)
@@ -217,7 +209,7 @@ class Cache:
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:
-        """Hold a lock between processes; `waiting` hears now and then for how many seconds."""
+        """Holds a lock between processes; `waiting` hears now and then for how many seconds."""
         lock, begun = FileLock(self.folder / f"{name}.lock"), time.monotonic()
         while not lock.acquire():
             waiting(time.monotonic() - begun)

@@ -23,9 +23,10 @@ _BEGIN_TICKS = 20  # that it gets beyond: a process that was suspended is no sig
 
 @record
 class StopReason:
-    """Why the clock stops a call, and the limit in seconds.
+    """The reason why the clock stops a call, and the limit in seconds.
 
-    `cause` is `begin`, `deadline`, `grace` or `closed`; `own` if the cell had lowered the limit.
+    `cause` is `begin`, `deadline`, `grace` or `closed`; `own` if the cell had lowered the limit
+    itself.
     """
 
     cause: str
@@ -34,30 +35,30 @@ class StopReason:
 
 
 class Signals(Protocol):
-    """How an interrupt is put before the guest."""
+    """A way to put an interrupt before the guest. Each language has its own."""
 
     def raise_(self) -> None:
-        """Make the interrupt pending in the guest."""
+        """Makes the interrupt pending in the guest."""
 
     def pending(self) -> bool:
-        """Whether the guest has not taken it yet."""
+        """Returns whether the guest has not taken it yet."""
 
     def clear(self) -> None:
-        """Take it back."""
+        """Takes it back."""
 
 
 class _NoSignals:
-    """The signals of a turn that no interrupt may reach."""
+    """Signals that reach nobody: for turns that no interrupt may reach."""
 
     def raise_(self) -> None:
-        """Nothing happens."""
+        """Does nothing."""
 
     def pending(self) -> bool:
-        """Never."""
+        """Returns False: nothing was raised."""
         return False
 
     def clear(self) -> None:
-        """Nothing is there."""
+        """Does nothing."""
 
 
 NO_SIGNALS = _NoSignals()
@@ -88,7 +89,7 @@ class Clock:
         self._closed = False
 
     def expect(self, cells: int) -> None:
-        """So many more cells are queued, or fewer where one will not run."""
+        """Changes the number of queued cells; negative when one will not run."""
         with self._changed:
             self._expected += cells
             self._early = self._early and self._expected > 0
@@ -103,15 +104,15 @@ class Clock:
         expected: bool = False,
         begins: bool = False,
     ) -> None:
-        """A turn begins.
+        """Begins a turn.
 
         Args:
             signals: How an interrupt reaches its guest.
             seconds: Its deadline, or None for no limit.
             grace: Seconds that an interrupted guest has.
-            soft: The deadline interrupts the guest first, and stops it after `grace`.
-            expected: It is a cell that `expect` announced; an interrupt may be there already.
-            begins: Its guest has to say `request_taken` soon, or is unable to run anything.
+            soft: Whether the deadline interrupts the guest first, and stops it after `grace`.
+            expected: Whether it is a cell that `expect` announced, and maybe interrupted already.
+            begins: Whether its guest has to take its request soon, or is unable to run anything.
         """
         with self._changed:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
@@ -129,16 +130,17 @@ class Clock:
             self.reason = StopReason("closed", 0.0) if self._closed else None
 
     def disarm(self) -> None:
-        """The turn is over: an interrupt that came too late is taken back."""
+        """Ends the turn; an interrupt that came too late is taken back."""
         with self._changed:
             if self._signals is not None and self._signalled:
                 self._signals.clear()
             self._signals = self._begin_by = None
 
     def interrupt(self) -> bool:
-        """Ask the running turn, or the cell that is about to run, to stop, from any thread.
+        """Asks the running turn, or the cell that is about to run, to stop. Any thread may.
 
-        False where there is none.
+        Returns:
+            Whether there is one.
         """
         with self._changed:
             if self._signals is None:
@@ -149,7 +151,7 @@ class Clock:
             return True
 
     def close(self) -> None:
-        """Stop the running turn now, and every later one before it begins."""
+        """Stops the running turn now, and every later one before it begins."""
         with self._changed:
             self._closed = True
             self.reason = self.reason or StopReason("closed", 0.0)
@@ -157,16 +159,16 @@ class Clock:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Returns whether `close` was called."""
         return self._closed
 
     @property
     def interrupted(self) -> bool:
-        """Whether a wait in the host should end: an interrupt is asked for, or the end is near."""
+        """True if an interrupt is asked for, or the end is near: a wait in the host should end."""
         return self._asked > self._signalled or self.reason is not None
 
     def request_taken(self) -> None:
-        """The guest has its request: only from now on it can tell an interrupt from a stale one.
+        """Notes that the guest has its request: now it can tell an interrupt from a stale one.
 
         What was put before it earlier in this turn is taken back, and put before it once more. The
         time that it took to begin, up to a second, is not counted to its limit.
@@ -180,31 +182,31 @@ class Clock:
                 self._signalled, self._patience, self._insist = 0, None, False
 
     def interrupt_delivered(self) -> None:
-        """The interrupt was delivered by other means: the guest raises it itself."""
+        """Notes that the interrupt was delivered by other means: the guest raises it itself."""
         with self._changed:
             self._signalled = self._asked
 
     def lower_deadline(self, seconds: float) -> None:
-        """Bring the deadline of the running turn nearer: `seconds` from now, if that is earlier."""
+        """Brings the running turn's deadline nearer: `seconds` from now, if that is earlier."""
         with self._changed:
             nearer = time.monotonic() + seconds
             if self._deadline is None or nearer < self._deadline:
                 self._deadline, self._limit, self._own = nearer, seconds, True
 
     def pause(self) -> None:
-        """The user is asked for input: their time does not count."""
+        """Stops counting time: the user is asked for input."""
         with self._changed:
             self._paused_at = time.monotonic()
 
     def resume(self) -> None:
-        """The answer came."""
+        """Counts time again: the answer came."""
         with self._changed:
             if self._paused_at is not None and self._deadline is not None:
                 self._deadline += time.monotonic() - self._paused_at
             self._paused_at = None
 
     def should_stop(self) -> bool:
-        """Whether a wait in the host must end: an interrupt is asked for, or the deadline passed.
+        """Returns whether a wait in the host must end: for an interrupt or the deadline.
 
         While the guest waits for the host no epoch fires, so the deadline is looked at here.
         """
@@ -242,13 +244,13 @@ class Clock:
             self._at_deadline()
 
     def on_epoch(self) -> bool:
-        """One tick, on the guest's thread: True where the call must end."""
+        """Looks at the time, on the guest's thread; returns whether the call must end."""
         with self._changed:
             self._look(time.monotonic())
             return self.reason is not None
 
     def wait(self, until: float | None) -> None:
-        """Wait on the guest's thread for a monotonic time, an interrupt or the turn's end."""
+        """Waits on the guest's thread for a monotonic time, an interrupt or the turn's end."""
         with self._changed:
             while True:
                 now = time.monotonic()
@@ -288,7 +290,7 @@ class Clock:
 
 
 class Ticker:
-    """Advances epochs every `TICK_SECONDS` while at least one guest runs; one a process."""
+    """The thread that advances epochs every `TICK_SECONDS` while a guest runs; one a process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -296,7 +298,7 @@ class Ticker:
         self._thread: threading.Thread | None = None
 
     def add(self, key: int, advance: Callable[[], None]) -> None:
-        """A guest starts to run; `advance` moves its engine's epoch on."""
+        """Adds a guest that starts to run; `advance` moves its engine's epoch on."""
         with self._changed:
             self._running[key] = advance
             if self._thread is None:
@@ -305,7 +307,7 @@ class Ticker:
             self._changed.notify()
 
     def remove(self, key: int) -> None:
-        """The guest is back."""
+        """Removes a guest that is back."""
         with self._changed:
             self._running.pop(key, None)
 

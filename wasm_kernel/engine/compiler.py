@@ -1,4 +1,4 @@
-"""From a wasm file to a compiled module: engines, the cache, the lock, the progress.
+"""Compiling a wasm file to a module: engines, the cache, the lock, the progress.
 
 Two engines a process: fuel metering changes the compiled code, so each flavour is compiled at its
 first need, which takes about a minute, and is kept in the cache for every later process.
@@ -23,7 +23,7 @@ _COMPILE_SECONDS = 60  # on two cores; only ever said as "about"
 _TELL_SECONDS = 1.0
 
 Progress = Callable[[str], None]
-"""Hears plain sentences about what takes long, from any thread."""
+"""Gets plain sentences about what takes long, from any thread."""
 
 
 @record
@@ -33,7 +33,7 @@ class GuestBinary:
     Attributes:
         path: Where it lies.
         sha256: Its digest, as its package notes it; checked before compiling.
-        title: How it is called in messages, such as "the tiny guest".
+        title: Its name in messages, such as "the tiny guest".
         stack_bytes: The wasm stack that it is linked for.
         remedy: What to do if the file is not the one that was meant, as a sentence.
     """
@@ -66,7 +66,7 @@ def _engine(metered: bool, stack_bytes: int) -> wasmtime.Engine:
 
 
 def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:
-    """`tell`, but for calls that come sooner than a second after the last."""
+    """Returns `tell` without the calls that come sooner than a second after the last."""
     last = -_TELL_SECONDS
 
     def waiting(seconds: float) -> None:
@@ -167,7 +167,7 @@ def _how_far(seconds: float) -> str:
 
 
 class _Telling:
-    """Says every second how long the compilation has taken, while it blocks its own thread."""
+    """A thread that tells every second how long the compilation takes, which blocks its own."""
 
     def __init__(self, title: str, progress: Progress) -> None:
         self._title = title

@@ -32,12 +32,12 @@ class OutOfBounds(Exception):
 
 
 class GuestMemory:
-    """One guest's memory; every address and length is checked first. Only its thread uses it."""
+    """The memory of one guest: checks each address and length. Only the guest's thread uses it."""
 
     def __init__(self, memory: wasmtime_api.RawMemory) -> None:
         self._memory = memory
         self.address = memory.address()
-        self._known = memory.size()  # it only grows: asked for again where this is too small
+        self._known = memory.size()  # it only grows: asked for again if this is too small
         self._whole = memoryview(bytearray())
 
     @property
@@ -115,7 +115,7 @@ class HostFunctions(Protocol):
 
     @property
     def imports(self) -> Mapping[Import, str]:
-        """What it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one."""
+        """The imports that it answers, with shapes: `i` is a 32-bit argument, `I` a 64-bit one."""
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for one guest, which was just instantiated.

@@ -1,4 +1,4 @@
-"""One live guest: a store, an instance in it, the host functions around it.
+"""A live guest: a store, an instance in it, the host functions around it.
 
 The thread that makes an instance owns it: every call but `Clock.interrupt` comes from there, and
 that thread needs a big native stack (`thread.py`), because guest recursion uses it. An instance
@@ -45,7 +45,7 @@ PAGE = 65_536  # bytes of a wasm page
 
 @record
 class InstanceOptions:
-    """What a guest is started with.
+    """The options that a guest is started with.
 
     Attributes:
         memory_bytes: The most that its memory may grow to.
@@ -207,7 +207,7 @@ class Instance:
         return left - most
 
     def close(self) -> None:
-        """Gives everything back. Safe to call twice."""
+        """Frees the guest's memory and all else that it holds. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self._store.close()

@@ -1,4 +1,4 @@
-"""What the guest writes to descriptors 1 and 2: decoded, gathered, limited, handed on.
+"""The text that the guest writes to descriptors 1 and 2: decoded, gathered, limited, handed on.
 
 Bytes arrive in any pieces; a character split between two writes is put together, and what is not
 UTF-8 is replaced. Small writes are gathered and handed on at the latest `HOLD_SECONDS` later (the
@@ -27,7 +27,10 @@ NAMES = {1: "stdout", 2: "stderr"}
 
 @record
 class StreamLimit:
-    """How many bytes of a stream are shown; `setting` says so, `reached` is said beyond them."""
+    """The number of bytes of a stream that are shown; beyond them, `reached` is told.
+
+    `setting` names the limit.
+    """
 
     bytes: int
     setting: str
@@ -40,14 +43,14 @@ def limit_of(name: str, most: int) -> StreamLimit:
 
 
 class OverflowFiles:
-    """The text of one cell, by stream, in files of the workspace. The guest's thread owns it.
+    """Files of the workspace that hold the whole text of a cell. The guest's thread owns them.
 
     The guest may remove or rename the files while they are written; nothing that it makes in their
     place is followed.
 
     Args:
         workspace: The folder that the guest sees as `/app`.
-        most: Bytes that the file of one stream may hold; 0 where no files are wanted.
+        most: Bytes that the file of one stream may hold; 0 if no files are wanted.
     """
 
     def __init__(self, workspace: Folder, most: int) -> None:
@@ -59,16 +62,16 @@ class OverflowFiles:
 
     @property
     def wanted(self) -> bool:
-        """Whether text beyond what is shown is kept."""
+        """Returns whether text beyond what is shown is kept."""
         return self._most > 0
 
     def begin(self, cell: int) -> None:
-        """A cell of this number begins."""
+        """Begins a cell of this number."""
         self.end()
         self._cell = cell
 
     def open(self, name: str) -> str:
-        """Begin the file of a stream; its name, or nothing where that failed."""
+        """Begins the file of a stream; returns its name, or nothing if that failed."""
         for number in range(1, _TRIES):
             again = f"-{number}" if number > 1 else ""
             file = f"output-{self._cell}-{name}{again}.txt"
@@ -87,7 +90,7 @@ class OverflowFiles:
         return os.fdopen(self._workspace.open_regular(file, flags), "wb")
 
     def write(self, name: str, data: bytes) -> None:
-        """Further text of a stream; what is over the limit or finds no space is lost."""
+        """Writes more text of a stream; what is over the limit or finds no space is lost."""
         file = self._files.get(name)
         if file is None:
             return
@@ -101,11 +104,11 @@ class OverflowFiles:
             self._close(name)
 
     def takes(self, name: str) -> bool:
-        """Whether a stream's text is still written down."""
+        """Returns whether a stream's text is still written down."""
         return name in self._files
 
     def end(self) -> None:
-        """The cell has ended."""
+        """Ends the cell: closes its files."""
         for name in list(self._files):
             self._close(name)
 
@@ -115,7 +118,7 @@ class OverflowFiles:
 
 
 class OutputDevice:
-    """One of the streams as the file that the guest writes to."""
+    """A stream as the device that the guest writes to."""
 
     def __init__(self, streams: OutputStreams, name: str) -> None:
         self._streams = streams
@@ -123,7 +126,7 @@ class OutputDevice:
 
     @property
     def wanted(self) -> bool:
-        """Whether anything that is written is still shown or kept."""
+        """Returns whether anything that is written is still shown or kept."""
         return self._streams.wants(self._name)
 
     def write(self, data: bytes) -> None:
@@ -135,12 +138,12 @@ class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
     Args:
-        overflow: Takes the whole text of a stream that is cut, where somebody wants it.
+        overflow: Takes the whole text of a stream that is cut, if somebody wants it.
     """
 
     def __init__(self, overflow: OverflowFiles | None = None) -> None:
         self._sink: Callable[[str, str], None] = lambda name, text: None
-        self._caps: dict[str, StreamLimit] = {}
+        self._limits: dict[str, StreamLimit] = {}
         self._left: dict[str, int] = {}
         self._overflow = overflow if overflow is not None and overflow.wanted else None
         self._shown: dict[str, list[bytes]] = {}
@@ -152,7 +155,7 @@ class OutputStreams:
 
     @classmethod
     def keeping(cls, workspace: Folder, most: int) -> OutputStreams:
-        """Streams whose whole text, up to `most` bytes of each, goes to files where it is cut."""
+        """Returns streams whose whole text, up to `most` bytes each, goes to files if it is cut."""
         return cls(OverflowFiles(workspace, most))
 
     def devices(self) -> dict[int, OutputDevice]:
@@ -164,18 +167,18 @@ class OutputStreams:
         return codecs.getincrementaldecoder("utf-8")("replace")
 
     def begin(
-        self, sink: Callable[[str, str], None], caps: Mapping[str, StreamLimit], cell: int = 0
+        self, sink: Callable[[str, str], None], limits: Mapping[str, StreamLimit], cell: int = 0
     ) -> None:
-        """A turn of a cell begins: text goes to `sink(name, text)`, as far as `caps` allow."""
-        self._sink, self._caps = sink, dict(caps)
-        self._left = {name: cap.bytes for name, cap in caps.items()}
-        self._shown = {name: [] for name in caps}
+        """Begins a turn: text goes to `sink(name, text)`, as far as `limits` allow."""
+        self._sink, self._limits = sink, dict(limits)
+        self._left = {name: limit.bytes for name, limit in limits.items()}
+        self._shown = {name: [] for name in limits}
         if self._overflow is not None:
             self._overflow.begin(cell)
         self._decoders = {name: self._decoder() for name in NAMES.values()}
 
     def end(self) -> None:
-        """The turn ends: what is held is handed on, half a character as a replacement sign."""
+        """Ends the turn: hands on what is held, half a character as a replacement sign."""
         for name, decoder in self._decoders.items():
             self._hold(name, decoder.decode(b"", True))
         self.flush()
@@ -185,19 +188,19 @@ class OutputStreams:
 
     @property
     def cut(self) -> set[str]:
-        """The names of the caps that this turn has reached."""
-        return {self._caps[name].setting for name, left in self._left.items() if left < 0}
+        """The names of the limits that this turn has reached."""
+        return {self._limits[name].setting for name, left in self._left.items() if left < 0}
 
     def wants(self, name: str) -> bool:
-        """Whether anything that is written to a stream is still shown or kept."""
+        """Returns whether anything that is written to a stream is still shown or kept."""
         return self._left.get(name, -1) >= 0 or self._keeps(name)
 
     def _keeps(self, name: str) -> bool:
         return self._overflow is not None and self._overflow.takes(name)
 
     def feed(self, name: str, data: bytes) -> None:
-        """Bytes from the guest."""
-        if not self.wants(name):  # over its cap; between turns nobody listens
+        """Takes bytes from the guest."""
+        if not self.wants(name):  # over its limit; between turns nobody listens
             return
         left = self._left[name]
         if left < 0:
@@ -214,12 +217,12 @@ class OutputStreams:
         self._hold(name, self._notice(name, self._kept_in(name, data)))
 
     def _notice(self, name: str, file: str) -> str:
-        cap = self._caps[name]
+        limit = self._limits[name]
         kept = f"; the whole text is in /app/{file}" if file else "; the rest is cut"
-        return f"\n[wasm-kernel] {cap.reached}{kept}. Raise {cap.setting} to see more.\n"
+        return f"\n[wasm-kernel] {limit.reached}{kept}. Raise {limit.setting} to see more.\n"
 
     def _kept_in(self, name: str, data: bytes) -> str:
-        """The name of the file that has all of a stream from now on; empty where none has."""
+        """Returns the name of the file that has all of a stream from now on; empty if none has."""
         file = self._overflow.open(name) if self._overflow is not None else ""
         for piece in (*self._shown.pop(name, []), data):
             self._keep(name, piece)
@@ -243,13 +246,13 @@ class OutputStreams:
             self.flush()
 
     def flush(self) -> None:
-        """Hand on what is held."""
+        """Hands on what is held."""
         if self._held:
             text = "".join(self._held)
             self._held, self._held_chars = [], 0
             self._sink(self._held_name, text)
 
     def on_tick(self) -> None:
-        """Hand on what is held for long enough."""
+        """Hands on what is held for long enough."""
         if self._held and time.monotonic() >= self._due:
             self.flush()

@@ -33,7 +33,7 @@ class GuestThread:
                 threading.stack_size(before)
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """The future of `job`, which runs after those before it.
+        """Returns the future of `job`, which runs after those before it.
 
         A job whose future is cancelled before its turn does not run.
         """
@@ -53,14 +53,14 @@ class GuestThread:
         return future
 
     def close(self, last: Callable[[], None]) -> None:
-        """Run `last` after everything submitted, then end; idempotent, does not wait."""
+        """Runs `last` after everything submitted, then ends. Does not wait; safe to call twice."""
         if not self._closed:
             self._closed = True
             self._jobs.put(last)
             self._jobs.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, or for so many seconds."""
+        """Waits until the thread has ended, or for so many seconds."""
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
 

@@ -92,19 +92,19 @@ _TrapPointer = ctypes.POINTER(_bindings.wasm_trap_t)
 
 
 def set_async_stack(config: wasmtime.Config, size: int) -> None:
-    """The async stack in bytes; it must be larger than the wasm stack, or no engine."""
+    """Sets the async stack in bytes; it must be larger than the wasm stack, or no engine."""
     _bindings.wasmtime_config_async_stack_size_set(config.ptr(), size)
 
 
 def context_of(store: wasmtime.Store) -> Any:
-    """The store's C context, valid until the store is closed."""
+    """Returns the store's C context, valid until the store is closed."""
     return store._context()
 
 
 def define(
     linker: wasmtime.Linker, module: str, name: str, kind: wasmtime.FuncType, function: HostFunction
 ) -> object:
-    """Define a host function in `linker`. The object returned must outlive every instance."""
+    """Defines a host function in `linker`. The object returned must outlive every instance."""
 
     def callback(_env: int, _caller: int, slots: int, count: int) -> int:
         function(slots, count)
@@ -130,9 +130,9 @@ def define(
 
 @record
 class CallEnd:
-    """How a call into the guest ended early.
+    """The way in which a call into the guest ended early.
 
-    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both None where the
+    `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both None if the
     epoch callback ended it (or wasmtime failed otherwise).
     """
 
@@ -170,7 +170,7 @@ def _end_of(trap: Any, error: Any) -> CallEnd:
 
 
 class RawMemory:
-    """Where a guest's linear memory lies in this process, and how large it is."""
+    """The place and size of a guest's linear memory in this process."""
 
     def __init__(self, context: Any, memory: wasmtime.Memory) -> None:
         self._context = context
@@ -188,7 +188,7 @@ class RawMemory:
 
 
 def watch_epochs(store: wasmtime.Store, on_epoch: Callable[[], bool]) -> object:
-    """Call `on_epoch` on the guest's thread at every epoch; True ends the running call.
+    """Calls `on_epoch` on the guest's thread at every epoch; True ends the running call.
 
     The object returned must outlive the store.
     """

@@ -1,1 +1,1 @@
-"""What a guest sees of the disk: its folders, what it has open there, how much it may write."""
+"""The guest's view of the disk: its folders, its open files, how much it may write."""

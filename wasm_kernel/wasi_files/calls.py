@@ -15,7 +15,7 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.content import ContentCalls
 from wasm_kernel.wasi_files.edits import EditCalls
 from wasm_kernel.wasi_files.file_history import FileHistory
-from wasm_kernel.wasi_files.lookups import LookupCalls
+from wasm_kernel.wasi_files.lookups import Listings, LookupCalls
 from wasm_kernel.wasi_files.open_files import Device, OpenFile, OpenFiles
 from wasm_kernel.wasi_files.opening import OpeningCalls, Reopener
 from wasm_kernel.wasi_files.paths import GuestPaths, Outside
@@ -66,25 +66,23 @@ class WasiFiles:
 
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handlers for a guest."""
-        memory, files, changes = guest.memory, self._open_files, self._changes
-        quota, history, should_stop = self._quota, self._history, self._should_stop
-        paths = GuestPaths(self._preopens, memory, files)
-        lookups = LookupCalls(paths, memory, files)
-        opening = OpeningCalls(
-            paths, memory, files, changes, quota=quota, history=history, lookups=lookups
+        memory, files = guest.memory, self._open_files
+        shared = (
+            memory,
+            GuestPaths(self._preopens, memory, files),
+            files,
+            Listings(),
+            self._changes,
+            self._quota,
+            self._history,
+            self._should_stop,
         )
-        content = ContentCalls(
-            memory, files, changes, quota=quota, history=history, should_stop=should_stop
-        )
-        edits = EditCalls(
-            paths, files, changes, quota=quota, history=history, should_stop=should_stop
-        )
-        parts = (lookups, content, opening, edits)
+        parts = [kind(*shared) for kind in (LookupCalls, ContentCalls, OpeningCalls, EditCalls)]
         handlers = {name: handler for part in parts for name, handler in part.handlers().items()}
         return {(abi.WASI, name): _guarded(name, handlers[name]) for name in _CALLS}
 
     def begin_turn(self) -> None:
-        """A turn begins: no limit was met in it."""
+        """Begins a turn: no limit was met in it."""
         self._quota.begin_turn()
 
     @property

@@ -1,4 +1,4 @@
-"""What a cell did to the files of the workspace."""
+"""The changes that a cell made to the files of the workspace."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class FileChanges:
         self._linked: set[Key] = set()
 
     def clear(self) -> None:
-        """A new cell begins; files with several names are remembered, as they may be open still."""
+        """Begins a new cell; files with several names are remembered: they may be open still."""
         self._before, self._written, self._new = {}, set(), set()
 
     def touch(self, path: str | None, before: Key | None) -> None:
-        """A path is about to get another file or none; `before` is the one it has, if any.
+        """Notes that a path is about to get another file or none; `before` is the one it has.
 
         A path of None lies outside of the workspace.
         """
@@ -66,31 +66,31 @@ class FileChanges:
             self._before.setdefault(path, before)
 
     def vanished(self, path: str | None) -> None:
-        """A path holds nothing any more. If it held nothing before the cell, nothing happened."""
+        """Notes that a path holds nothing now. If it held nothing before the cell, that is all."""
         if path is not None and self._before.get(path, _UNKNOWN) is None:
             del self._before[path]
 
     def created(self, path: str | None, key: Key) -> None:
-        """A path that had no file has a new one."""
+        """Notes that a path that had no file has a new one."""
         self.touch(path, None)
         self._new.add(key)
 
     def wrote(self, path: str | None, key: Key) -> None:
-        """A file's content changed; its path is None where it has none in the workspace."""
+        """Notes that a file's content changed; its path is None if it has none in the workspace."""
         self._written.add(key)
         self.touch(path, key)
 
     def linked(self, key: Key) -> None:
-        """A file has more than one name."""
+        """Notes that a file has more than one name."""
         self._linked.add(key)
 
     @property
     def any(self) -> bool:
-        """Whether a path was touched at all."""
+        """Returns whether a path was touched at all."""
         return bool(self._before)
 
     def compare(self) -> Comparison:
-        """What the cell came to, up to now."""
+        """Compares the workspace as it is now with what it was before the cell."""
         created, modified, deleted = set(), set(), set()
         for path, before, now in self._all():
             if now is not None and now.st_nlink > 1:

@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import GuestMemory, Handler
-from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.file_history import FileHistory
-from wasm_kernel.wasi_files.open_files import Device, OpenDescriptor, OpenFiles
+from wasm_kernel.engine.host_calls import Handler
+from wasm_kernel.wasi_files.open_files import Device, FileCalls, OpenDescriptor
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Refused
-from wasm_kernel.wasi_files.quota import Full, Quota
+from wasm_kernel.wasi_files.quota import Full
 
 MOST_BYTES = 64 * 1024 * 1024
 DEVICE_BYTES = 1024 * 1024  # that are copied out of the guest at once
@@ -27,25 +25,8 @@ _FLAGS = abi.FD_APPEND | abi.FD_NONBLOCK
 _ACCESSED, _ACCESSED_NOW, _CHANGED, _CHANGED_NOW = 1, 2, 4, 8  # WASI's `fstflags`
 
 
-class ContentCalls:
-    """The calls of one guest. Only the guest's thread uses it."""
-
-    def __init__(
-        self,
-        memory: GuestMemory,
-        files: OpenFiles,
-        changes: FileChanges,
-        *,
-        quota: Quota,
-        history: FileHistory,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._memory = memory
-        self._files = files
-        self._changes = changes
-        self._quota = quota
-        self._history = history
-        self._should_stop = should_stop
+class ContentCalls(FileCalls, frozen=True):
+    """The calls on what an open file holds."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Returns the handlers, by WASI's name."""
@@ -67,23 +48,23 @@ class ContentCalls:
 
     def _read(self, fd: int, table: int, count: int, out: int) -> int:
         if fd == 0:  # the guest's standard input is at its end
-            self._memory.write_word(out, 0)
+            self.memory.write_word(out, 0)
             return abi.SUCCESS
-        opened = self._files.file(fd)
-        self._memory.write_word(out, os.readv(opened.fd, self._buffers(table, count, MOST_BYTES)))
+        opened = self.files.file(fd)
+        self.memory.write_word(out, os.readv(opened.fd, self._buffers(table, count, MOST_BYTES)))
         return abi.SUCCESS
 
     def _read_at(self, fd: int, table: int, count: int, start: int, out: int) -> int:
-        opened = self._files.file(fd)
+        opened = self.files.file(fd)
         buffers = self._buffers(table, count, MOST_BYTES)
-        self._memory.write_word(out, os.preadv(opened.fd, buffers, start))
+        self.memory.write_word(out, os.preadv(opened.fd, buffers, start))
         return abi.SUCCESS
 
     def _write(self, fd: int, table: int, count: int, out: int) -> int:
-        device = self._files.devices.get(fd)
+        device = self.files.devices.get(fd)
         if device is not None:
             return self._write_to_device(device, table, count, out)
-        opened = self._files.file(fd)
+        opened = self.files.file(fd)
         at_end = opened.size is None or opened.fdflags & abi.FD_APPEND
         start = None if at_end else os.lseek(opened.fd, 0, os.SEEK_CUR)
         return self._put(opened, (table, count), start, out, lambda b: os.writev(opened.fd, b))
@@ -91,12 +72,12 @@ class ContentCalls:
     def _write_to_device(self, device: Device, table: int, count: int, out: int) -> int:
         """Takes all that is written, or what was taken before the cell was to stop."""
         total = 0
-        for at, length in self._memory.buffers(table, count):
+        for at, length in self.memory.buffers(table, count):
             taken = self._feed(device, at, length)
             total += taken
             if taken < length:
                 break
-        self._memory.write_word(out, total)
+        self.memory.write_word(out, total)
         return abi.SUCCESS
 
     def _feed(self, device: Device, at: int, length: int) -> int:
@@ -104,13 +85,13 @@ class ContentCalls:
         for start in range(0, length, DEVICE_BYTES):
             if not device.wanted:
                 break
-            if start and self._should_stop():
+            if start and self.should_stop():
                 return start
-            device.write(self._memory.read(at + start, min(DEVICE_BYTES, length - start)))
+            device.write(self.memory.read(at + start, min(DEVICE_BYTES, length - start)))
         return length
 
     def _write_at(self, fd: int, table: int, count: int, start: int, out: int) -> int:
-        opened = self._files.file(fd)
+        opened = self.files.file(fd)
         at_end = opened.fdflags & abi.FD_APPEND  # even then, on Linux
 
         def put(buffers: list[memoryview]) -> int:
@@ -133,7 +114,7 @@ class ContentCalls:
         buffers = self._buffers(*where, MOST_BYTES)
         length = sum(map(len, buffers))
         if held is not None and start + length > size and length:
-            room = self._quota.available(start + length - size)
+            room = self.quota.available(start + length - size)
             length -= max(0, start + length - size - room)
             if length <= 0:
                 raise Full
@@ -142,14 +123,14 @@ class ContentCalls:
         written = put(buffers)
         if written:
             self._changed(opened, max(size, start + written))
-        self._memory.write_word(out, written)
+        self.memory.write_word(out, written)
         return abi.SUCCESS
 
     def _buffers(self, table: int, count: int, most: int) -> list[memoryview]:
         """The guest's buffers, as many bytes of them as wanted."""
         found = []
-        for at, length in self._memory.buffers(table, count):
-            view = self._memory.view(at, length)[:most]
+        for at, length in self.memory.buffers(table, count):
+            view = self.memory.view(at, length)[:most]
             most -= len(view)
             found.append(view)
         return found
@@ -157,25 +138,25 @@ class ContentCalls:
     def _seek(self, fd: int, offset: int, whence: int, out: int) -> int:
         if fd < FIRST_DESCRIPTOR:
             return abi.ESPIPE
-        opened = self._files.file(fd)
+        opened = self.files.file(fd)
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
             return abi.EINVAL
         signed = offset - (1 << 64) if offset >> 63 else offset
         at = os.lseek(opened.fd, signed, whence)
-        self._memory.write(out, at.to_bytes(8, "little"))
+        self.memory.write(out, at.to_bytes(8, "little"))
         return abi.SUCCESS
 
     def _tell(self, fd: int, out: int) -> int:
         if fd < FIRST_DESCRIPTOR:
             return abi.ESPIPE
-        at = os.lseek(self._files.file(fd).fd, 0, os.SEEK_CUR)
-        self._memory.write(out, at.to_bytes(8, "little"))
+        at = os.lseek(self.files.file(fd).fd, 0, os.SEEK_CUR)
+        self.memory.write(out, at.to_bytes(8, "little"))
         return abi.SUCCESS
 
     def _set_size(self, fd: int, size: int) -> int:
-        opened = self._files.file(fd)
+        opened = self.files.file(fd)
         more = size - opened.size.size if opened.size is not None else 0
-        if more > 0 and self._quota.available(more) < more:
+        if more > 0 and self.quota.available(more) < more:
             raise Full
         self._keep(opened)
         os.ftruncate(opened.fd, size)
@@ -183,7 +164,7 @@ class ContentCalls:
         return abi.SUCCESS
 
     def _set_times(self, fd: int, accessed: int, changed: int, flags: int) -> int:
-        opened = self._files.get(fd)
+        opened = self.files.get(fd)
         if opened is None or opened.fd < 0:
             return abi.EBADF
         if not opened.preopen.writable:
@@ -192,7 +173,7 @@ class ContentCalls:
         return abi.SUCCESS
 
     def _set_flags(self, fd: int, flags: int) -> int:
-        opened = self._files.file(fd)
+        opened = self.files.file(fd)
         if flags & ~_FLAGS:
             return abi.EINVAL
         fcntl.fcntl(opened.fd, fcntl.F_SETFL, os.O_APPEND if flags & abi.FD_APPEND else 0)
@@ -200,28 +181,28 @@ class ContentCalls:
         return abi.SUCCESS
 
     def _advise(self, fd: int, _offset: int, _length: int, advice: int) -> int:
-        self._files.file(fd)
+        self.files.file(fd)
         return abi.SUCCESS if advice <= _ADVICE_MOST else abi.EINVAL
 
     def _allocate(self, fd: int, _offset: int, _length: int) -> int:
-        self._files.file(fd)
+        self.files.file(fd)
         return abi.ENOTSUP
 
     def _sync(self, fd: int) -> int:
-        os.fdatasync(self._files.file(fd).fd)
+        os.fdatasync(self.files.file(fd).fd)
         return abi.SUCCESS
 
     def _keep(self, opened: OpenDescriptor) -> None:
         """A file is about to change."""
         if opened.key is not None:
-            self._history.before_write(opened.unlinked or opened.path, opened.key, opened.fd)
+            self.history.before_write(opened.unlinked or opened.path, opened.key, opened.fd)
 
     def _changed(self, opened: OpenDescriptor, size: int) -> None:
         """A file's content changed, and it is so long now."""
         if opened.size is not None:
-            self._quota.resized(opened.size, size)
+            self.quota.resized(opened.size, size)
         if opened.key is not None:
-            self._changes.wrote(opened.path, opened.key)
+            self.changes.wrote(opened.path, opened.key)
 
 
 def times_of(found: os.stat_result, accessed: int, changed: int, flags: int) -> tuple[int, int]:

@@ -5,42 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.trees import TreeSummary, summarize
-from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.content import times_of
-from wasm_kernel.wasi_files.file_history import Change, FileHistory
-from wasm_kernel.wasi_files.open_files import OpenFiles
-from wasm_kernel.wasi_files.paths import Follow, GuestPath, GuestPaths, check_length, following
+from wasm_kernel.wasi_files.file_history import Change
+from wasm_kernel.wasi_files.open_files import FileCalls
+from wasm_kernel.wasi_files.paths import Follow, GuestPath, check_length, following
 from wasm_kernel.wasi_files.preopens import Refused, is_hidden_folder
-from wasm_kernel.wasi_files.quota import Quota, key_of
+from wasm_kernel.wasi_files.quota import key_of
 
 _Status = os.stat_result | None
 
 
-class EditCalls:
-    """The calls of one guest. Only the guest's thread uses it."""
-
-    def __init__(
-        self,
-        paths: GuestPaths,
-        files: OpenFiles,
-        changes: FileChanges,
-        *,
-        quota: Quota,
-        history: FileHistory,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._paths = paths
-        self._files = files
-        self._changes = changes
-        self._quota = quota
-        self._history = history
-        self._should_stop = should_stop
+class EditCalls(FileCalls, frozen=True):
+    """The calls that make, move and remove names."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Returns the handlers, by WASI's name."""
@@ -54,19 +36,10 @@ class EditCalls:
             "path_rename": self._rename,
         }
 
-    def _set_times(
-        self,
-        fd: int,
-        flags: int,
-        path: int,
-        length: int,
-        accessed: int,
-        changed: int,
-        which: int,
-    ) -> int:
-        with self._find(fd, path, length, following(flags)) as place:
-            times = times_of(place.found(), accessed, changed, which)
-            os.utime(place.name, ns=times, dir_fd=place.folder, follow_symlinks=False)
+    def _set_times(self, fd: int, flags: int, path: int, length: int, *times: int) -> int:
+        with self._find(fd, path, length, follow=following(flags)) as place:
+            new = times_of(place.found(), *times)
+            os.utime(place.name, ns=new, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 
     def _create_folder(self, fd: int, path: int, length: int) -> int:
@@ -80,10 +53,10 @@ class EditCalls:
     def _remove_folder(self, fd: int, path: int, length: int) -> int:
         with self._find(fd, path, length) as place:
             before = place.status()
-            self._history.before_change(place.path, place.folder, place.name, before, Change.END)
+            self.history.before_change(place.path, place.folder, place.name, before, Change.END)
             os.rmdir(place.name, dir_fd=place.folder)
             self._added(place, -1)
-            self._files.unnamed(place, before)
+            self.files.unnamed(place, before)
             self._vanished(place.path)
         return abi.SUCCESS
 
@@ -100,22 +73,10 @@ class EditCalls:
             self._vanished(place.path)
         return abi.SUCCESS
 
-    def _link(
-        self,
-        old_fd: int,
-        old_flags: int,
-        old_path: int,
-        old_length: int,
-        new_fd: int,
-        new_path: int,
-        new_length: int,
-    ) -> int:
-        if old_flags & abi.LOOKUP_FOLLOW:
+    def _link(self, fd: int, flags: int, path: int, length: int, *target: int) -> int:
+        if flags & abi.LOOKUP_FOLLOW:
             return abi.EINVAL
-        with (
-            self._find(old_fd, old_path, old_length) as old,
-            self._find(new_fd, new_path, new_length) as new,
-        ):
+        with self._find(fd, path, length) as old, self._find(*target) as new:
             status = old.status()
             if status is None:
                 return abi.ENOENT
@@ -127,12 +88,12 @@ class EditCalls:
             with self._making(new):
                 os.link(old.name, new.name, **folders, follow_symlinks=False)
             self._added(new, 1, size)
-            self._changes.linked(key_of(status))
-            self._changes.touch(new.path, None)
+            self.changes.linked(key_of(status))
+            self.changes.touch(new.path, None)
         return abi.SUCCESS
 
     def _symlink(self, text: int, size: int, fd: int, path: int, length: int) -> int:
-        target = self._paths.text(text, size)
+        target = self.paths.text(text, size)
         if target.startswith("/"):
             return abi.EPERM
         with self._find(fd, path, length) as place:
@@ -147,22 +108,11 @@ class EditCalls:
             self._added(place, 1)
             status = place.status()
             if status is not None:
-                self._changes.created(place.path, key_of(status))
+                self.changes.created(place.path, key_of(status))
         return abi.SUCCESS
 
-    def _rename(
-        self,
-        old_fd: int,
-        old_path: int,
-        old_length: int,
-        new_fd: int,
-        new_path: int,
-        new_length: int,
-    ) -> int:
-        with (
-            self._find(old_fd, old_path, old_length) as old,
-            self._find(new_fd, new_path, new_length) as new,
-        ):
+    def _rename(self, fd: int, path: int, length: int, *target: int) -> int:
+        with self._find(fd, path, length) as old, self._find(*target) as new:
             moved, replaced = old.status(), new.status()
             if moved is None:
                 return abi.ENOENT
@@ -187,25 +137,25 @@ class EditCalls:
                 self._added(old, -inside.count, -inside.size)
                 self._added(new, inside.count, inside.size)
             self._tell(old, new, moved, inside)
-            self._files.moved(old, new)
+            self.files.moved(old, new)
             for name in ("", *inside.names, *inside.folders):
                 self._vanished(None if old.path is None else f"{old.path}/{name}".rstrip("/"))
         return abi.SUCCESS
 
-    def _find(self, fd: int, at: int, length: int, follow: Follow = Follow.NEVER) -> GuestPath:
+    def _find(self, fd: int, at: int, length: int, *, follow: Follow = Follow.NEVER) -> GuestPath:
         """Finds out where a path leads; it must be a folder in which the guest may change things.
 
         Raises:
             Refused, OSError: as `GuestPaths.find`, or it is not.
         """
-        place = self._paths.find(fd, at, length, follow)
+        place = self.paths.find(fd, at, length, follow)
         if place.preopen.writable:
             return place
         place.close()
         raise Refused(abi.EPERM)
 
     def _outline(self, old: GuestPath, new: GuestPath, moved: os.stat_result) -> TreeSummary:
-        """What is renamed; a folder's content may not end up too deep."""
+        """Summarizes what is renamed; a folder's content may not end up too deep."""
         if not stat.S_ISDIR(moved.st_mode):
             return TreeSummary(size=_length(moved))
         hidden, depth = old.preopen.hidden, len(old.parts)
@@ -226,39 +176,39 @@ class EditCalls:
     def _tell(
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, inside: TreeSummary
     ) -> None:
-        """Note each file that has another path now."""
+        """Notes each file that has another path now."""
         if not stat.S_ISDIR(moved.st_mode):
-            self._changes.touch(old.path, key_of(moved))
-            self._changes.touch(new.path, None)
+            self.changes.touch(old.path, key_of(moved))
+            self.changes.touch(new.path, None)
             return
         for name, key in inside.names.items():
             if old.path is not None:
-                self._changes.touch(f"{old.path}/{name}", key)
+                self.changes.touch(f"{old.path}/{name}", key)
             if new.path is not None:
-                self._changes.touch(f"{new.path}/{name}", None)
+                self.changes.touch(f"{new.path}/{name}", None)
 
     def _check_time(self) -> None:
-        """Sees that the cell still has time.
+        """Checks that the cell still has time.
 
         Raises:
             Refused: an interrupt is asked for, or the cell's time is over.
         """
-        if self._should_stop():
+        if self.should_stop():
             raise Refused(abi.EINTR)
 
     def _keep(self, place: GuestPath, before: _Status) -> str:
-        """What stands at a place is about to lose its name; what it is called then, if open."""
-        self._history.before_change(place.path, place.folder, place.name, before, Change.END)
-        if before is None or not stat.S_ISREG(before.st_mode) or not self._history.keeps:
+        """Keeps what is about to lose its name; returns its unlinked name if it is open."""
+        self.history.before_change(place.path, place.folder, place.name, before, Change.END)
+        if before is None or not stat.S_ISREG(before.st_mode) or not self.history.keeps:
             return ""
-        opened = place.preopen.writable and self._files.of(place, before)
-        return self._history.keep_unlinked(place.folder, place.name, before) if opened else ""
+        opened = place.preopen.writable and self.files.of(place, before)
+        return self.history.keep_unlinked(place.folder, place.name, before) if opened else ""
 
     def _keep_moved(
         self, old: GuestPath, new: GuestPath, moved: os.stat_result, replaced: _Status
     ) -> str:
-        """As `_keep`, of what a rename is about to replace, and of all that it moves."""
-        if not self._history.keeps:
+        """Does `_keep` for what a rename is about to replace, and notes all that it moves."""
+        if not self.history.keeps:
             return ""
         if stat.S_ISDIR(moved.st_mode):
             with walks.opened_folder(old.name, old.folder) as folder:
@@ -268,56 +218,56 @@ class EditCalls:
                     here = None if old.path is None else f"{old.path}/{below}"
                     self._before_move(here, entry.folder, entry.name)
                     if new.path is not None:
-                        self._history.before_creation(f"{new.path}/{below}")
+                        self.history.before_creation(f"{new.path}/{below}")
         self._before_move(old.path, old.folder, old.name)
         return self._keep(new, replaced)
 
     def _before_move(self, path: str | None, folder: int, name: str) -> None:
-        """Whatever stands at a path is about to get another."""
+        """Notes that what stands at a path is about to get another one."""
         found = _status_at(folder, name)
-        self._history.before_change(path, folder, name, found, Change.MOVE)
+        self.history.before_change(path, folder, name, found, Change.MOVE)
 
     def _drop(self, unlinked: str) -> None:
-        """A name was not lost after all."""
+        """Notes that a name was not lost after all."""
         if unlinked:
-            self._history.drop_unlinked(unlinked)
+            self.history.drop_unlinked(unlinked)
 
     def _gone(self, place: GuestPath, before: _Status, unlinked: str = "") -> None:
-        """A name was there and is not any more, or another file has it."""
+        """Notes that a name is gone, or that another file has it."""
         if before is None:
             return
         if stat.S_ISDIR(before.st_mode):
             self._added(place, -1)
         else:
-            self._changes.touch(place.path, key_of(before))
+            self.changes.touch(place.path, key_of(before))
             if place.preopen.counted:
-                self._quota.removed(before)
-        self._files.unnamed(place, before, unlinked)
+                self.quota.removed(before)
+        self.files.unnamed(place, before, unlinked)
 
     @contextlib.contextmanager
     def _making(self, place: GuestPath) -> Iterator[None]:
-        """Something is made at a place; if it can't be, there is nothing to undo."""
+        """Notes that something is made at a place; if it can't be, there is nothing to undo."""
         there = _status_at(place.folder, place.name)
-        new = there is None and self._history.before_creation(place.path)
+        new = there is None and self.history.before_creation(place.path)
         try:
             yield
         except OSError:
             if new:
-                self._history.after_removal(place.path)
+                self.history.after_removal(place.path)
             raise
 
     def _vanished(self, path: str | None) -> None:
-        """A path holds nothing any more; what came and went within a cell need not be known."""
-        self._changes.vanished(path)
-        self._history.after_removal(path)
+        """Notes that a path holds nothing; what came and went in one cell need not be known."""
+        self.changes.vanished(path)
+        self.history.after_removal(path)
 
     def _reserve(self, place: GuestPath, size: int = 0, files: int = 1) -> None:
         if place.preopen.counted:
-            self._quota.reserve(files, size)
+            self.quota.reserve(files, size)
 
     def _added(self, place: GuestPath, files: int, size: int = 0) -> None:
         if place.preopen.counted:
-            self._quota.added(files, size)
+            self.quota.added(files, size)
 
 
 def _status_at(folder: int, name: str) -> _Status:

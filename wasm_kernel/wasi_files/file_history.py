@@ -33,7 +33,7 @@ class FileHistory(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept at all."""
+        """Returns whether anything is kept at all."""
 
     def before_change(
         self,
@@ -99,13 +99,11 @@ class FileHistory(Protocol):
         """
 
     def same_file(self, one: str, other: str) -> bool:
-        """Whether two identities (`linux/identity.py`) name one file to the guest."""
+        """Returns whether two identities (`linux/identity.py`) name one file to the guest."""
 
 
 def is_unlinked_name(path: str) -> bool:
-    """Whether a path is the name of an unlinked file: a slash and a number, which no path in the
-    workspace is.
-    """
+    """Returns whether a path is an unlinked file's name: a slash and a number, as no other is."""
     return path.startswith("/") and path[1:].isdecimal()
 
 

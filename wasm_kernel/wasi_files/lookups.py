@@ -17,9 +17,9 @@ from array import array
 from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import GuestMemory, Handler
-from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFiles
-from wasm_kernel.wasi_files.paths import Follow, GuestPaths, following, is_hidden_now
+from wasm_kernel.engine.host_calls import Handler
+from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor
+from wasm_kernel.wasi_files.paths import Follow, following, is_hidden_now
 from wasm_kernel.wasi_files.preopens import (
     FIRST_DESCRIPTOR,
     Hidden,
@@ -40,14 +40,8 @@ _TYPES = {
 }
 
 
-class LookupCalls:
-    """The calls of one guest. Only the guest's thread uses it."""
-
-    def __init__(self, paths: GuestPaths, memory: GuestMemory, files: OpenFiles) -> None:
-        self._paths = paths
-        self._memory = memory
-        self._files = files
-        self.listings = Listings()
+class LookupCalls(FileCalls, frozen=True):
+    """The calls that only look."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Returns the handlers, by WASI's name."""
@@ -62,7 +56,7 @@ class LookupCalls:
         }
 
     def _list(self, fd: int, buffer: int, room: int, cookie: int, out: int) -> int:
-        opened = self._files.get(fd)
+        opened = self.files.get(fd)
         if opened is None or not opened.is_folder:
             return abi.EBADF
         if is_hidden_now(opened):
@@ -72,16 +66,16 @@ class LookupCalls:
             listing = listing_of(opened.fd, opened.preopen.hidden, len(opened.parts))
             self.listings.keep(opened, listing)
         part = listing.part(cookie, room)
-        self._memory.write(buffer, part)
-        self._memory.write_word(out, len(part))
+        self.memory.write(buffer, part)
+        self.memory.write_word(out, len(part))
         return abi.SUCCESS
 
     def _describe(self, fd: int, out: int) -> int:
         if fd < FIRST_DESCRIPTOR:
             right = abi.RIGHT_WRITE if fd else abi.RIGHT_READ
-            self._memory.write(out, _DESCRIPTION.pack(abi.UNKNOWN_TYPE, 0, right, right))
+            self.memory.write(out, _DESCRIPTION.pack(abi.UNKNOWN_TYPE, 0, right, right))
             return abi.SUCCESS
-        opened = self._files.get(fd)
+        opened = self.files.get(fd)
         if opened is None:
             return abi.EBADF
         if opened.is_folder:
@@ -89,41 +83,41 @@ class LookupCalls:
         else:
             rights = _rights(opened)
             description = (abi.FILE_TYPE, opened.fdflags, rights, rights)
-        self._memory.write(out, _DESCRIPTION.pack(*description))
+        self.memory.write(out, _DESCRIPTION.pack(*description))
         return abi.SUCCESS
 
     def _stat_open(self, fd: int, out: int) -> int:
         if fd < FIRST_DESCRIPTOR:
-            self._memory.write(out, _STATUS.pack(*[0] * 8))
+            self.memory.write(out, _STATUS.pack(*[0] * 8))
             return abi.SUCCESS
-        opened = self._files.get(fd)
+        opened = self.files.get(fd)
         if opened is None:
             return abi.EBADF
-        self._memory.write(out, _packed(os.fstat(opened.fd)))
+        self.memory.write(out, _packed(os.fstat(opened.fd)))
         return abi.SUCCESS
 
     def _stat(self, fd: int, flags: int, path: int, length: int, out: int) -> int:
-        with self._paths.find(fd, path, length, following(flags)) as place:
+        with self.paths.find(fd, path, length, following(flags)) as place:
             found = place.found()
-        self._memory.write(out, _packed(found))
+        self.memory.write(out, _packed(found))
         return abi.SUCCESS
 
     def _read_link(self, fd: int, path: int, length: int, buffer: int, room: int, out: int) -> int:
-        with self._paths.find(fd, path, length, Follow.BEFORE_SLASH) as place:
+        with self.paths.find(fd, path, length, Follow.BEFORE_SLASH) as place:
             text = os.fsencode(os.readlink(place.name, dir_fd=place.folder))[:room]
-        self._memory.write(buffer, text)
-        self._memory.write_word(out, len(text))
+        self.memory.write(buffer, text)
+        self.memory.write_word(out, len(text))
         return abi.SUCCESS
 
     def _preopen(self, fd: int) -> Preopen | None:
-        opened = self._files.get(fd)
-        return opened.preopen if opened is not None and self._files.is_fixed(fd) else None
+        opened = self.files.get(fd)
+        return opened.preopen if opened is not None and self.files.is_fixed(fd) else None
 
     def _describe_preopen(self, fd: int, out: int) -> int:
         preopen = self._preopen(fd)
         if preopen is None:
             return abi.EBADF
-        self._memory.write(out, _PREOPENED.pack(0, len(preopen.guest.encode())))
+        self.memory.write(out, _PREOPENED.pack(0, len(preopen.guest.encode())))
         return abi.SUCCESS
 
     def _name_preopen(self, fd: int, at: int, room: int) -> int:
@@ -133,7 +127,7 @@ class LookupCalls:
         name = preopen.guest.encode()
         if room < len(name):
             return abi.ENAMETOOLONG
-        self._memory.write(at, name)
+        self.memory.write(at, name)
         return abi.SUCCESS
 
 
@@ -154,7 +148,7 @@ def _packed(found: os.stat_result) -> bytes:
 
 
 class Listing:
-    """A folder's entries, one after another, and where each begins."""
+    """The entries of a folder, one after another, and the offset at which each begins."""
 
     def __init__(self, data: bytes, starts: array[int]) -> None:
         self.data = data
@@ -182,11 +176,11 @@ class Listings:
         self._kept: dict[object, Listing] = {}
 
     def get(self, opened: object) -> Listing | None:
-        """The listing of a descriptor; None if there is none any more."""
+        """Returns the listing of a descriptor; None if there is none any more."""
         return self._kept.get(opened)
 
     def keep(self, opened: object, listing: Listing) -> None:
-        """The guest begins to read a folder."""
+        """Keeps the listing of a folder that the guest begins to read."""
         self._kept.pop(opened, None)
         self._kept[opened] = listing
         total = sum(each.size for each in self._kept.values())
@@ -196,12 +190,12 @@ class Listings:
             total -= self._kept.pop(oldest).size
 
     def forget(self, opened: object) -> None:
-        """The descriptor is closed."""
+        """Forgets the listing of a descriptor that is closed."""
         self._kept.pop(opened, None)
 
 
 def listing_of(fd: int, hidden: Hidden, depth: int) -> Listing:
-    """What lies in an open folder now.
+    """Reads what lies in an open folder now.
 
     Args:
         fd: The folder's descriptor.

@@ -1,11 +1,13 @@
-"""What the guest has open: files, folders, and devices such as its standard output."""
+"""The guest's open descriptors: files, folders, and devices such as its standard output."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import open_file_identity
@@ -15,18 +17,21 @@ from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens,
 from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
 
 if TYPE_CHECKING:
-    from wasm_kernel.wasi_files.paths import GuestPath
+    from wasm_kernel.engine.host_calls import GuestMemory
+    from wasm_kernel.wasi_files.file_history import FileHistory
+    from wasm_kernel.wasi_files.lookups import Listings
+    from wasm_kernel.wasi_files.paths import GuestPath, GuestPaths
 
 Parts = tuple[str, ...]
 _ANOTHER = "another"  # an identity that no file has
 
 
 class Device(Protocol):
-    """What the guest writes to through a descriptor that is neither a file nor a folder."""
+    """Something that the guest writes to that is neither a file nor a folder."""
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody wants what is written; if not, it is not copied out of the guest."""
+        """Returns whether anybody wants what is written; else it stays in the guest."""
 
     def write(self, data: bytes) -> None:
         """Takes bytes from the guest."""
@@ -34,7 +39,7 @@ class Device(Protocol):
 
 @record
 class OpenFile:
-    """An open file, in a form that can be written down.
+    """A record of an open file, which can be written down.
 
     `guest` is the guest path of the preopened folder it lies in, `path` its path below that. A file
     that has lost its last name belongs to the workspace, by its unlinked name (`FileHistory`). The
@@ -96,8 +101,8 @@ class OpenDescriptor:
         return "/".join(self.parts)
 
     def identify(self) -> str:
-        """The file's identity; empty if nobody replaces files there, and one that no file has if
-        it has no name any more.
+        """Returns the file's identity: empty if nobody replaces files there, and one that no file
+        has if it has no name any more.
         """
         if self.gone:
             return _ANOTHER
@@ -138,11 +143,11 @@ class OpenFiles:
 
     @property
     def is_full(self) -> bool:
-        """Whether the guest may open no more."""
+        """Returns whether the guest may open no more."""
         return len(self._by_number) - self._fixed >= self._most
 
     def has_room_at(self, number: int) -> bool:
-        """Whether a file can be opened under a number: it is free, and there are not too many."""
+        """Returns whether a file can be opened under a number, which is free, at all."""
         return not self.is_fixed(number) and number not in self._by_number and not self.is_full
 
     def register(self, opened: OpenDescriptor, status: os.stat_result) -> None:
@@ -154,7 +159,7 @@ class OpenFiles:
             self._changes.linked(opened.key)
 
     def get(self, fd: int) -> OpenDescriptor | None:
-        """What a descriptor stands for; None if it is not open."""
+        """Returns what a descriptor stands for; None if it is not open."""
         return self._by_number.get(fd)
 
     def file(self, fd: int) -> OpenDescriptor:
@@ -169,7 +174,7 @@ class OpenFiles:
         return opened
 
     def add(self, opened: OpenDescriptor) -> int:
-        """Gives what was opened the lowest free number, as POSIX wants it."""
+        """Adds what was opened, under the lowest free number, as POSIX wants it."""
         number = FIRST_DESCRIPTOR + self._fixed
         while number in self._by_number:
             number += 1
@@ -177,7 +182,7 @@ class OpenFiles:
         return number
 
     def put(self, number: int, opened: OpenDescriptor) -> None:
-        """Gives what was opened this very number, which must be free."""
+        """Adds what was opened under this very number, which must be free."""
         self._by_number[number] = opened
 
     def take(self, number: int) -> OpenDescriptor | None:
@@ -185,20 +190,20 @@ class OpenFiles:
         return self._by_number.pop(number, None)
 
     def is_fixed(self, fd: int) -> bool:
-        """Whether it is a stream or a preopened folder, which stay open."""
+        """Returns whether it is a stream or a preopened folder, which stay open."""
         return fd < FIRST_DESCRIPTOR + self._fixed
 
     def opened(self) -> dict[int, OpenDescriptor]:
-        """What the guest opened itself, by descriptor."""
+        """Returns what the guest opened itself, by descriptor."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
     def of(self, place: GuestPath, status: os.stat_result | None) -> list[OpenDescriptor]:
-        """The descriptors of what stands at a place, which has this status."""
+        """Returns the descriptors of what stands at a place, which has this status."""
         key = None if status is None else key_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
 
     def _at(self, place: GuestPath) -> Iterator[OpenDescriptor]:
-        """The descriptors of a place and of what lies below it."""
+        """Yields the descriptors of a place and of what lies below it."""
         depth = len(place.parts)
         for opened in self._by_number.values():
             below = bool(opened.parts) and opened.parts[:depth] == place.parts
@@ -206,16 +211,16 @@ class OpenFiles:
                 yield opened
 
     def unnamed(self, place: GuestPath, status: os.stat_result | None, unlinked: str = "") -> None:
-        """What stood at a place has lost this name, and is called `unlinked` from now on."""
+        """Notes that what stood at a place has lost this name; `unlinked` is its new one."""
         for opened in self.of(place, status):
             opened.gone, opened.unlinked = True, unlinked
 
     def has_unlinked(self, unlinked: str) -> bool:
-        """Whether a file without a name is open."""
+        """Returns whether a file without a name is open."""
         return any(opened.unlinked == unlinked for opened in self._by_number.values())
 
     def moved(self, old: GuestPath, new: GuestPath) -> None:
-        """What stood at a place, or below it, stands elsewhere now."""
+        """Notes that what stood at a place, or below it, stands elsewhere now."""
         for opened in list(self._at(old)):
             opened.preopen = new.preopen
             opened.parts = new.parts + opened.parts[len(old.parts) :]
@@ -226,3 +231,27 @@ class OpenFiles:
             del self._by_number[number]
             if opened.fd >= 0:
                 os.close(opened.fd)
+
+
+class FileCalls(Struct, frozen=True):
+    """The objects that the file calls of one guest share. Only the guest's thread uses it.
+
+    Attributes:
+        memory: The guest's memory.
+        paths: Finds out where path arguments lead.
+        files: What is open.
+        listings: The folders that are being listed.
+        changes: Hears what changes in the workspace.
+        quota: How much may lie in the guest's own folders.
+        history: Keeps what files held before they change.
+        should_stop: Whether a call that takes long must end.
+    """
+
+    memory: GuestMemory
+    paths: GuestPaths
+    files: OpenFiles
+    listings: Listings
+    changes: FileChanges
+    quota: Quota
+    history: FileHistory
+    should_stop: Callable[[], bool]

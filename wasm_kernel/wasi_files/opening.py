@@ -14,15 +14,13 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from wasm_kernel.engine import abi
-from wasm_kernel.engine.host_calls import GuestMemory, Handler
+from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux.files import open_file_identity
-from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import Change, FileHistory, is_unlinked_name
-from wasm_kernel.wasi_files.lookups import LookupCalls
-from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFile, OpenFiles
-from wasm_kernel.wasi_files.paths import Follow, GuestPath, GuestPaths, HiddenName, resolve
+from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor, OpenFile, OpenFiles
+from wasm_kernel.wasi_files.paths import Follow, GuestPath, HiddenName, resolve
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
-from wasm_kernel.wasi_files.quota import Quota, key_of
+from wasm_kernel.wasi_files.quota import key_of
 
 _WRITES = abi.O_CREAT | abi.O_TRUNC  # either opens for writing, whatever the rights say
 _ONCE = abi.O_CREAT | abi.O_EXCL | abi.O_TRUNC  # what is only done when a file is opened first
@@ -33,45 +31,16 @@ _RUNNABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _AS_ANOTHER = stat.S_ISUID | stat.S_ISGID
 
 
-class OpeningCalls:
-    """The calls of one guest. Only the guest's thread uses it."""
-
-    def __init__(
-        self,
-        paths: GuestPaths,
-        memory: GuestMemory,
-        files: OpenFiles,
-        changes: FileChanges,
-        *,
-        quota: Quota,
-        history: FileHistory,
-        lookups: LookupCalls,
-    ) -> None:
-        self._paths = paths
-        self._memory = memory
-        self._files = files
-        self._changes = changes
-        self._quota = quota
-        self._history = history
-        self._lookups = lookups
+class OpeningCalls(FileCalls, frozen=True):
+    """The calls that open and close files."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Returns the handlers, by WASI's name."""
         return {"path_open": self._open, "fd_close": self._close, "fd_renumber": self._renumber}
 
-    def _open(
-        self,
-        fd: int,
-        flags: int,
-        path: int,
-        length: int,
-        how: int,
-        rights: int,
-        inheriting: int,
-        fdflags: int,
-        out: int,
-    ) -> int:
-        if self._files.is_full:
+    def _open(self, fd: int, flags: int, path: int, length: int, how: int, *more: int) -> int:
+        rights, inheriting, fdflags, out = more
+        if self.files.is_full:
             raise Refused(abi.EMFILE)
         if fdflags & _SYNCHRONOUS:
             return abi.ENOTSUP
@@ -80,12 +49,12 @@ class OpeningCalls:
         only_new = how & abi.O_CREAT and how & abi.O_EXCL
         follows = flags & abi.LOOKUP_FOLLOW and not only_new
         follow = Follow.ALWAYS if follows else Follow.BEFORE_SLASH
-        with self._paths.find(fd, path, length, follow) as place:
+        with self.paths.find(fd, path, length, follow) as place:
             opened = OpenDescriptor(
                 place.preopen, place.parts, -1, how, rights, inheriting, fdflags
             )
             self._open_at(place, opened)
-        self._memory.write_word(out, self._files.add(opened))
+        self.memory.write_word(out, self.files.add(opened))
         return abi.SUCCESS
 
     def _open_at(self, place: GuestPath, opened: OpenDescriptor) -> None:
@@ -95,17 +64,15 @@ class OpeningCalls:
             if place.is_folder:
                 raise Refused(abi.EISDIR)
             if place.preopen.counted:
-                self._quota.reserve(1)
-        new = how & (
-            abi.O_CREAT if before is None else abi.O_TRUNC
-        ) and self._history.before_change(
+                self.quota.reserve(1)
+        new = how & (abi.O_CREAT if before is None else abi.O_TRUNC) and self.history.before_change(
             place.path, place.folder, place.name, before, Change.WRITE
         )
         try:
             opened.fd = open_file(place, how, opened.rights, opened.fdflags)
         except OSError:
             if new and before is None:
-                self._history.after_removal(place.path)
+                self.history.after_removal(place.path)
             raise
         try:
             self._note(opened, place, before)
@@ -116,29 +83,29 @@ class OpeningCalls:
     def _note(
         self, opened: OpenDescriptor, place: GuestPath, before: os.stat_result | None
     ) -> None:
-        """A file was opened: what is known of it, and what that changed."""
+        """Notes what is known of a file that was opened, and what that changed."""
         status, how = os.fstat(opened.fd), opened.flags
         opened.is_folder = stat.S_ISDIR(status.st_mode)
-        self._files.register(opened, status)
+        self.files.register(opened, status)
         if before is None:
             if opened.preopen.counted and not opened.is_folder:
-                self._quota.added(1)
-            self._changes.created(place.path, key_of(status))
+                self.quota.added(1)
+            self.changes.created(place.path, key_of(status))
             return
         bits = _forbidden_mode_bits(opened.preopen, status.st_mode)
         if bits and (how & _WRITES or opened.rights & abi.RIGHT_WRITE):
             os.fchmod(opened.fd, stat.S_IMODE(status.st_mode) & ~bits)
         if how & abi.O_TRUNC:
             if opened.size is not None:
-                self._quota.resized(opened.size, 0)
-            self._changes.wrote(opened.path, key_of(status))
+                self.quota.resized(opened.size, 0)
+            self.changes.wrote(opened.path, key_of(status))
 
     def _close(self, fd: int) -> int:
         if fd < FIRST_DESCRIPTOR:
             return abi.SUCCESS  # the guest's streams stay: the next cell needs them
-        if self._files.is_fixed(fd):
+        if self.files.is_fixed(fd):
             return abi.EBADF  # and so do its folders
-        opened = self._files.take(fd)
+        opened = self.files.take(fd)
         if opened is None:
             return abi.EBADF
         self._release(opened)
@@ -146,24 +113,24 @@ class OpeningCalls:
 
     def _release(self, opened: OpenDescriptor) -> None:
         """Closes what no descriptor of the guest stands for any more."""
-        self._lookups.listings.forget(opened)
+        self.listings.forget(opened)
         if opened.fd >= 0:
             os.close(opened.fd)
         if opened.size is not None:
-            self._quota.closed(opened.size)
-        if opened.unlinked and not self._files.has_unlinked(opened.unlinked):
-            self._history.drop_unlinked(opened.unlinked)
+            self.quota.closed(opened.size)
+        if opened.unlinked and not self.files.has_unlinked(opened.unlinked):
+            self.history.drop_unlinked(opened.unlinked)
 
     def _renumber(self, old: int, new: int) -> int:
-        if self._files.is_fixed(old) or self._files.is_fixed(new):
+        if self.files.is_fixed(old) or self.files.is_fixed(new):
             return abi.EBADF
-        opened = self._files.get(old)
-        if opened is None or self._files.get(new) is None:
+        opened = self.files.get(old)
+        if opened is None or self.files.get(new) is None:
             return abi.EBADF
         if old != new:
-            replaced = self._files.take(new)
-            self._files.take(old)
-            self._files.put(new, opened)
+            replaced = self.files.take(new)
+            self.files.take(old)
+            self.files.put(new, opened)
             if replaced is not None:
                 self._release(replaced)
         return abi.SUCCESS

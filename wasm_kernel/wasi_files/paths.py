@@ -1,4 +1,4 @@
-"""From a path argument of a call to the place it leads to.
+"""Walking a path argument of a call to the place it leads to.
 
 The host walks every path itself, one plain name at a time and by descriptor: each folder is opened
 below the one before, no link is followed by the system, and the text of each link is walked in its
@@ -23,7 +23,7 @@ _HOPS = 40  # as many links as Linux follows
 
 
 class Follow(Enum):
-    """Whether a link at the end of a path is followed: always, with a slash behind it, or never."""
+    """Says if a link at the end of a path is followed: always, before a slash, or never."""
 
     ALWAYS = "always"
     BEFORE_SLASH = "before a slash"
@@ -48,7 +48,7 @@ class HiddenName(Refused):
 
 
 class GuestPath:
-    """Where a path argument leads: a name in an open folder. Close it.
+    """The place that a path argument leads to: a name in an open folder. Close it.
 
     Attributes:
         preopen: The folder of the guest's that it lies in.
@@ -74,7 +74,7 @@ class GuestPath:
         return "/".join(self.parts) if self.preopen.tracked else None
 
     def status(self) -> os.stat_result | None:
-        """What is there now, links not followed; None for nothing.
+        """Returns the status of what is there now, links not followed; None for nothing.
 
         Raises:
             Refused: the path asks for a folder, and something else is there.
@@ -85,7 +85,7 @@ class GuestPath:
             return None
 
     def found(self) -> os.stat_result:
-        """What is there now, links not followed.
+        """Returns the status of what is there now, links not followed.
 
         Raises:
             Refused: the path asks for a folder, and something else is there.
@@ -191,7 +191,7 @@ def resolve(
 
 
 def is_hidden_now(opened: OpenDescriptor) -> bool:
-    """Whether an open folder has become one that does not exist for the guest."""
+    """Returns whether an open folder has become one that does not exist for the guest."""
     hidden = opened.preopen.hidden
     if not (opened.parts and hidden.hides_folders):
         return False
@@ -199,7 +199,7 @@ def is_hidden_now(opened: OpenDescriptor) -> bool:
 
 
 class _Walk:
-    """One path on its way. A path of one name needs no folder opened."""
+    """A walk along one path. A path of one name needs no folder opened."""
 
     def __init__(self, preopen: Preopen, start: OpenDescriptor | None) -> None:
         self.preopen = preopen
@@ -277,7 +277,7 @@ class _Walk:
         return is_hidden_folder(self.preopen.hidden, self.fd, name, depth)
 
     def _link(self, name: str) -> str | None:
-        """The text of a link; None for what is not a link."""
+        """Returns the text of a link; None for what is not a link."""
         try:
             return os.readlink(name, dir_fd=self.fd)
         except (OSError, ValueError):
@@ -299,12 +299,12 @@ class _Walk:
 
 
 def _names(path: str) -> list[str]:
-    """The names in a path, the first one last."""
+    """Returns the names in a path, the first one last."""
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
 def check_length(parts: Parts, more: int = 0) -> None:
-    """Sees that no path gets so long that the host's tools could not name it.
+    """Checks that no path gets so long that the host's tools could not name it.
 
     Args:
         parts: The names that lead to a place.

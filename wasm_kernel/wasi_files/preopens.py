@@ -49,14 +49,14 @@ def folded_name(name: str) -> str:
 
 
 class Hidden(Protocol):
-    """What does not exist for the guest in one preopened folder, and can't be made there.
+    """A rule for what does not exist for the guest in a preopened folder, nor can be made there.
 
     A folder is hidden by its name, or for what it is.
     """
 
     @property
     def hides_folders(self) -> bool:
-        """Whether any folder is hidden for what it is now."""
+        """Returns whether any folder is hidden for what it is now."""
 
     def hides_name(self, depth: int, name: str) -> bool:
         """Returns whether a name is hidden, by its letters.
@@ -76,27 +76,27 @@ class Hidden(Protocol):
 
 
 class NothingHidden:
-    """Everything in the folder is the guest's."""
+    """The rule that hides nothing: everything in the folder is the guest's."""
 
     @property
     def hides_folders(self) -> bool:
-        """No folder is hidden."""
+        """Returns False."""
         return False
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """No name is hidden."""
+        """Returns False."""
         return False
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """No folder is hidden."""
+        """Returns False."""
         return False
 
 
 class MetadataHidden(NothingHidden):
-    """A session's workspace, whose metadata file belongs to the host."""
+    """The rule for a session's workspace, whose metadata file belongs to the host."""
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """The metadata file is hidden, under every spelling."""
+        """Hides the metadata file, under every spelling."""
         return depth == 0 and is_hidden_name(name)
 
 
@@ -142,7 +142,7 @@ class Preopen:
 
 
 def visible(preopen: Preopen) -> Iterator[walks.Entry]:
-    """Everything in a folder that exists for the guest, at all depths.
+    """Yields everything in a folder that exists for the guest, at all depths.
 
     Raises:
         OSError: a folder can't be opened, or was moved meanwhile.
@@ -188,7 +188,7 @@ class Preopens:
         return None
 
     def mount_of(self, path: str) -> tuple[Preopen, int] | None:
-        """The mount that a path below `/` belongs to, and how many characters lead to it."""
+        """Returns the mount of a path below `/`, and how many characters lead to it."""
         for mount in sorted(self.mounts, key=lambda m: -len(m.guest)):
             prefix = mount.guest[1:]
             if path == prefix:
@@ -198,5 +198,5 @@ class Preopens:
         return None
 
     def at(self, guest: str) -> Preopen | None:
-        """The folder that the guest sees at a path; None for none."""
+        """Returns the folder that the guest sees at a path; None for none."""
         return next((preopen for preopen in self.all if preopen.guest == guest), None)

@@ -1,4 +1,4 @@
-"""How much lies in the guest's own folders, `/app` and `/tmp`, and how much may.
+"""The size of the guest's own folders, `/app` and `/tmp`, and its limit.
 
 The folders are looked through before the first call that would make them grow, so a cell that
 writes nothing pays nothing. From then on the guest's own calls are counted. What others do there
@@ -25,22 +25,22 @@ _SHARE = 50  # looking again may take a fiftieth of the time,
 _QUICK = 0.002  # or so many seconds in each turn
 
 Key = tuple[int, int]
-"""What tells a file from another: its device and its number there."""
+"""A file's device and its number there, which tell it from others."""
 
 
 def key_of(status: os.stat_result) -> Key:
-    """The key of a file."""
+    """Returns the key of a file."""
     return status.st_dev, status.st_ino
 
 
 class Full(Refused):
-    """No space is left."""
+    """The refusal of a call for which no space is left."""
 
     errno = abi.ENOSPC
 
 
 class OpenFileSize:
-    """A file that the guest has open: its length, its descriptors, whether it has no name left."""
+    """The length of a file that the guest has open, its descriptors, and if it has a name left."""
 
     def __init__(self, key: Key, size: int) -> None:
         self.key = key
@@ -111,17 +111,17 @@ class Quota:
         return max(0, self._most_bytes - self.used_bytes)
 
     def added(self, files: int, size: int = 0) -> None:
-        """So many files with so many bytes are there now, or are gone where negative."""
+        """Adds files and bytes that are there now; negative numbers for those that are gone."""
         self.used_files += files
         self.used_bytes += size
 
     def resized(self, held: OpenFileSize, size: int) -> None:
-        """An open file has another length."""
+        """Notes that an open file has another length."""
         self.used_bytes += size - held.size
         held.size = size
 
     def opened(self, status: os.stat_result) -> OpenFileSize | None:
-        """The guest opened a file; None where it is none that counts."""
+        """Notes that the guest opened a file; returns None if it does not count."""
         if not stat.S_ISREG(status.st_mode):
             return None
         key = key_of(status)
@@ -131,7 +131,7 @@ class Quota:
         return held
 
     def closed(self, held: OpenFileSize) -> None:
-        """One of a file's descriptors is closed."""
+        """Notes that one of a file's descriptors is closed."""
         held.descriptors -= 1
         if not held.descriptors:
             del self._held[held.key]
@@ -139,7 +139,7 @@ class Quota:
                 self.used_bytes -= held.size
 
     def removed(self, status: os.stat_result) -> None:
-        """A name is gone, of a file that had this status before."""
+        """Notes that a name is gone, of a file that had this status before."""
         self.used_files -= 1
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             return
@@ -155,7 +155,7 @@ class Quota:
         return not size or self.used_bytes + size <= self._most_bytes
 
     def _check(self) -> None:
-        """Before the first growth of a turn: look, unless that was done a short while ago."""
+        """Looks before the first growth of a turn, unless that was done a short while ago."""
         if not self._checked:
             self._checked = True
             if not self._known or self._is_cheap():
@@ -180,7 +180,7 @@ class Quota:
         self._took = self._looked_at - begun
 
     def _look_through(self, folder: Preopen, linked: set[Key]) -> None:
-        """Count a folder; one that holds too many files by far is not counted to its end."""
+        """Counts a folder; one that holds too many files by far is not counted to its end."""
         for entry in visible(folder):
             self.used_files += 1
             if self.used_files > 2 * self._most_files + 1000:
