@@ -139,6 +139,7 @@ class FileLedger:
     Attributes:
         at_commit: The last commit: what changes now changes after it.
         known_from: The first commit of which everything is known.
+        last_content: The highest number of a content in the journal that was read.
         trouble: Why the journal can't be written, until it can again. The next process knows
             nothing of what changed by then.
     """
@@ -149,6 +150,7 @@ class FileLedger:
         self._same: dict[str, str] = {}
         self.at_commit = 0
         self.known_from = 0
+        self.last_content = 0
         self.trouble: OSError | None = None
         self._dead = 0
 
@@ -203,8 +205,10 @@ class FileLedger:
         self.known_from = beginning.known_from
         for record in records:
             match record:
-                case FileChanged():
+                case FileChanged(was=was):
                     self._add(replace(record, since=min(record.since, last)))
+                    if isinstance(was, KeptFile):  # also if a lost commit's, and of no use now
+                        self.last_content = max(self.last_content, was.kept)
                 case ContentLost(kept=kept, why=why):
                     self._lose(kept, why)
                 case SameFile(one=one, other=other):

@@ -97,7 +97,7 @@ class FileVersions:
             brought back.
         """
         whole = self.ledger.load(last, crashed=crashed)
-        if whole and self.contents.has_later(max(self.ledger.contents, default=0)):
+        if whole and self.contents.has_later(self.ledger.last_content):
             whole = False
             self.ledger.begin(last, known=False)
         self._begin()
