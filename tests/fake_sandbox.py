@@ -17,17 +17,19 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
+from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.face import Sandbox
 from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener, NoListener
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.guests import protocol
+from wasm_kernel.guests.commands import CommandHandler
+from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult
 
@@ -56,7 +58,9 @@ class FakeSandbox:
         self.policy = policy or ExecutionPolicy()
         self.session_id = session_id
         self.interrupted = False
-        self.errands, self.facts = Errands(), SessionFacts()
+        self.language_commands: Mapping[str, CommandHandler] = {}
+        self.commands = HostCommands(cast("Any", None), cast("Any", None), LocalBroker({}))
+        self.facts = SessionFacts()
         self.queries: list[Mapping[str, Any]] = []
         self._gate = gate or (lambda progress: None)
         self._thread = GuestThread("fake guest")

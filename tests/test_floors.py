@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.frontends.jupyter.enclosure import LATER
+from wasm_kernel.frontends.jupyter.confine import LATER
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "wasm_kernel"
@@ -25,7 +25,6 @@ ROOMS = ("linux", "engine", "wasi_files", "folders", "state", "guests", "executi
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}
 FLOORS["outputs"] = FLOORS["sessions"]
 STILL_UP = {
-    ("guests/python/packages/errand.py", "execution.errands"),
     ("state/copying.py", "guests.python.files"),
 }
 """Imports that still go up; each goes when its rooms are rebuilt, and none may come."""
@@ -33,8 +32,6 @@ LANGUAGE = re.compile(r"python(?!\.org)|%pip", re.IGNORECASE)
 """What speaks of one guest language: identifiers, imports, sentences and comments alike."""
 SPEAKS_OF_PYTHON = {
     "execution/create.py",
-    "execution/errands.py",
-    "execution/offer.py",
     "execution/outcome.py",
     "state/copying.py",
 }

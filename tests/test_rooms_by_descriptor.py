@@ -69,7 +69,7 @@ KNOWN = {
     "sessions/arrival.py:_Arrival._write": NO_PATH,
     "sessions/arrival.py:import_session": CHOSEN,
     "sessions/entries.py:sweep_drafts": NO_PATH,
-    "sessions/founding.py:Founder.__init__": ABOVE,
+    "sessions/forking.py:fork_session.fork": ABOVE,
     "sessions/lifecycle.py:delete_session_workspace": ABOVE,
     "sessions/lifecycle.py:get_session_sandbox": ABOVE,
     "sessions/overview.py:session_in": ABOVE,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import WasmKernelError as WasmKernelError
     from wasm_kernel.events import SandboxLogger as SandboxLogger
     from wasm_kernel.execution.create import create_sandbox as create_sandbox
-    from wasm_kernel.execution.offer import offer_pip as offer_pip
+    from wasm_kernel.execution.create import offer_pip as offer_pip
     from wasm_kernel.execution.sandbox import BaseSandbox as BaseSandbox
     from wasm_kernel.folders.claim import Resume as Resume
     from wasm_kernel.folders.overlap import OverlapError as OverlapError
@@ -79,8 +79,7 @@ _NAMES = {  # the public names by module
         "SandboxClosed SessionInUse StackExhausted TravelError WasmKernelError"
     ),
     "events": "SandboxLogger",
-    "execution.create": "create_sandbox",
-    "execution.offer": "offer_pip",
+    "execution.create": "create_sandbox offer_pip",
     "execution.sandbox": "BaseSandbox",
     "folders.claim": "Resume",
     "folders.overlap": "OverlapError",

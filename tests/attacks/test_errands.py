@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from wasm_kernel.execution.errands import Caller, ErrandInterrupted
-from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.commands import CommandContext, CommandLine
+from wasm_kernel.linux.task import Cancelled
 
 MAGIC = """
 from IPython.core.magic import no_var_expand, register_line_magic
@@ -27,15 +27,15 @@ def done(victim: Victim) -> Iterator[list[str]]:
     """The lines with which the host was sent to knock."""
     lines: list[str] = []
 
-    def knock(order: CommandLine, caller: Caller) -> int:
-        lines.append(order.line)
-        caller.say(f"knocked {order.line}\n")
+    def knock(line: CommandLine, context: CommandContext) -> int:
+        lines.append(line.line)
+        context.say(f"knocked {line.line}\n")
         return len(lines)
 
-    victim.sandbox.errands.offer("knock", knock)
+    victim.sandbox.commands.add("knock", knock)
     victim.says(MAGIC)
     yield lines
-    victim.sandbox.errands.offer("knock", lambda order, caller: None)
+    victim.sandbox.commands.add("knock", lambda line, context: None)
 
 
 def test_an_errand_in_the_cells_text_is_done_and_gives_its_value(
@@ -78,7 +78,7 @@ SNEAKING = {
 def test_an_errand_that_the_text_does_not_name_is_refused(victim_of: Making, code: str) -> None:
     lines: list[str] = []
     sneak = victim_of()
-    sneak.sandbox.errands.offer("knock", lambda order, caller: lines.append(order.line))
+    sneak.sandbox.commands.add("knock", lambda line, context: lines.append(line.line))
     sneak.says(MAGIC)
     result = sneak.run(code)
     assert set(lines) <= {"out"}
@@ -119,12 +119,12 @@ def test_an_errand_after_a_forged_end_is_refused(victim: Victim, done: list[str]
 
 
 def test_a_slow_errand_is_interrupted_at_once(victim: Victim) -> None:
-    def slow(order: CommandLine, caller: Caller) -> None:
-        while not caller.wait(60):
+    def slow(line: CommandLine, context: CommandContext) -> None:
+        while not context.wait(60):
             pass
-        raise ErrandInterrupted
+        raise Cancelled
 
-    victim.sandbox.errands.offer("knock", slow)
+    victim.sandbox.commands.add("knock", slow)
     victim.says(MAGIC)
     begun = time.monotonic()
     result = victim.run("kept = 1\ntry:\n    pass\nfinally:\n    kept = 2\n%knock", interrupt=0.5)
@@ -138,11 +138,11 @@ def test_a_slow_errand_ends_at_the_cells_deadline(victim_of: Making) -> None:
     brief = victim_of(cell_timeout=1.0)
     waited: list[bool] = []
 
-    def slow(order: CommandLine, caller: Caller) -> None:
-        waited.append(caller.wait(60))
-        raise ErrandInterrupted
+    def slow(line: CommandLine, context: CommandContext) -> None:
+        waited.append(context.wait(60))
+        raise Cancelled
 
-    brief.sandbox.errands.offer("knock", slow)
+    brief.sandbox.commands.add("knock", slow)
     brief.says(MAGIC)
     assert brief.fails("%knock") == "CellTimeout"
     assert waited == [True]
@@ -154,7 +154,11 @@ def test_a_slow_errand_burns_no_fuel(warm_metered: None, victim_of: Making) -> N
     metered.says(MAGIC)
     burnt = []
     for seconds in (0.0, 1.0):
-        metered.sandbox.errands.offer("knock", lambda order, caller, s=seconds: caller.wait(s))
+
+        def slow(line: CommandLine, context: CommandContext, seconds: float = seconds) -> bool:
+            return context.wait(seconds)
+
+        metered.sandbox.commands.add("knock", slow)
         burnt.append(metered.run("%knock").fuel_consumed or 0)
     assert burnt[1] < burnt[0] * 1.5
 

@@ -136,7 +136,7 @@ def test_a_reseeding_that_never_ends_costs_the_fork_alone(
 def test_a_fork_that_does_not_stand_in_the_cell_is_not_made(victim_of: Making, code: str) -> None:
     asked: list[str] = []
     victim = victim_of()
-    victim.sandbox.errands.offer("fork", lambda order, caller: asked.append(order.line))
+    victim.sandbox.commands.add("fork", lambda line, context: asked.append(line.line))
     victim.run(code)
     assert asked == []
     victim.lives()

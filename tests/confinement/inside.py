@@ -17,6 +17,11 @@ needs_walls = pytest.mark.skipif(
 
 def said_by(code: str, *arguments: object) -> list[str]:
     """What a new process printed, line by line."""
+    return run(code, *arguments).stdout.splitlines()
+
+
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A new process that has come to its end, and succeeded."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
@@ -25,4 +30,4 @@ def said_by(code: str, *arguments: object) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return done

@@ -25,7 +25,7 @@ from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
-    from wasm_kernel.guests.python.language import Builder
+    from wasm_kernel.linux.broker import Broker
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
@@ -67,11 +67,11 @@ def _watch(workspace: Path) -> None:
 
 
 def probed(
-    session: Session, policy: ExecutionPolicy, resume: Resume, builder: Builder | None
+    session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
 ) -> BaseSandbox:
     """The real sandbox, beside a thread that watches for the order."""
     threading.Thread(target=_watch, args=(session.workspace,), daemon=True).start()
-    return app.create(session, policy, resume, builder)
+    return app.create(session, policy, resume, broker)
 
 
 if __name__ == "__main__":

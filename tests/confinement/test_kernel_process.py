@@ -24,7 +24,7 @@ from tests.confinement.inside import needs_walls
 from tests.private import folders_of
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import default_folder
-from wasm_kernel.frontends.jupyter.enclosure import kept_by
+from wasm_kernel.frontends.jupyter.confine import kept_by
 from wasm_kernel.policy import ExecutionPolicy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -40,7 +40,7 @@ def gate(progress: Callable[[str], None]) -> None:
         time.sleep(float(START))
 
 
-def fake(session: Session, policy: ExecutionPolicy, resume: Resume, builder: object) -> BaseSandbox:
+def fake(session: Session, policy: ExecutionPolicy, resume: Resume, broker: object) -> BaseSandbox:
     made = FakeSandbox(session.workspace, policy, session.id, gate=gate)
     made.namespace.update(workspace=session.workspace, policy=policy, session_id=session.id)
     return cast("BaseSandbox", made)

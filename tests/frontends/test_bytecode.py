@@ -21,11 +21,12 @@ pytestmark = pytest.mark.skipif(not confinement.possible().standing, reason="no 
 PATIENCE = 60.0
 KERNEL = """
 import sys
-from wasm_kernel.frontends.jupyter.enclosure import Enclosure
-enclosure = Enclosure("auto")
-enclosure.hire({})
-sys.stdin.read()  # a kernel lives for a while, and what writes bytecode ends with it
-enclosure.end()
+from contextlib import ExitStack
+from wasm_kernel.frontends.jupyter.app import open_broker
+from wasm_kernel.linux.confinement import Confinement
+with ExitStack() as ending:
+    open_broker({}, Confinement("auto"), ending)
+    sys.stdin.read()  # a kernel lives for a while, and what writes bytecode ends with it
 """
 
 

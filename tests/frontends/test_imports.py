@@ -37,15 +37,8 @@ BEFORE_THE_REPLY = {
         "pip",
     ),
     *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts"),
-    *("wasm_kernel.outputs.widgets", "wasm_kernel.guests.python.packages.errand"),
-    *(
-        "wasm_kernel.guests.python.packages.fetching",
-        "wasm_kernel.guests.python.packages.resolution",
-    ),
-    *(
-        "wasm_kernel.guests.python.packages.wheel",
-        "wasm_kernel.sessions.pruning",
-    ),
+    *("wasm_kernel.outputs.widgets", "wasm_kernel.guests.python.packages", "installer"),
+    "wasm_kernel.sessions.pruning",
     *("wasm_kernel.sessions.files", "wasm_kernel.frontends.setup"),
 }
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.command import parse, requirement
+from wasm_kernel.guests.python.packages.requirements import parse, requirement
 
 
 def test_names_versions_and_extras_are_understood() -> None:

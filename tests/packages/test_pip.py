@@ -11,7 +11,8 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
-from wasm_kernel.execution.offer import offer_pip, refuse_pip
+from wasm_kernel.execution.create import offer_pip
+from wasm_kernel.guests.commands import switched_off
 
 Make = Callable[..., Path]
 
@@ -222,10 +223,8 @@ def test_what_a_killed_kernel_left_half_fetched_is_removed(guest: BaseSandbox, i
 
 def test_without_an_offer_and_where_it_is_off_a_sentence_says_so(sandbox: BaseSandbox) -> None:
     assert "nobody does it here" in sandbox.execute("%pip install one").stderr
-    refuse_pip(sandbox)
-    assert (
-        "switched off in this kernel (WasmKernel.pip)" in sandbox.execute("%pip install one").stderr
-    )
+    sandbox.commands.add("pip", switched_off("%pip is switched off. Nothing was installed."))
+    assert "switched off. Nothing was" in sandbox.execute("%pip install one").stderr
     assert "numpy" in sandbox.execute("%pip list").stdout
 
 

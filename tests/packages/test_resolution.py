@@ -7,9 +7,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.resolution import (
+from wasm_kernel.guests.python.packages.requirements import (
     PACKAGES_MOST,
-    Known,
+    KnownPackage,
     guest_environment,
     missing,
     wanted,
@@ -18,14 +18,14 @@ from wasm_kernel.guests.python.packages.resolution import (
 GUEST = guest_environment("3.15.0")
 
 
-def known(name: str, version: str = "1.0", *requires: str, builtin: bool = False) -> Known:
-    return Known(name, Version(version), requires, builtin)
+def known(name: str, version: str = "1.0", *requires: str, builtin: bool = False) -> KnownPackage:
+    return KnownPackage(name, Version(version), requires, builtin)
 
 
 class Index:
     """Packages to be had; `resolve` is the loop that the errand runs."""
 
-    def __init__(self, *there: Known, builtin: tuple[Known, ...] = ()) -> None:
+    def __init__(self, *there: KnownPackage, builtin: tuple[KnownPackage, ...] = ()) -> None:
         self.there = there
         self.builtin = {each.name: each for each in builtin}
         self.rounds: list[list[str]] = []

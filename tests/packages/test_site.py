@@ -12,8 +12,8 @@ import pytest
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages import site as module
-from wasm_kernel.guests.python.packages.site import Site
-from wasm_kernel.guests.python.packages.wheel import opened
+from wasm_kernel.guests.python.packages.site import SitePackages
+from wasm_kernel.guests.python.packages.wheel import open_wheel
 
 Make = Callable[..., Path]
 
@@ -37,8 +37,8 @@ def modules(folder: Path) -> set[str]:
 
 
 def test_packages_come_and_go(folder: Path, make: Make) -> None:
-    site = Site(folder)
-    site.change([opened(make("one")), opened(make("two", files={"two/__init__.py": ""}))])
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one")), open_wheel(make("two", files={"two/__init__.py": ""}))])
     assert {name: str(k.version) for name, k in site.installed().items()} == {
         "one": "1.0",
         "two": "1.0",
@@ -51,15 +51,15 @@ def test_packages_come_and_go(folder: Path, make: Make) -> None:
 
 
 def test_a_newer_version_takes_the_place_of_the_older(folder: Path, make: Make) -> None:
-    site = Site(folder)
-    site.change([opened(make("one", "1.0", {"one/a.py": "", "one/gone.py": ""}))])
-    site.change([opened(make("one", "2.0", {"one/a.py": "new"}))])
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one", "1.0", {"one/a.py": "", "one/gone.py": ""}))])
+    site.change([open_wheel(make("one", "2.0", {"one/a.py": "new"}))])
     assert modules(folder) == {"one/a.py"}
     assert str(site.installed()["one"].version) == "2.0"
 
 
 def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Make) -> None:
-    Site(folder).change([opened(make("one", needs=("two",)))], asked=["one"])
+    SitePackages(folder).change([open_wheel(make("one", needs=("two",)))], asked=["one"])
     [found] = distributions(path=[str(folder / "site-packages")])
     assert found.read_text("INSTALLER") == "wasm-kernel\n"
     assert found.read_text("REQUESTED") == ""
@@ -71,21 +71,21 @@ def test_what_is_installed_is_described_as_python_expects(folder: Path, make: Ma
 
 
 def test_a_bad_wheel_among_good_ones_changes_nothing(folder: Path, make: Make) -> None:
-    site = Site(folder)
-    site.change([opened(make("one"))])
-    bad = opened(make("bad", extra=lambda archive: archive.writestr("extra.py", "x")))
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
+    bad = open_wheel(make("bad", extra=lambda archive: archive.writestr("extra.py", "x")))
     with pytest.raises(PackageError):
-        site.change([opened(make("two")), bad], without=["one"])
+        site.change([open_wheel(make("two")), bad], without=["one"])
     assert modules(folder) == {"one.py"}
     assert entries(folder) == ["site-packages"]
 
 
 def test_unchanged_files_are_links_and_changed_ones_are_not(folder: Path, make: Make) -> None:
-    site = Site(folder)
+    site = SitePackages(folder)
     shared = {"tests/__init__.py": "one", "one.py": ""}
-    site.change([opened(make("one", files=shared))])
+    site.change([open_wheel(make("one", files=shared))])
     before = (folder / "site-packages" / "one.py").stat().st_ino
-    site.change([opened(make("two", files={"tests/__init__.py": "two", "two.py": ""}))])
+    site.change([open_wheel(make("two", files={"tests/__init__.py": "two", "two.py": ""}))])
     assert (folder / "site-packages" / "one.py").stat().st_ino == before
     assert (folder / "site-packages" / "tests/__init__.py").read_text() == "two"
 
@@ -96,21 +96,21 @@ def test_unchanged_files_are_links_and_changed_ones_are_not(folder: Path, make: 
 def test_a_file_and_a_folder_of_one_name_are_refused(
     folder: Path, make: Make, first: dict[str, str], second: dict[str, str]
 ) -> None:
-    site = Site(folder)
-    site.change([opened(make("one", files=first))])
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one", files=first))])
     with pytest.raises(PackageError, match="a file and a folder"):
-        site.change([opened(make("two", files=second))])
+        site.change([open_wheel(make("two", files=second))])
     assert set(site.installed()) == {"one"}
 
 
 def test_there_is_an_end_to_what_a_session_holds(
     folder: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(folder)
-    site.change([opened(make("one"))])
+    site = SitePackages(folder)
+    site.change([open_wheel(make("one"))])
     monkeypatch.setattr(module, "FILES_MOST", 8)
     with pytest.raises(PackageError, match="packages of this session"):
-        site.change([opened(make("two", files={f"f{i}.py": "" for i in range(5)}))])
+        site.change([open_wheel(make("two", files={f"f{i}.py": "" for i in range(5)}))])
     assert set(site.installed()) == {"one"}
 
 
@@ -121,7 +121,7 @@ class Killed(BaseException):
 def test_a_kernel_killed_at_any_step_leaves_the_old_or_the_new(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, new = opened(make("one", "1.0")), opened(make("one", "2.0"))
+    old, new = open_wheel(make("one", "1.0")), open_wheel(make("one", "2.0"))
     rename, remove = Path.rename, shutil.rmtree
     steps, step = 0, 0
 
@@ -137,18 +137,18 @@ def test_a_kernel_killed_at_any_step_leaves_the_old_or_the_new(
 
     while True:
         folder = tmp_path / str(steps)
-        Site(folder).change([old])
+        SitePackages(folder).change([old])
         steps, step = steps + 1, 0
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", counted(rename))
             patch.setattr(shutil, "rmtree", counted(remove))
             try:
-                Site(folder).change([new])
+                SitePackages(folder).change([new])
             except Killed:
                 pass
             else:
                 break
-        found = Site(folder).installed()
+        found = SitePackages(folder).installed()
         assert str(found["one"].version) in ("1.0", "2.0")
         assert modules(folder) == {"one.py"}
         assert entries(folder) == ["site-packages"]

@@ -11,7 +11,7 @@ import pytest
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages import wheel
-from wasm_kernel.guests.python.packages.wheel import opened
+from wasm_kernel.guests.python.packages.wheel import open_wheel
 
 Make = Callable[..., Path]
 
@@ -26,7 +26,7 @@ def test_a_pure_wheel_gives_its_files_and_its_needs(make: Make) -> None:
         "good-1.0.data/scripts/run": "#!python",
         "good-1.0.data/data/etc/x": "z",
     }
-    found = opened(make("good", "1.0", files, needs=("rich>=13", "numpy")))
+    found = open_wheel(make("good", "1.0", files, needs=("rich>=13", "numpy")))
     assert found.known.requires == ("rich>=13", "numpy")
     installed = dict(found.files())
     assert {name for name in installed if "dist-info" not in name} == {
@@ -48,7 +48,7 @@ def test_a_pure_wheel_gives_its_files_and_its_needs(make: Make) -> None:
 def test_a_name_that_leads_elsewhere_is_refused(make: Make, name: str) -> None:
     path = make("bad", extra=lambda archive: archive.writestr(zipfile.ZipInfo(name), "x"))
     with pytest.raises(PackageError, match="name that can't be used") as refusal:
-        opened(path)
+        open_wheel(path)
     assert str(refusal.value).isprintable()
 
 
@@ -58,13 +58,13 @@ def test_what_is_no_ordinary_file_is_refused(make: Make, kind: int) -> None:
     info.external_attr = (kind | 0o777) << 16
     path = make("bad", extra=lambda archive: archive.writestr(info, "/etc/passwd"))
     with pytest.raises(PackageError, match="no ordinary file"):
-        opened(path)
+        open_wheel(path)
 
 
 @pytest.mark.parametrize("name", ["bad/fast.so", "bad/fast.cpython-315-wasm32-wasi.so", "b.pyd"])
 def test_compiled_code_is_refused(make: Make, name: str) -> None:
     with pytest.raises(PackageError, match="compiled code"):
-        opened(make("bad", files={name: b"\0"}))
+        open_wheel(make("bad", files={name: b"\0"}))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_compiled_code_is_refused(make: Make, name: str) -> None:
 )
 def test_a_wheel_for_some_machine_is_refused(make: Make, options: dict[str, object]) -> None:
     with pytest.raises(PackageError, match=r"compiled code|not a pure-Python"):
-        opened(make("bad", **options))
+        open_wheel(make("bad", **options))
 
 
 def test_a_changed_file_is_noticed(make: Make) -> None:
@@ -80,7 +80,7 @@ def test_a_changed_file_is_noticed(make: Make) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("bad-1.0.dist-info/RECORD", "bad.py,sha256=AAAA,5\n")
     with pytest.raises(PackageError, match="not what its record says"):
-        dict(opened(path).files())
+        dict(open_wheel(path).files())
 
 
 @pytest.mark.parametrize("told", ["md5=AAAA", "sha1=AAAA", ""])
@@ -89,29 +89,29 @@ def test_a_weak_or_missing_hash_does_not_count(make: Make, told: str) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("bad-1.0.dist-info/RECORD", f"bad.py,{told},5\n")
     with pytest.raises(PackageError, match="record"):
-        dict(opened(path).files())
+        dict(open_wheel(path).files())
 
 
 def test_a_file_that_the_record_does_not_name_is_noticed(make: Make) -> None:
     path = make("bad", extra=lambda archive: archive.writestr("extra.py", "x"))
     with pytest.raises(PackageError, match="record"):
-        dict(opened(path).files())
+        dict(open_wheel(path).files())
 
 
 def test_a_bomb_is_not_unpacked(make: Make) -> None:
     path = make("bomb", files={"bomb/zeros.py": b"\0" * (40 * 1024 * 1024)})
     with pytest.raises(PackageError, match="too much"):
-        opened(path)
+        open_wheel(path)
 
 
 def test_too_large_and_too_many_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "FILES_MOST", 3)
     with pytest.raises(PackageError, match="more than 3 files"):
-        opened(make("many", files={f"m{i}.py": "" for i in range(4)}))
+        open_wheel(make("many", files={f"m{i}.py": "" for i in range(4)}))
     monkeypatch.setattr(wheel, "FILES_MOST", 100)
     monkeypatch.setattr(wheel, "BYTES_MOST", 1000)
     with pytest.raises(PackageError, match="too much"):
-        opened(make("large", files={"large.py": bytes(range(256)) * 8}))
+        open_wheel(make("large", files={"large.py": bytes(range(256)) * 8}))
 
 
 def test_a_list_of_files_without_end_is_not_read(make: Make) -> None:
@@ -123,13 +123,13 @@ def test_a_list_of_files_without_end_is_not_read(make: Make) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zipfile, "ZipFile", lambda *args: pytest.fail("it was read"))
         with pytest.raises(PackageError, match="damaged"):
-            opened(path)
+            open_wheel(path)
 
 
 @pytest.mark.parametrize("needs", [("x",) * 1001, ("x" * 2001,)])
 def test_needs_without_end_are_refused(make: Make, needs: tuple[str, ...]) -> None:
     with pytest.raises(PackageError, match="more requirements"):
-        _ = opened(make("needy", needs=needs)).known
+        _ = open_wheel(make("needy", needs=needs)).known
 
 
 def test_a_length_that_lies_is_noticed(make: Make) -> None:
@@ -138,14 +138,14 @@ def test_a_length_that_lies_is_noticed(make: Make) -> None:
     size = (6000).to_bytes(4, "little")
     path.write_bytes(data.replace(size, (10).to_bytes(4, "little")))
     with pytest.raises(PackageError):
-        dict(opened(path).files())
+        dict(open_wheel(path).files())
 
 
 def test_two_files_of_one_name_are_refused(make: Make) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         path = make("twice", extra=lambda archive: archive.writestr("twice.py", "other"))
     with pytest.raises(PackageError, match="one name"):
-        opened(path)
+        open_wheel(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"x" * 10_000])
@@ -153,7 +153,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad-1.0-py3-none-any.whl"
     path.write_bytes(content)
     with pytest.raises(PackageError, match="damaged"):
-        opened(path)
+        open_wheel(path)
 
 
 def test_a_wheel_under_another_name_is_refused(make: Make) -> None:
@@ -161,7 +161,7 @@ def test_a_wheel_under_another_name_is_refused(make: Make) -> None:
     other = path.with_name("numpy-1.0-py3-none-any.whl")
     path.rename(other)
     with pytest.raises(PackageError, match="metadata of that name"):
-        opened(other)
+        open_wheel(other)
 
 
 def test_a_wheel_that_says_it_is_another_is_refused(make: Make) -> None:
@@ -172,4 +172,4 @@ def test_a_wheel_that_says_it_is_another_is_refused(make: Make) -> None:
     other = path.with_name("two-1.0-py3-none-any.whl")
     path.rename(other)
     with pytest.raises(PackageError):
-        opened(other)
+        open_wheel(other)

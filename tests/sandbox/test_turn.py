@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
+from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms, OfferedMessage
-from wasm_kernel.execution.errands import Caller, ErrandInterrupted, Errands, switched_off
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.commands import CommandContext, CommandLine, switched_off
+from wasm_kernel.guests.python.language import PythonLanguage
+from wasm_kernel.linux.broker import LocalBroker
+from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage
 
@@ -97,7 +100,7 @@ class RecordingStreams(OutputStreams):
 class Travels:
     """Grants every travel but `redo`."""
 
-    def hear(self, travel: protocol.Travel) -> Mapping[str, Any]:
+    def plan(self, travel: protocol.Travel) -> Mapping[str, Any]:
         if travel.how == "redo":
             raise TravelError("There is nothing to redo.")
         return {"said": "Undone: In[1] x = 1"}
@@ -109,7 +112,9 @@ class Sandbox:
     def __init__(self, policy: ExecutionPolicy) -> None:
         self.calls: list[Any] = []
         self.comms = Comms()
-        self.errands = Errands()
+        self.commands = HostCommands(cast("Any", None), PythonLanguage(), LocalBroker({}))
+        travels: Any = Travels()
+        self.commands.travel = travels
         self.clock = RecordingClock(self.calls)
         self.parts = TurnParts(
             policy=policy,
@@ -118,8 +123,7 @@ class Sandbox:
             streams=RecordingStreams(self.calls),
             allowance=OutputAllowance(policy),
             comms=self.comms,
-            errands=self.errands,
-            travel=Travels(),
+            commands=self.commands,
         )
 
 
@@ -361,7 +365,7 @@ KNOCK = {"op": "errand", "name": "knock", "line": "twice"}
 def asking(code: str = "%knock twice", **limits: Any) -> Driven:
     """A turn of this cell in a sandbox that can be sent to knock."""
     driven = Driven({"op": "execute", "code": code}, **limits)
-    driven.sandbox.errands.offer("knock", lambda order, caller: [order.name, order.line])
+    driven.sandbox.commands.add("knock", lambda line, context: [line.name, line.line])
     return driven
 
 
@@ -385,7 +389,7 @@ def test_an_errand_that_does_not_stand_there_is_refused_in_words(code: str) -> N
 
 def test_an_errand_in_a_query_is_refused() -> None:
     driven = Driven({"op": "complete", "code": "%knock twice", "cursor_pos": 3})
-    driven.sandbox.errands.offer("knock", lambda order, caller: 1)
+    driven.sandbox.commands.add("knock", lambda line, context: 1)
     assert "refused" in driven.send(KNOCK)
 
 
@@ -402,20 +406,20 @@ def test_an_errand_that_nobody_does_is_refused() -> None:
 
 def test_an_errand_that_is_off_says_how_to_turn_it_on() -> None:
     driven = asking()
-    driven.sandbox.errands.offer("knock", switched_off("%knock is off. Set allow_knock."))
+    driven.sandbox.commands.add("knock", switched_off("%knock is off. Set allow_knock."))
     assert driven.send(KNOCK) == {"refused": "%knock is off. Set allow_knock."}
 
 
 def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
     driven = asking(stdout_bytes=10)
 
-    def talk(order: CommandLine, caller: Caller) -> bool:
+    def talk(line: CommandLine, context: CommandContext) -> bool:
         for _ in range(3):
-            caller.say("12345")
-        caller.say("x", "stderr")
-        return caller.wait(0.1)
+            context.say("12345")
+        context.say("x", "stderr")
+        return context.wait(0.1)
 
-    driven.sandbox.errands.offer("knock", talk)
+    driven.sandbox.commands.add("knock", talk)
     assert driven.send(KNOCK) == {"value": False}
     assert driven.turn.output.text("stdout") == "1234512345"
 
@@ -423,11 +427,11 @@ def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
 def test_an_interrupted_errand_takes_the_interrupt() -> None:
     driven = asking()
 
-    def patient(order: CommandLine, caller: Caller) -> None:
-        if caller.gone:
-            raise ErrandInterrupted
+    def patient(line: CommandLine, context: CommandContext) -> None:
+        if context.cancelled:
+            raise Cancelled
 
-    driven.sandbox.errands.offer("knock", patient)
+    driven.sandbox.commands.add("knock", patient)
     driven.sandbox.clock.is_over = True
     assert driven.send(KNOCK) == {"interrupted": True}
     assert driven.sandbox.calls[-1] == "taken"
@@ -437,28 +441,31 @@ def test_an_interrupted_errand_takes_the_interrupt() -> None:
     ("failure", "told"),
     [
         (WasmKernelError("The door is locked."), "The door is locked."),
-        (OSError(2, "No such file", "/home/someone/secret"), "FileNotFoundError"),
-        (RecursionError("deep"), "RecursionError"),
+        (OSError(2, "No such file", "/home/someone/secret"), "%knock: internal error"),
+        (RecursionError("deep"), "%knock: internal error; the kernel's log says more."),
     ],
 )
-def test_an_errand_that_fails_is_told_without_the_hosts_paths(
-    failure: Exception, told: str
+def test_a_command_that_fails_is_told_without_the_hosts_paths_and_logged_with_its_traceback(
+    failure: Exception, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     driven = asking()
 
-    def fail(order: CommandLine, caller: Caller) -> None:
+    def fail(line: CommandLine, context: CommandContext) -> None:
         raise failure
 
-    driven.sandbox.errands.offer("knock", fail)
+    driven.sandbox.commands.add("knock", fail)
     answer = driven.send(KNOCK)["refused"]
     assert told in answer
     assert "/home" not in answer
+    unexpected = not isinstance(failure, WasmKernelError)
+    assert ("Traceback (most recent call last)" in caplog.text) == unexpected
+    assert ("in fail\n" in caplog.text) == unexpected
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
 def test_an_errand_whose_value_is_no_json_is_refused(value: object) -> None:
     driven = asking()
-    driven.sandbox.errands.offer("knock", lambda order, caller: value)
+    driven.sandbox.commands.add("knock", lambda line, context: value)
     assert "refused" in driven.send(KNOCK)
 
 
@@ -499,9 +506,9 @@ def test_comm_messages_after_the_end_are_refused() -> None:
 
 def test_a_harmless_errand_is_done_from_anywhere_and_as_often_as_asked() -> None:
     driven = Driven({"op": "execute", "code": ""})
-    driven.sandbox.errands.offer("knock", lambda order, caller: order.line, anywhere=True)
+    driven.sandbox.commands.add("knock", lambda line, context: line.line, from_anywhere=True)
     assert [driven.send(KNOCK) for _ in range(3)] == [{"value": "twice"}] * 3
-    driven.sandbox.errands.offer("knock", lambda order, caller: 1)
+    driven.sandbox.commands.add("knock", lambda line, context: 1)
     assert "refused" in driven.send(KNOCK)
 
 

@@ -11,6 +11,7 @@ from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.guests.base import GuestLanguage, load
+from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
@@ -26,6 +27,7 @@ def create_sandbox(
     resume: Resume | str = Resume.NEVER,
     hooks: SessionHooks[BaseSandbox] | None = None,
     driver: GuestLanguage | None = None,
+    broker: Broker | None = None,
     quiet: bool = False,
     folders: SandboxFolders | None = None,
 ) -> BaseSandbox:
@@ -43,6 +45,7 @@ def create_sandbox(
             text: `never`, `crash` or `always`.
         hooks: What the session does for the sandbox, where there is one.
         driver: The guest to run, where it is not the one that this process shares.
+        broker: Does for host commands what this process may not; by default, it does it itself.
         quiet: Whether the first cell says nothing where the session goes on just as it was left.
         folders: The folders of a session, which `workspace` does not matter for then. They are
             closed with the sandbox.
@@ -77,8 +80,30 @@ def create_sandbox(
 
         sweep_now_and_then()
     return BaseSandbox(
-        driver, place, limits, bound, session_id, resume=resume, hooks=hooks, quiet=quiet
+        driver,
+        place,
+        limits,
+        bound,
+        session_id,
+        resume=resume,
+        hooks=hooks,
+        broker=broker,
+        quiet=quiet,
     )
+
+
+def offer_pip(sandbox: BaseSandbox) -> None:
+    """Let the cells of a sandbox install pure-Python packages with `%pip`.
+
+    They are kept in the sandbox's private folder, where the guest reads and can't change them.
+    Nothing of them runs outside of the guest. They come from where the pip gets them that is
+    installed beside this package, with the configuration of the user it runs as.
+
+    Args:
+        sandbox: Whose cells.
+    """
+    for name, handler in sandbox.language_commands.items():
+        sandbox.commands.add(name, handler)
 
 
 def _resume(resume: Resume | str) -> Resume:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.execution.listener import Listener
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.guests.commands import CommandHandler
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
+
+if TYPE_CHECKING:
+    from wasm_kernel.execution.commands import HostCommands
 
 SandboxT_contra = TypeVar("SandboxT_contra", contravariant=True)
 
@@ -30,7 +33,8 @@ class Sandbox(Protocol):
     workspace: Path
     policy: ExecutionPolicy
     session_id: str | None
-    errands: Errands
+    commands: HostCommands
+    language_commands: Mapping[str, CommandHandler]
     facts: SessionFacts
 
     @property

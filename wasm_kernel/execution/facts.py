@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.execution.errands import Errand, Errands
+from wasm_kernel.guests.commands import CommandHandler
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, field_meanings
 
 if TYPE_CHECKING:
+    from wasm_kernel.execution.commands import HostCommands
     from wasm_kernel.execution.runner import GuestRunner
 
 Provider = Callable[[], Mapping[str, Any]]
@@ -41,11 +42,11 @@ class SessionFacts:
         return found
 
 
-def offered(errands: Errands, runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
+def offered(commands: HostCommands, runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
     """Let cells ask, also from within functions: what they learn is their own sandbox's.
 
     Args:
-        errands: Where they ask.
+        commands: Where they ask.
         runner: The sandbox's guest.
         own: Facts that stay.
 
@@ -61,12 +62,12 @@ def offered(errands: Errands, runner: GuestRunner, own: Mapping[str, Any]) -> Se
         "policy": lambda: as_rows(runner.policy),
     }
     for name, answer in answers.items():
-        errands.offer(name, _asked(answer), anywhere=True)
+        commands.add(name, _asked(answer), from_anywhere=True)
     return facts
 
 
-def _asked(answer: Callable[[], Any]) -> Errand:
-    return lambda _order, _caller: answer()
+def _asked(answer: Callable[[], Any]) -> CommandHandler:
+    return lambda _line, _context: answer()
 
 
 def _memory(runner: GuestRunner) -> dict[str, Any]:

@@ -13,17 +13,17 @@ from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import GuestClosed, GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
+from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
-from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.spoken import only_travels
 from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
-from wasm_kernel.execution.wishes import Wishes
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
+from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
 from wasm_kernel.state import told
@@ -50,7 +50,7 @@ class GuestRunner:
         changes: What the running cell did to files.
         fuel: What cells burn.
         timeline: Its memory over time.
-        wishes: What the running cell asked for, to be done when it is over.
+        commands: What the host does for the running cell, also when it is over.
         next_count: The execution count of the next cell.
     """
 
@@ -61,7 +61,7 @@ class GuestRunner:
         policy: ExecutionPolicy,
         *,
         resume: Resume,
-        errands: Errands,
+        broker: Broker,
         notices: Notices,
         inherited: Branch | None = None,
     ) -> None:
@@ -74,10 +74,9 @@ class GuestRunner:
         self.timeline = Timeline(
             folders, policy, resume=resume, notices=notices, inherited=inherited
         )
-        self.wishes = Wishes(self.timeline)
+        self.commands = HostCommands(self.timeline, language, broker)
         self.next_count = 1
         self._language = language
-        self._errands = errands
         self._notices = notices
         self._allowance = OutputAllowance(policy)
         self._parts = self._make_parts()
@@ -95,8 +94,7 @@ class GuestRunner:
             streams=OutputStreams.keeping(self.folders.workspace, self.policy.text_file_bytes),
             allowance=self._allowance,
             comms=self.comms,
-            errands=self._errands,
-            travel=self.wishes,
+            commands=self.commands,
         )
 
     def open(self, progress: Callable[[str], None]) -> None:
@@ -208,7 +206,7 @@ class GuestRunner:
 
     def _new_turn(self, request: Mapping[str, Any], listener: Listener) -> Turn:
         self.changes.clear()
-        self.wishes.begin(self.next_count)
+        self.commands.begin_cell(self.next_count)
         return Turn(request, listener, self._parts)
 
     def only_travels(self, code: str) -> list[protocol.Travel] | None:
@@ -284,7 +282,7 @@ class GuestRunner:
             turn.show(protocol.Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
             turn.end(number, ename="KeyboardInterrupt")
             return
-        refused = self.wishes.grant(travels, turn)
+        refused = self.commands.travel.run_from_text(travels, turn)
         is_numbered = bool(request.get("store_history"))
         ename = "UsageError" if refused else ""
         turn.end(number - (not is_numbered), ename=ename, evalue=refused)
@@ -297,7 +295,7 @@ class GuestRunner:
         if no cell can begin there.
         """
         self._close_guest()
-        self.wishes.break_off(turn)
+        self.commands.cell_lost(turn, self.clock)
         self.timeline.fall_back()
         if for_cell and not self.clock.closed and left_unusable(turn, stopped):
             has_earlier = self.timeline.leave()
@@ -314,11 +312,11 @@ class GuestRunner:
         A cell that was done without the guest has no effects: the state is still that of the cell
         before.
         """
-        code, wishes = str(request.get("code", "")), self.wishes
+        code, travel = str(request.get("code", "")), self.commands.travel
         is_numbered = bool(request.get("store_history"))
         cell = self.next_count if is_numbered else self.next_count - 1
         self._note_count(turn, request)
-        is_left = not ran or (wishes.journey is not None and not wishes.here)
+        is_left = not ran or (travel.journey is not None and not travel.here)
         if is_left or self.timeline.commit(
             self._live_guest().instance,
             cell=cell,
@@ -326,14 +324,14 @@ class GuestRunner:
             code=code,
             counted=is_numbered,
         ):
-            wishes.name_here(turn)
+            travel.name_here(turn)
         if ran:
             self._missed.clear()
-        if wishes.journey is not None:
-            told.tell_brought(self.travel(wishes.journey), turn.on_text)
-            wishes.name_there(turn)
-        wishes.keep_promises(turn, self.clock)
-        wishes.forget()
+        if travel.journey is not None:
+            told.tell_brought(self.travel(travel.journey), turn.on_text)
+            travel.name_there(turn)
+        self.commands.run_actions(turn, self.clock)
+        self.commands.begin_cell(self.next_count)
 
     def _tell_notices(self, turn: Turn) -> None:
         """Tells what happened to the variables in the cell, or the next one that anybody sees."""

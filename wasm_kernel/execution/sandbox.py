@@ -17,7 +17,6 @@ from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
 from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.errands import Errands
 from wasm_kernel.execution.face import NewSession, SessionHooks
 from wasm_kernel.execution.fork import check_fork, make_forks, plan_fork
 from wasm_kernel.execution.jobs import GuestJobs
@@ -25,10 +24,10 @@ from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.execution.turns import GuestTurns
-from wasm_kernel.execution.wishes import Promise
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.state.branch import Branch
@@ -48,7 +47,8 @@ class BaseSandbox:
         folders: This and all others of the sandbox, open.
         policy: The limits.
         session_id: The session's id, or None outside of sessions.
-        errands: What the host does for magics that stand in a cell's own text.
+        commands: What the host does for magics that stand in a cell's own text.
+        language_commands: Those of the guest's language, which `commands` need not have.
         facts: What a cell may know of its session.
     """
 
@@ -63,6 +63,7 @@ class BaseSandbox:
         resume: Resume = Resume.NEVER,
         hooks: SessionHooks[BaseSandbox] | None = None,
         inherited: Branch | None = None,
+        broker: Broker | None = None,
         quiet: bool = False,
     ) -> None:
         self.workspace = folders.path
@@ -74,19 +75,20 @@ class BaseSandbox:
         self._logger = logger
         self._next_logger: SandboxLogger | None = None
         self._notices = Notices(logger, quiet=quiet)
-        self.errands = Errands()
         self._runner = GuestRunner(
             driver,
             folders,
             policy,
             resume=resume,
-            errands=self.errands,
+            broker=broker or LocalBroker(driver.outer_handlers(folders)),
             notices=self._notices,
             inherited=inherited,
         )
         self._turns = GuestTurns(self._runner)
         own = {"session_id": session_id, "runtime": driver.name}
-        self.facts = facts.offered(self.errands, self._runner, own)
+        self.commands = self._runner.commands
+        self.language_commands = driver.commands(folders)
+        self.facts = facts.offered(self.commands, self._runner, own)
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         if hooks is not None:
             hooks.opened(self)
@@ -406,10 +408,6 @@ class BaseSandbox:
         return type(self)(
             driver, new.folders, policy, logger, name, hooks=new.hooks, inherited=inherited
         )
-
-    def promise(self, promise: Promise) -> None:
-        """Does something when the running cell is over. For host commands."""
-        self._runner.wishes.promises.append(promise)
 
     def check_fork(self) -> None:
         """As `fork.check_fork`. For host commands: in the midst of a cell."""

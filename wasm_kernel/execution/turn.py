@@ -7,7 +7,7 @@ breaks the protocol, comes out of order or goes over a limit is refused and chan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,14 +24,12 @@ from wasm_kernel.errors import (
     NeverBegan,
     OutOfFuel,
     StackExhausted,
-    TravelError,
 )
+from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
-from wasm_kernel.execution.errands import Errands, Standing, as_answer
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 
@@ -39,17 +37,6 @@ _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Travel, protocol.E
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
-
-
-class TravelRequests(Protocol):
-    """Plans what a cell asks of the session's history."""
-
-    def hear(self, travel: protocol.Travel) -> Mapping[str, Any]:
-        """Returns the answer to the guest.
-
-        Raises:
-            TravelError: it can't be granted; `str()` says why to the cell's author.
-        """
 
 
 class TurnParts(Struct, frozen=True):
@@ -61,8 +48,7 @@ class TurnParts(Struct, frozen=True):
     streams: OutputStreams
     allowance: OutputAllowance
     comms: Comms
-    errands: Errands
-    travel: TravelRequests
+    commands: HostCommands
 
 
 class CellOutput:
@@ -104,6 +90,7 @@ class Turn:
         parts: What the turn speaks to.
 
     Attributes:
+        is_cell: Whether it is a cell.
         is_comm: Whether the front end speaks on a comm, to code of the user's.
         is_visible: Whether it is a cell whose output somebody sees.
         code: The cell's source; empty if it is not a cell.
@@ -118,15 +105,14 @@ class Turn:
         self._request: Mapping[str, Any] | None = request
         self._parts = parts
         self._may_ask = bool(request.get("allow_stdin", False))
-        self._is_cell = request.get("op") == "execute"
+        self.is_cell = request.get("op") == "execute"
         self.is_comm = request.get("op") == "comm"
-        self.is_visible = self._is_cell and not request.get("silent")
-        self.code = str(request.get("code", "")) if self._is_cell else ""
+        self.is_visible = self.is_cell and not request.get("silent")
+        self.code = str(request.get("code", "")) if self.is_cell else ""
         self.comms = TurnComms(listener, parts.policy, parts.comms)
         self._allowed = parts.allowance.of_cell()
-        self._standing = Standing(self.code, lambda: parts.errands.names)
+        self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)
         self._frames = 0
-        self._said_bytes = 0
         self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
@@ -174,10 +160,9 @@ class Turn:
                 return self._ask(frame)
             case protocol.Limit():
                 self._lower(frame)
-            case protocol.Travel():
-                return self._travel(frame)
-            case protocol.Errand():
-                return self._run_command(CommandLine(frame.name, frame.line, frame.cell))
+            case protocol.Travel() | protocol.Errand():
+                self._check_running()
+                return self._commands.answer(frame)
             case protocol.Immortal():
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():
@@ -207,37 +192,6 @@ class Turn:
             if over.notice:
                 self.on_text("stderr", over.notice)
             raise
-
-    def _travel(self, frame: protocol.Travel) -> Mapping[str, Any]:
-        self._check_running()
-        if not self._is_cell and frame.how in ("undo", "redo", "restore", "checkpoint"):
-            return {"refused": f"%{frame.how} works in a cell: a callback can't ask for it."}
-        try:
-            return self._parts.travel.hear(frame)
-        except TravelError as problem:
-            return {"refused": str(problem)}
-
-    def _run_command(self, asked: CommandLine) -> Mapping[str, Any]:
-        self._check_running()
-        answer = as_answer(lambda: self._parts.errands.done(asked, self._standing, self))
-        if answer.get("interrupted"):
-            self._parts.clock.interrupt_delivered()
-        return answer
-
-    def say(self, text: str, stream: str = "stdout") -> None:
-        """Prints for the cell, as a host command."""
-        self._said_bytes += len(text)
-        if self._said_bytes <= self._parts.policy.stdout_bytes:
-            self.on_text(stream, text)
-
-    def wait(self, seconds: float) -> bool:
-        """Waits for a host command; returns whether nobody waits for it any more."""
-        return self._parts.clock.wait_in_host(seconds)
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits for a running host command any more."""
-        return self._parts.clock.should_stop()
 
     def _lower(self, limit: protocol.Limit) -> None:
         if limit.seconds is not None:

@@ -16,23 +16,13 @@ from wasm_kernel.engine.compiler import Progress
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.guests.commands import CommandHandler, CommandLine
+from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.record import record
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopens
-
-
-@record
-class CommandLine:
-    """A command as it stands in a cell: its name, the words behind it, and the cell below it.
-
-    Nothing in `line` was expanded: `$x` and `{x}` stand for themselves.
-    """
-
-    name: str
-    line: str = ""
-    cell: str | None = None
 
 
 class ParsedCell(Protocol):
@@ -171,6 +161,12 @@ class GuestLanguage(Protocol):
 
     def parse_cell(self, code: str) -> ParsedCell:
         """Reads a cell's text."""
+
+    def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
+        """Returns the language's own host commands, such as those that install packages."""
+
+    def outer_handlers(self, folders: SandboxFolders) -> Handlers:
+        """Returns what a broker does for the guest of a sandbox."""
 
 
 def load(runtime: RuntimeType) -> GuestLanguage:

@@ -1,14 +1,13 @@
-"""The porter: a process outside the walls that does a few named duties for the one inside.
+"""The broker: a process outside the walls that does a few named things for the one inside.
 
 It is forked before the walls are closed, so it costs a millisecond and no second interpreter. The
-two talk in JSON packets over a pair of sockets. Whoever has taken over the inner process can ask
-for every duty: each must check what it is handed, as if a stranger had sent it.
+two talk in JSON over a pair of sockets. Whoever has taken over the inner process can make every
+request: each handler must check what it is handed, as if a stranger had sent it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -17,163 +16,350 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
 
-Tell = Callable[[str], None]
-Stopped = Callable[[], bool]
-Duty = Callable[[Mapping[str, Any], Tell, Stopped], Mapping[str, Any]]
-"""Does one thing: gets its fields, a way to say how far it is, and whether it should stop.
+INTERNAL_ERROR = "internal error; the kernel's log says more"
 
-What it returns, and the text of a `WasmKernelError` that it raises, reach who asked.
+Reply = TypeVar("Reply", bound=Struct)
+Handlers = Mapping[type[Struct], Callable[[Any, Task], Struct]]
+"""What is done for each type of request.
+
+What a handler returns, and the text of a `WasmKernelError` that it raises, reach whoever asked.
 """
 
 _PACKET = 128 * 1024  # a sequenced packet arrives whole or not at all
+_MESSAGE_MOST = 16 * 1024 * 1024
+_MORE, _LAST = b"+", b"."
+_TEXT_MOST = 16 * 1024
 _POLL_SECONDS = 0.05
-_LEAVE_SECONDS = 0.5  # what a duty has to put away what it was in the midst of
-_ALL = 1 << 62  # beyond the number of every wish
+_LEAVE_SECONDS = 0.5  # what a handler has to put away what it was in the midst of
+_ALL = 1 << 62  # beyond the number of every call
+_GONE = "the kernel's helper process has ended. Restart the kernel."
 
 
-class PorterError(WasmKernelError):
-    """The porter could not do what it was asked."""
+class BrokerError(WasmKernelError):
+    """The broker could not do what it was asked."""
 
 
-class Porter:
-    """The inner side. Any thread may ask; one duty is done at a time."""
+class Done(Struct, frozen=True):
+    """The reply to a request that needs no other: it is done."""
 
-    def __init__(self, link: socket.socket, process: int) -> None:
-        self._link = link
-        self._process = process
-        self._guard = threading.Lock()
-        self._asked = 0
 
-    def ask(
-        self,
-        duty: str,
-        fields: Mapping[str, Any],
-        tell: Tell = lambda text: None,
-        stopped: Stopped = lambda: False,
-    ) -> Mapping[str, Any]:
-        """Have a duty done, and wait for it.
+class Broker(Protocol):
+    """Does what its process may do and its caller's may not. Any thread may call it."""
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """Have a request handled, and wait for it.
 
         Args:
-            duty: Its name.
-            fields: What it needs, as JSON.
-            tell: Hears what the porter says meanwhile.
-            stopped: Asked now and then; once it says True, the porter is told to stop.
+            request: What is asked for. Its type names the handler.
+            reply: The type of the answer.
+            task: Hears how far it is, and says when nobody wants it any more.
 
         Raises:
-            PorterError: it failed, with its own words, or there is no porter any more.
+            WasmKernelError: it failed, in the handler's own words.
+            BrokerError: it failed unexpectedly, which is in the log; or there is no such handler,
+                or no broker any more.
+            Cancelled: the handler heeded that nobody wants it any more.
         """
-        with self._guard:
-            self._asked += 1
-            try:
-                self._link.send(_packet({"do": duty, "fields": dict(fields), "as": self._asked}))
-                return self._hear(tell, stopped)
-            except OSError as problem:
-                raise PorterError(
-                    "the kernel's helper process has ended. Restart the kernel."
-                ) from problem
-
-    def _hear(self, tell: Tell, stopped: Stopped) -> Mapping[str, Any]:
-        told_to_stop = False
-        while True:
-            if not told_to_stop and stopped():
-                told_to_stop = True
-                self._link.send(_packet({"stop": self._asked}))
-            try:
-                said = _received(self._link)
-            except TimeoutError:
-                continue
-            if "say" in said:
-                tell(str(said["say"]))
-            elif "failed" in said:
-                raise PorterError(str(said["failed"]))
-            else:
-                answer: Mapping[str, Any] = said["done"]
-                return answer
 
     def close(self) -> None:
-        """Let it end; idempotent."""
-        self._link.close()
+        """Lets the broker go. Safe to call twice."""
+
+
+class LocalBroker:
+    """A broker in this process, which has no walls."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """As `Broker` has it."""
+        try:
+            answer = _handler_of(self._handlers, request)(request, task)
+        except (WasmKernelError, Cancelled):
+            raise
+        except Exception as problem:
+            log_failure(type(request).__name__, problem)
+            raise BrokerError(INTERNAL_ERROR) from problem
+        assert isinstance(answer, reply)
+        return answer
+
+    def close(self) -> None:
+        """As `Broker` has it."""
+
+
+class ProcessBroker:
+    """A broker in another process, as the process inside the walls sees it.
+
+    Any thread may call; one request is handled at a time.
+    """
+
+    def __init__(self, link: socket.socket, process: int) -> None:
+        self._channel = _Channel(link)
+        self._process = process
+        self._guard = threading.Lock()
+        self._number = 0
+
+    @classmethod
+    def spawn(cls, handlers: Handlers) -> ProcessBroker:
+        """Forks the broker. The process must have one thread, and not be within its walls yet.
+
+        Call it before the process opens any file that the broker should not have. The broker ends
+        within a second of this process, whatever it is doing then.
+
+        Args:
+            handlers: What it does.
+        """
+        inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = os.fork()
+        if process:
+            outer.close()
+            inner.settimeout(_POLL_SECONDS)
+            return cls(inner, process)
+        try:
+            inner.close()
+            # The group's signals are for the kernel: this process ends with it, but first puts away
+            # what it was in the midst of, also when the whole group is killed.
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _Service(outer, handlers).run()
+        finally:
+            os._exit(0)
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """As `Broker` has it."""
+        name = type(request).__name__
+        with self._guard:
+            self._number += 1
+            try:
+                raw = msgspec.Raw(msgspec.json.encode(request))
+                self._channel.send(_Call(self._number, name, raw))
+                said = self._wait(task)
+            except (OSError, msgspec.DecodeError) as problem:
+                raise BrokerError(_GONE) from problem
+        if isinstance(said, _Done):
+            return msgspec.json.decode(said.reply, type=reply)
+        if said.cancelled:
+            raise Cancelled
+        if said.traceback:
+            _logger().error("%s failed outside of the walls:\n%s", name, said.traceback)
+        raise BrokerError(said.why)
+
+    def _wait(self, task: Task) -> _Done | _Failed:
+        told = False
+        while True:
+            if not told and task.cancelled:
+                told = True
+                self._channel.send(_Cancel(self._number))
+            try:
+                said = self._channel.receive()
+            except TimeoutError:
+                continue
+            if said is None:
+                raise ConnectionError(_GONE)
+            if isinstance(said, _Progress):
+                task.report(said.text)
+            elif isinstance(said, _Done | _Failed) and said.number == self._number:
+                return said
+
+    def close(self) -> None:
+        """As `Broker` has it."""
+        self._channel.close()
         if self._process:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._process, os.WNOHANG)
             self._process = 0
 
 
-def hire(duties: Mapping[str, Duty]) -> Porter:
-    """Fork the porter. The process must have one thread, and not be within its walls yet.
+class _Call(Struct, frozen=True, tag=True):
+    number: int
+    name: str
+    request: msgspec.Raw
 
-    It ends within a second of the inner process, whatever it is doing then.
 
-    Args:
-        duties: What it does, by name.
-    """
-    inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = os.fork()
-    if process:
-        outer.close()
-        inner.settimeout(_POLL_SECONDS)
-        return Porter(inner, process)
-    try:
-        inner.close()
-        # The group's signals are for the kernel: this process ends with it, but first puts away
-        # what it was in the midst of, also when the whole group is killed.
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _Service(outer, duties).run()
-    finally:
-        os._exit(0)
+class _Cancel(Struct, frozen=True, tag=True):
+    """Calls up to this number are not wanted any more."""
+
+    number: int
+
+
+class _Progress(Struct, frozen=True, tag=True):
+    text: str
+
+
+class _Done(Struct, frozen=True, tag=True):
+    number: int
+    reply: msgspec.Raw
+
+
+class _Failed(Struct, frozen=True, tag=True):
+    number: int
+    why: str = ""
+    traceback: str = ""
+    cancelled: bool = False
+
+
+_Message = _Call | _Cancel | _Progress | _Done | _Failed
+
+
+class _Channel:
+    """One end of the line: messages in packets. One thread sends at a time, and one receives."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._parts = bytearray()
+        self._decoder: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
+
+    def send(self, message: _Message) -> None:
+        """Sends a message.
+
+        Raises:
+            BrokerError: it is too long; nothing was sent.
+            OSError: the other side is gone.
+        """
+        data = msgspec.json.encode(message)
+        if len(data) > _MESSAGE_MOST:
+            raise BrokerError("the request is too long")
+        parts = [data[at : at + _PACKET] for at in range(0, len(data), _PACKET)]
+        for part in parts:
+            packet = (_LAST if part is parts[-1] else _MORE) + part
+            while not self._is_sent(packet):
+                continue
+
+    def _is_sent(self, packet: bytes) -> bool:
+        try:
+            self._link.send(packet)
+        except TimeoutError:
+            return False
+        return True
+
+    def receive(self) -> _Message | None:
+        """Returns the next message; None if the other side is gone.
+
+        Raises:
+            TimeoutError: it did not come in time. What came of it is kept.
+            OSError, msgspec.DecodeError: the line is of no more use.
+        """
+        while packet := self._link.recv(_PACKET + 1):
+            self._parts += packet[1:]
+            if len(self._parts) > _MESSAGE_MOST:
+                raise OSError("a message is too long")
+            if packet[:1] == _LAST:
+                data, self._parts = self._parts, bytearray()
+                return self._decoder.decode(data)
+        return None
+
+    def close(self) -> None:
+        self._link.close()
 
 
 class _Service:
-    """The outer side: the main thread does duties, another one reads."""
+    """The outer side: the main thread handles requests, another one reads."""
 
-    def __init__(self, link: socket.socket, duties: Mapping[str, Duty]) -> None:
-        self._link = link
-        self._duties = duties
-        self._wishes: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
-        self._stopped = 0  # the last wish that is to stop
+    def __init__(self, link: socket.socket, handlers: Handlers) -> None:
+        self._channel = _Channel(link)
+        self._handlers = {request.__name__: (request, each) for request, each in handlers.items()}
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.cancelled_up_to = 0
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True).start()
-        while (wish := self._wishes.get()) is not None and self._stopped < _ALL:
+        while (call := self._calls.get()) is not None and self.cancelled_up_to < _ALL:
             with contextlib.suppress(OSError):
-                self._link.send(_packet(self._answer(wish)))
+                self._channel.send(self._answer(call))
 
     def _read(self) -> None:
-        try:
-            while said := _received(self._link):
-                if "stop" in said:
-                    self._stopped = int(said["stop"])
-                else:
-                    self._wishes.put(said)
-        except (OSError, ValueError, TypeError):
-            pass
-        self._stopped = _ALL
-        self._wishes.put(None)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            while message := self._channel.receive():
+                if isinstance(message, _Cancel):
+                    self.cancelled_up_to = message.number
+                elif isinstance(message, _Call):
+                    self._calls.put(message)
+        self.cancelled_up_to = _ALL
+        self._calls.put(None)
         time.sleep(_LEAVE_SECONDS)
-        os._exit(0)  # a duty that does not heed `stopped`, such as compiling, only fills the cache
+        os._exit(0)  # a handler that does not heed this, such as a compiler, only fills the cache
 
-    def _answer(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
-        number = int(wish["as"])
-        duty = self._duties.get(str(wish["do"]))
-        if duty is None:
-            return {"failed": "there is no such duty"}
+    def _answer(self, call: _Call) -> _Done | _Failed:
         try:
-            done = duty(wish["fields"], self._say, lambda: self._stopped >= number)
-            _packet({"done": dict(done)})
+            reply = self._reply(call)
+        except Cancelled:
+            return _Failed(call.number, cancelled=True)
         except WasmKernelError as problem:
-            return {"failed": str(problem)}
+            return _Failed(call.number, str(problem))
         except Exception as problem:
-            return {"failed": f"it failed unexpectedly ({type(problem).__name__})"}
-        return {"done": dict(done)}
+            return _Failed(call.number, INTERNAL_ERROR, log_failure(call.name, problem))
+        return _Done(call.number, msgspec.Raw(reply))
 
-    def _say(self, text: str) -> None:
+    def _reply(self, call: _Call) -> bytes:
+        if call.name not in self._handlers:
+            raise BrokerError(_NO_HANDLER)
+        kind, handler = self._handlers[call.name]
+        try:
+            request = msgspec.json.decode(call.request, type=kind)
+        except msgspec.ValidationError:
+            raise BrokerError("this request can't be read") from None
+        reply = msgspec.json.encode(handler(request, _OuterTask(self, call.number)))
+        if len(reply) > _MESSAGE_MOST // 2:
+            raise BrokerError("its answer is too long")
+        return reply
+
+    def report(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            self._link.send(_packet({"say": text[: _PACKET // 8]}))
+            self._channel.send(_Progress(text[:_TEXT_MOST]))
+
+
+class _OuterTask:
+    """A task whose owner waits in the process inside the walls."""
+
+    def __init__(self, service: _Service, number: int) -> None:
+        self._service = service
+        self._number = number
+        self.report = service.report
+
+    @property
+    def cancelled(self) -> bool:
+        return self._service.cancelled_up_to >= self._number
+
+
+_NO_HANDLER = "there is no handler for this request"
+
+
+def _handler_of(handlers: Handlers, request: Struct) -> Callable[[Any, Task], Struct]:
+    try:
+        return handlers[type(request)]
+    except KeyError:
+        raise BrokerError(_NO_HANDLER) from None
+
+
+def log_failure(name: str, problem: Exception) -> str:
+    """Logs what was not foreseen, with its traceback, to the logger `wasm_kernel`.
+
+    Args:
+        name: What failed.
+        problem: How.
+
+    Returns:
+        The traceback.
+    """
+    import traceback
+
+    text = "".join(traceback.format_exception(problem))[-_TEXT_MOST:]
+    _logger().error("%s failed unexpectedly:\n%s", name, text)
+    return text
+
+
+def _logger() -> Any:
+    import logging
+
+    return logging.getLogger("wasm_kernel")
 
 
 _TIE = """
@@ -191,26 +377,3 @@ def tied_command(code: str) -> list[str]:
     also comes if this process is killed.
     """
     return [sys.executable, "-P", "-c", _TIE.format(parent=os.getpid()) + code]
-
-
-def _packet(said: Mapping[str, Any]) -> bytes:
-    data = json.dumps(said).encode()
-    if len(data) > _PACKET:
-        raise PorterError("its answer is too long")
-    return data
-
-
-def _received(link: socket.socket) -> dict[str, Any]:
-    """The next packet; an empty object where the other side is gone.
-
-    Raises:
-        TimeoutError: none came in time.
-        OSError, ValueError: it is none.
-    """
-    data = link.recv(_PACKET)
-    said = json.loads(data) if data else {}
-    if not isinstance(said, dict):
-        raise ValueError("not an object")
-    if not said and link.gettimeout() is not None:
-        raise ConnectionError("the other side is gone")
-    return said

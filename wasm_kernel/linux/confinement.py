@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import landlock, seccomp
 from wasm_kernel.linux.landlock import Access
 from wasm_kernel.record import record
@@ -72,6 +73,78 @@ class ConfinementState:
     files: str
     calls: str
     standing: bool
+
+
+OFF, AUTO, REQUIRED = "off", "auto", "required"
+
+
+class ConfinementError(WasmKernelError):
+    """The kernel's process can't be confined here, and it was told to be; it was not started."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"The kernel's own process can't be confined on this machine ({why}), and "
+            "WasmKernel.confinement=required asks for it. No kernel was started. Use auto to start "
+            "it without."
+        )
+
+
+class Confinement:
+    """The walls of this process, which are never opened again. The main thread's own.
+
+    Args:
+        wanted: `off`, `required`, or `auto`, which closes what can be closed.
+
+    Attributes:
+        state: Which walls stand, in words for people.
+        is_closing: Whether walls are closed here, so that a broker must stay outside.
+
+    Raises:
+        ConfinementError: confinement is required, and this machine has none.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
+        self.is_closing = False
+        self.state = ConfinementState("off", "off", standing=False)
+        if wanted != OFF:
+            what = possible()
+            self.is_closing = what.standing
+            if not what.standing:
+                self._fail(f"{what.files}; {what.calls}")
+
+    def close_files(self, kept: KeptPaths) -> None:
+        """Gives up all files but what is kept; no other thread may run yet.
+
+        Raises:
+            ConfinementError: confinement is required, and the system refuses.
+        """
+        if self.is_closing:
+            try:
+                self.state = ConfinementState(close_files(kept), "not yet", standing=False)
+            except OSError as problem:
+                self.is_closing = False
+                self._fail(f"Landlock: {problem}")
+
+    def close_calls(self) -> None:
+        """Gives up new sockets, programs and processes; the kernel listens.
+
+        Raises:
+            ConfinementError: confinement is required, and the system refuses.
+        """
+        if self.is_closing:
+            files = self.state.files
+            try:
+                self.state = ConfinementState(files, close_calls(), standing=True)
+            except OSError as problem:
+                self.state = ConfinementState(files, f"not closed: {problem}", standing=False)
+                if self._wanted == REQUIRED:
+                    raise ConfinementError(f"seccomp: {problem}") from problem
+
+    def _fail(self, why: str) -> None:
+        if self._wanted == REQUIRED:
+            raise ConfinementError(why)
+        self.state = ConfinementState(f"not closed: {why}", "not closed", standing=False)
 
 
 def close_files(kept: KeptPaths) -> str:

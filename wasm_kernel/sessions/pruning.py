@@ -6,6 +6,10 @@ runs in. A sandbox of this process that is idle is closed. Only sessions that a 
 deleted; an old one whose id somebody chose is skipped. A link to one of them is another name of it
 (`aliases.py`): the session counts once, by its own id, and the link goes with it. No other link is
 followed.
+
+`%prune_sessions` asks for it from a cell. A kernel's own process can't reach other sessions once
+its walls stand: the broker does it then, which is handed a number of hours and a yes or no, and no
+path.
 """
 
 from __future__ import annotations
@@ -13,12 +17,17 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
@@ -28,8 +37,16 @@ from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.folders.presence import is_used
 from wasm_kernel.folders.private import PrivateFolderError
+from wasm_kernel.guests.commands import (
+    CommandContext,
+    CommandHandler,
+    CommandLine,
+    CommandRefused,
+    Json,
+)
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
+from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -353,3 +370,135 @@ class _Pruning:
     def _fail(self, session_id: str, problem: Exception) -> None:
         self._errors[session_id] = describe(problem)
         self._log(events.PRUNE_FAILED, session_id=session_id, error=self._errors[session_id])
+
+
+_USAGE = (
+    "Usage: %prune_sessions --older-than 24h [--apply]. The time is in minutes, hours, days or "
+    "weeks (30m, 24h, 7d, 2w). Nothing was deleted."
+)
+_SHOWN_MOST = 500
+_EVENTS_MOST = 20_000
+_HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])")
+
+
+class PruneSessions(Struct, frozen=True):
+    """The sessions in which no cell has run for so many hours are to be deleted."""
+
+    hours: float
+    dry_run: bool = True
+
+
+class Pruned(Struct, frozen=True):
+    """What came of it. Lists and tables are cut, so that a cell can be told; the summary is whole.
+
+    Attributes:
+        events: The events of the pruning, for the kernel's own log.
+        cancelled: Whether it ended early, between two sessions; then only the events are known.
+    """
+
+    summary: str = ""
+    deleted: list[str] = []
+    skipped: dict[str, str] = {}
+    in_use: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    reclaimed_bytes: int = 0
+    reclaimed_private_bytes: int = 0
+    dry_run: bool = True
+    events: tuple[tuple[str, dict[str, Any]], ...] = ()
+    cancelled: bool = False
+
+
+def hours_of(text: str) -> float | None:
+    """The hours that a text such as `24h`, `30m`, `7d` or `2w` means; None if it means none."""
+    found = _TIME.fullmatch(text)
+    return float(found[1]) * _HOURS[found[2]] if found else None
+
+
+def request_of(line: str) -> PruneSessions:
+    """What the words of `%prune_sessions` ask for.
+
+    Raises:
+        CommandRefused: they can't be read.
+    """
+    words = line.replace("=", " ").split()
+    apply = words.count("--apply")
+    rest = [word for word in words if word != "--apply"]
+    hours = hours_of(rest[1]) if len(rest) == 2 and rest[0] == "--older-than" else None
+    if hours is None or apply > 1:
+        raise CommandRefused(_USAGE)
+    return PruneSessions(hours, not apply)
+
+
+def prune_command(logger: SandboxLogger) -> CommandHandler:
+    """Returns what `%prune_sessions` does; `logger` hears the events."""
+
+    def run(line: CommandLine, context: CommandContext) -> Json:
+        pruned = context.broker.call(request_of(line.line), Pruned, context)
+        for event, fields in pruned.events:
+            logger.log_event(event, **fields)
+        if pruned.cancelled:
+            raise Cancelled
+        told: dict[str, Json] = msgspec.to_builtins(pruned)
+        return {name: told[name] for name in told if name not in ("events", "cancelled")}
+
+    return run
+
+
+def prune(
+    root: Path, private_root: Path | str | None = None
+) -> Callable[[PruneSessions, Task], Pruned]:
+    """Returns the handler of `PruneSessions`: it prunes the sessions in `root`, none elsewhere."""
+
+    def handle(request: PruneSessions, task: Task) -> Pruned:
+        heard = _Events(task)
+        logger = SandboxLogger(heard)
+        try:
+            result = prune_sessions(
+                request.hours, root, request.dry_run, logger, private_root=private_root
+            )
+        except _CutShort:
+            return Pruned(events=tuple(heard.events), cancelled=True)
+        return _reply(result, tuple(heard.events))
+
+    return handle
+
+
+class _CutShort(BaseException):
+    """The pruning is to end between two sessions. A logger's exceptions would stop nothing."""
+
+
+class _Events:
+    """A logger that keeps events, and ends the pruning if nobody waits for it any more."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, **fields: Any) -> None:
+        if self._task.cancelled:
+            raise _CutShort
+        if len(self.events) < _EVENTS_MOST or event == events.PRUNE_COMPLETED:
+            self.events.append((event, fields))
+
+    warning = info
+
+
+def _reply(result: PruneResult, told: tuple[tuple[str, dict[str, Any]], ...]) -> Pruned:
+    summary = str(result).partition("\n")[0]
+    parts = (result.deleted_sessions, result.skip_reasons, result.in_use, result.errors)
+    left = sum(len(part) for part in parts)
+    if left > _SHOWN_MOST:
+        summary += f" Of {left:,} sessions, only the first are listed."
+    skipped, in_use, errors = (dict([*table.items()][:_SHOWN_MOST]) for table in parts[1:])
+    return Pruned(
+        summary=summary,
+        deleted=result.deleted_sessions[:_SHOWN_MOST],
+        skipped=skipped,
+        in_use=in_use,
+        errors=errors,
+        reclaimed_bytes=result.reclaimed_bytes,
+        reclaimed_private_bytes=result.reclaimed_private_bytes,
+        dry_run=result.dry_run,
+        events=told,
+    )

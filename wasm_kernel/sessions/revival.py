@@ -15,6 +15,7 @@ from wasm_kernel.folders.claim import leave_fork
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import CallbackTask
 from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import Memory
 from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
@@ -55,14 +56,15 @@ def fitting(memory: Memory, progress: Progress) -> Fitting | str:
     Raises:
         WasmKernelError: this machine's own base image is missing, and can't be built.
     """
-    from wasm_kernel.guests.python.language import prepare, shared_language
+    from wasm_kernel.guests.python.language import shared_language
+    from wasm_kernel.guests.python.outer import PrepareGuest, prepare_guest
 
     language = shared_language()
     theirs = memory.known()
     if memory.artifact != language.image_name or theirs is None:
         return _OTHER
     if language.image_at_hand() is None:
-        prepare(False, progress)
+        prepare_guest(PrepareGuest(metered=False), CallbackTask(progress, lambda: False))
     image = language.image_at_hand()
     if image is None:
         return _OTHER

@@ -28,16 +28,19 @@ from traitlets.config import Config
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.claim import Resume
-from wasm_kernel.frontends.jupyter import magics
+from wasm_kernel.frontends.jupyter import bytecode
+from wasm_kernel.frontends.jupyter.confine import kept_by
 from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
-from wasm_kernel.frontends.jupyter.enclosure import Enclosure, kept_by
-from wasm_kernel.frontends.jupyter.forking import FORK, fork_errand, forking
 from wasm_kernel.frontends.jupyter.lean import lazily
 from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
-from wasm_kernel.guests.python.packages.outside import DUTY, fetching
+from wasm_kernel.guests.commands import CommandContext, switched_off
+from wasm_kernel.guests.python import outer
+from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
+from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -46,10 +49,8 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.sockets import KernelSockets
     from wasm_kernel.frontends.jupyter.starting import Starting
-    from wasm_kernel.guests.python.language import Builder
-    from wasm_kernel.linux.broker import Duty
 
-SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, "Builder | None"], "BaseSandbox"]
+SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
@@ -59,6 +60,16 @@ _UNREAD = (
     "complete (`wasm-kernel doctor` says more), or the module lies beside the notebook or in your "
     "home folder, which the kernel gives up: then leave that folder out of PYTHONPATH, or start "
     "with WasmKernel.confinement=off."
+)
+
+_PIP_OFF = (
+    "%pip is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
+    "and be imported from there."
+)
+_PRUNE_OFF = (
+    "%prune_sessions is off in this kernel, as a notebook that somebody else wrote could delete "
+    "your other sessions with it. Nothing was deleted. To turn it on, start the kernel with "
+    "WasmKernel.prune_sessions=True; `wasm-kernel sessions prune` does the same from a terminal."
 )
 
 # Launchers hand these to every Python kernel. They name IPython's files on the host, which no guest
@@ -71,7 +82,7 @@ _IPYTHON = {
 
 
 def create(
-    session: Session, policy: ExecutionPolicy, resume: Resume, builder: Builder | None
+    session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
 ) -> BaseSandbox:
     """The sandbox of a real kernel."""
     from wasm_kernel.execution.create import create_sandbox
@@ -84,8 +95,30 @@ def create(
         logger=session.logger,
         resume=resume,
         hooks=session,
-        driver=PythonLanguage(builder=builder),
+        driver=PythonLanguage(broker=broker if isinstance(broker, ProcessBroker) else None),
+        broker=broker,
     )
+
+
+def open_broker(
+    handlers: Handlers, confinement: Confinement, ending: ExitStack
+) -> LocalBroker | ProcessBroker:
+    """Leaves a broker outside of the walls, if there will be any.
+
+    It comes first of all: what the process opens later is not the broker's.
+
+    Args:
+        handlers: What it does.
+        confinement: The walls.
+        ending: Closes the broker.
+    """
+    if not confinement.is_closing:
+        return LocalBroker(handlers)
+    if bytecode.missing():
+        ending.callback(bytecode.write().poll)  # long done; otherwise it ends by itself
+    broker = ProcessBroker.spawn(handlers)
+    ending.callback(broker.close)
+    return broker
 
 
 class WasmKernelApp(JupyterApp):
@@ -131,45 +164,63 @@ class WasmKernelApp(JupyterApp):
         """Be a kernel until somebody shuts it down."""
         path = place_of(self.connection_file)
         policy = self.settings.policy()
-        enclosure = Enclosure(self.settings.confinement)
+        confinement = Confinement(self.settings.confinement)
         root, session_id = self.settings.root, self._session_id(path)
         with ExitStack() as ending:
-            ending.callback(enclosure.end)
-            enclosure.hire(self._duties(root, session_id))
+            broker = open_broker(self._handlers(root, session_id), confinement, ending)
             logger = self._logger(ending)
             private_root = self.settings.private_folder
             session = Session(
                 root, session_id, logger, private_root=private_root, mounts=policy.mounts
             )
             ending.callback(session.closed)
-            enclosure.close_files(kept_by(session.folders, policy, path, self.config))
-            resume = Resume(self.settings.resume)
-            sandbox = factory(session, policy, resume, enclosure.builder)
+            confinement.close_files(kept_by(session.folders, policy, path, self.config))
+            sandbox = factory(session, policy, Resume(self.settings.resume), broker)
             ending.callback(sandbox.close)
-            self._offer(sandbox, session, enclosure)
-            self._serve(sandbox, path, enclosure)
+            self._add_commands(sandbox, session, confinement)
+            self._serve(sandbox, path, confinement)
 
-    def _duties(self, root: Path, session_id: str) -> dict[str, Duty]:
-        """What somebody outside of the kernel's walls does for its cells."""
+    def _handlers(self, root: Path, session_id: str) -> Handlers:
+        """What the broker does for the kernel's cells: each row checks its request."""
         private = self.settings.private_folder
-        fetch, fork = fetching(root, session_id, private), forking(root, session_id, private)
-        duties = {DUTY: fetch, FORK: fork}
-        if self.settings.prune_sessions:
-            duties[magics.PRUNE] = magics.prune_duty(root, private)
-        return duties
+        handlers: Handlers = {
+            **outer.handlers(outer.session_private(root, session_id, private)),
+            ForkSession: fork_session(root, session_id, private),
+        }
+        if not self.settings.prune_sessions:
+            return handlers
+        from wasm_kernel.sessions.pruning import PruneSessions, prune
 
-    def _offer(self, sandbox: BaseSandbox, session: Session, enclosure: Enclosure) -> None:
-        """Let cells have the host do what reaches beyond them."""
-        from wasm_kernel.execution.offer import offer_pip, refuse_pip
+        return {**handlers, PruneSessions: prune(root, private)}
 
+    def _add_commands(
+        self, sandbox: BaseSandbox, session: Session, confinement: Confinement
+    ) -> None:
+        """Lets cells have the host do what reaches beyond them."""
+
+        def say_path(_: object, context: CommandContext) -> None:
+            context.say(f"{session.workspace}\n")  # to the user; the guest gets nothing back
+
+        def told() -> dict[str, str]:
+            state = confinement.state
+            return {"confinement": f"files: {state.files}; system calls: {state.calls}"}
+
+        commands = sandbox.commands
+        sandbox.facts.add(told)
+        commands.add("session_path", say_path)
+        commands.add(FORK, fork_command(sandbox, session))
         if self.settings.pip:
-            offer_pip(sandbox, enclosure.fetch)
+            from wasm_kernel.execution.create import offer_pip
+
+            offer_pip(sandbox)
         else:
-            refuse_pip(sandbox)
-        founding = enclosure.founding(session)
-        sandbox.errands.offer(FORK, fork_errand(sandbox, founding, session.forked))
-        prune = enclosure.prune(session) if self.settings.prune_sessions else None
-        magics.offer(sandbox, lambda: enclosure.walls, prune, session.logger)
+            commands.add("pip", switched_off(_PIP_OFF))
+        if self.settings.prune_sessions:
+            from wasm_kernel.sessions.pruning import prune_command
+
+            commands.add("prune_sessions", prune_command(session.logger))
+        else:
+            commands.add("prune_sessions", switched_off(_PRUNE_OFF))
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:
         """Who hears of events: a file, where one is set, and otherwise nobody."""
@@ -189,7 +240,7 @@ class WasmKernelApp(JupyterApp):
             of_notebook = session_of_notebook(os.environ)
         return self.settings.session_id or of_notebook or session_of(path)
 
-    def _serve(self, sandbox: BaseSandbox, path: Path, enclosure: Enclosure) -> None:
+    def _serve(self, sandbox: BaseSandbox, path: Path, confinement: Confinement) -> None:
         from wasm_kernel.frontends.jupyter.starting import Starting
 
         starting = Starting()
@@ -205,7 +256,7 @@ class WasmKernelApp(JupyterApp):
         sockets = KernelSockets(connection)
         try:
             connection.save()
-            self._loop(self._kernel(sandbox, starting, connection, sockets), sockets, enclosure)
+            self._loop(self._kernel(sandbox, starting, connection, sockets), sockets, confinement)
         finally:
             sockets.close()
             connection.cleanup()
@@ -239,14 +290,14 @@ class WasmKernelApp(JupyterApp):
         kernel.record_ports(ports_of(connection))
         return kernel
 
-    def _loop(self, kernel: WasmKernel, sockets: KernelSockets, enclosure: Enclosure) -> None:
+    def _loop(self, kernel: WasmKernel, sockets: KernelSockets, confinement: Confinement) -> None:
         kernel.start()
         sockets.iopub_thread.when_heard(kernel.heard)
         sockets.start()
         loop = kernel.loop
         _on_signals(loop, kernel)
         _watch_parent()
-        enclosure.close_calls()
+        confinement.close_calls()
         gc.freeze()
         gc.enable()
         kernel.io_loop.start()

@@ -15,7 +15,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.sockets"
-_IMPORTS += ", wasm_kernel.execution.create, wasm_kernel.execution.offer"
+_IMPORTS += ", wasm_kernel.execution.create"
 _IMPORTS += ", wasm_kernel.guests.python.language"
 
 

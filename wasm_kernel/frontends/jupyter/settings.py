@@ -17,7 +17,7 @@ from traitlets.config import Configurable
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.claim import Resume
-from wasm_kernel.frontends.jupyter.enclosure import AUTO, OFF, REQUIRED
+from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, field_meanings, read_toml

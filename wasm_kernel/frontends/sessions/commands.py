@@ -13,7 +13,7 @@ from pathlib import Path
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.frontends.sessions import tables
 from wasm_kernel.sessions import overview
-from wasm_kernel.sessions.prune_errand import hours_of
+from wasm_kernel.sessions.pruning import hours_of
 
 _REFUSED = 1
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from textwrap import dedent
 
-from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.record import record
 
 _ONE_CELL = frozenset({"capture", "limit", "prun", "time"})

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
@@ -18,13 +19,14 @@ from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_seco
 from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
-from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import BundleError, GuestCrashed, GuestStopped, ImageError
-from wasm_kernel.folders.folders import SITE, SandboxFolders
+from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import GuestSetup, LanguageInfo, LanguageTexts
+from wasm_kernel.guests.commands import CommandContext, CommandHandler, CommandLine
 from wasm_kernel.guests.python import files as guest_files
+from wasm_kernel.guests.python import outer
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
 from wasm_kernel.guests.python.image import (
@@ -38,7 +40,10 @@ from wasm_kernel.guests.python.image import (
     reseed_sqlite,
     signal_candidates,
 )
+from wasm_kernel.guests.python.outer import PrepareGuest
+from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import CallbackTask
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
@@ -78,9 +83,6 @@ _HELP_LINKS = (
     ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
     ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
 )
-
-Builder = Callable[[bool, Progress], None]
-"""Fills the cache for a flavour, metered or not, where this process may not write it."""
 
 
 class HostChannel:
@@ -163,7 +165,7 @@ class PythonLanguage:
 
     Args:
         cache: Where what takes long is kept; this user's by default.
-        builder: Makes what is missing there, in place of this process.
+        broker: Makes what is missing there, if this process may not.
     """
 
     name = "python"
@@ -174,9 +176,9 @@ class PythonLanguage:
         )
     )
 
-    def __init__(self, cache: Cache | None = None, builder: Builder | None = None) -> None:
+    def __init__(self, cache: Cache | None = None, broker: Broker | None = None) -> None:
         self.cache = cache or Cache()
-        self._builder = builder
+        self._broker = broker
         self.compiler = Compiler(self.cache)
         self._guard = threading.Lock()
         self._image: BaseImage | None = None
@@ -241,8 +243,9 @@ class PythonLanguage:
         has it.
         """
         with self._guard:
-            if self._builder is not None and not self._is_complete(metered):
-                self._builder(metered, progress)
+            if self._broker is not None and not self._is_complete(metered):
+                task = CallbackTask(progress, lambda: False)
+                self._broker.call(PrepareGuest(metered), Done, task)
             self._module(metered, progress)
             if self._image is None:
                 self._image = self._load_image() or self._build_once(metered, progress)
@@ -426,6 +429,27 @@ class PythonLanguage:
         """Reads a cell's text."""
         return PythonCell(code)
 
+    def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
+        """Returns `%pip`, of which nothing is imported until a cell first asks for it."""
+        made: list[CommandHandler] = []
+
+        def pip(line: CommandLine, context: CommandContext) -> Any:
+            if not made:
+                from wasm_kernel.guests.python.packages.command import PipCommand
+                from wasm_kernel.guests.python.packages.site import SitePackages
+
+                site = SitePackages(folders.private_path / PACKAGES)
+                made.append(PipCommand(site, folders.private_path / FETCHED, self.files))
+            return made[0](line, context)
+
+        return {"pip": pip}
+
+    def outer_handlers(self, folders: SandboxFolders) -> Handlers:
+        """Returns what a broker does for the guest of a sandbox."""
+        return outer.handlers(
+            lambda: contextlib.nullcontext((folders.private, folders.private_path))
+        )
+
 
 class _Booting:
     """The host's side of the one turn in which the base image boots."""
@@ -460,20 +484,3 @@ def _write_text(path: Path, text: str) -> None:
 def shared_language() -> PythonLanguage:
     """Returns the one that the sandboxes of this process share."""
     return PythonLanguage()
-
-
-def prepare(metered: bool, progress: Progress) -> None:
-    """Fills the cache for guests that start later, maybe in a process that may not write it.
-
-    Args:
-        metered: Prepare the flavour that counts fuel.
-        progress: Hears plain sentences about what takes long.
-
-    Raises:
-        WasmKernelError: it can't be done; the text says what to do.
-    """
-    thread = GuestThread("preparing")
-    try:
-        thread.submit(lambda: shared_language().prepare(metered, progress)).result()
-    finally:
-        thread.close(lambda: None)

@@ -1,88 +1,165 @@
-"""What a `%pip` line asks for. Pure, and strict: the words come from a cell.
+"""`%pip`, as the host does it: what is asked for, found, fetched, checked and put in place.
 
-Only names with versions are taken. A path, a URL, a requirements file or an option could have the
-host's pip read files or reach machines that the cell must not, so none of them is.
+The command is only run if it stands in a cell's own text (`execution/commands.py`). Nothing that is
+fetched runs on the host: wheels are taken apart into a folder that the guest reads.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
-from dataclasses import dataclass
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from wasm_kernel.errors import PackageError
+from wasm_kernel.errors import PackageError, WasmKernelError
+from wasm_kernel.guests.commands import CommandContext, CommandLine
+from wasm_kernel.guests.python.files import GuestFiles
+from wasm_kernel.guests.python.outer import FetchWheels
+from wasm_kernel.guests.python.packages import requirements
+from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage, PipLine
+from wasm_kernel.guests.python.packages.site import SitePackages
+from wasm_kernel.guests.python.packages.wheel import Wheel, open_wheel
+from wasm_kernel.linux.broker import Done
+from wasm_kernel.linux.task import Cancelled
 
-_LINE_CHARACTERS = 2_000
-_MOST = 50
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
-_ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".txz", ".tbz", ".lzma", ".egg")
-_FLAGS = {"-U": "upgrade", "--upgrade": "upgrade", "--pre": "pre"}
-_WITHOUT_EFFECT = {"-q", "--quiet", "-qq", "-y", "--yes", "--no-input", "--no-cache-dir", "--user"}
-_REFUSED = (
-    "%pip takes names of packages, with versions where needed, such as: %pip install "
-    "humanize 'rich>=13'. {word!r} was not used: a cell can't have the host read files, reach "
-    "addresses or take other options. The host's own pip configuration says where packages "
-    "come from."
+_BUILT_IN = (
+    "Built in are numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, "
+    "networkx, pillow, lxml and some forty more: %pip list names them."
 )
 
 
-@dataclass(frozen=True)
-class Command:
-    """A `%pip` line that was understood: `install` or `uninstall`, and of what.
+class PipCommand:
+    """Installs and removes the packages of one session. Called on its sandbox's own thread.
 
-    `names` are canonical, for `uninstall`; `upgrade` and `pre` are as pip has them.
+    Args:
+        site: The session's packages.
+        folder: Where wheels lie meanwhile, out of the guest's sight.
+        files: The guest: its Python and what is built in.
     """
 
-    verb: str
-    requirements: tuple[Requirement, ...] = ()
-    names: tuple[str, ...] = ()
-    upgrade: bool = False
-    pre: bool = False
+    def __init__(self, site: SitePackages, folder: Path, files: GuestFiles) -> None:
+        self._site = site
+        self._folder = folder
+        self._markers = requirements.guest_environment(files.python_version)
+        built_in = {canonicalize_name(name): v for name, v in files.packages.items()}
+        self._built_in = {
+            name: KnownPackage(name, Version(version), builtin=True)
+            for name, version in built_in.items()
+        }
+
+    def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
+        """Do what a `%pip` line says; the names of what came and what went.
+
+        Raises:
+            PackageError: it can't be done; nothing was changed.
+            Cancelled: the cell was interrupted; nothing was changed.
+        """
+        asked = requirements.parse(line.line)
+        if asked.verb == "uninstall":
+            return self._remove(asked)
+        try:
+            return self._install(asked, context)
+        except PackageError as problem:
+            if context.cancelled:
+                raise Cancelled from None
+            hint = f" {_BUILT_IN}" if "compiled" in str(problem) else ""
+            raise PackageError(f"Nothing was installed: {problem}{hint}") from problem
+
+    def _remove(self, asked: PipLine) -> Mapping[str, Any]:
+        there = self._site.installed()
+        for name in asked.names:
+            if name not in there:
+                known = (
+                    "is built in and can't be removed"
+                    if name in self._built_in
+                    else ("is not installed here")
+                )
+                raise PackageError(f"{name} {known}.")
+        self._site.change(without=asked.names)
+        return {"came": [], "went": [_shown(there[name]) for name in asked.names], "kept": []}
+
+    def _install(self, asked: PipLine, context: CommandContext) -> Mapping[str, Any]:
+        shutil.rmtree(self._folder, ignore_errors=True)  # what a killed kernel left
+        there = self._site.installed()
+        roots = {canonicalize_name(each.name) for each in asked.requirements}
+        stale = {name for name in roots if asked.upgrade and name in there}
+        known = {name: k for name, k in there.items() if name not in stale} | self._built_in
+        kept = [name for name in sorted(roots) if name in known]
+        with contextlib.ExitStack() as fetched:
+            wheels = self._resolve(asked, known, fetched, context)
+            fresh = [w for w in wheels.values() if _is_new(w, there)]
+            if fresh and not context.cancelled:
+                self._site.change(fresh, asked=roots)
+        if context.cancelled:
+            raise Cancelled
+        return {
+            "came": [f"{wheel.name}-{wheel.version}" for wheel in fresh],
+            "went": [_shown(there[wheel.name]) for wheel in fresh if wheel.name in there],
+            "kept": [_told(known[name]) for name in kept if name not in wheels],
+        }
+
+    def _resolve(
+        self,
+        asked: PipLine,
+        known: dict[str, KnownPackage],
+        fetched: contextlib.ExitStack,
+        context: CommandContext,
+    ) -> dict[str, Wheel]:
+        """The wheels that the request comes to, all of them fetched and checked."""
+        wheels: dict[str, Wheel] = {}
+        tried: set[str] = set()
+        while True:
+            wants = requirements.wanted(asked.requirements, known, self._markers)
+            wishes = requirements.missing(wants, known, tried)
+            if not wishes:
+                return {name: wheel for name, wheel in wheels.items() if name in wants}
+            tried.update(map(str, wishes))
+            for wheel in self._fetched(wishes, fetched, asked, context):
+                wheels[wheel.name] = wheel
+                known[wheel.name] = wheel.known
+
+    def _fetched(
+        self,
+        wishes: Sequence[NeededPackage],
+        fetched: contextlib.ExitStack,
+        asked: PipLine,
+        context: CommandContext,
+    ) -> list[Wheel]:
+        """A checked wheel for each wish; the files are gone when `fetched` is left."""
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        name = fetched.enter_context(tempfile.TemporaryDirectory(prefix="w_", dir=self._folder))
+        folder = Path(name)
+        names = tuple(map(str, wishes))
+        try:
+            context.broker.call(FetchWheels(names, folder.name, asked.pre), Done, context)
+        except WasmKernelError as problem:
+            raise PackageError(f"{problem}{_needed(str(problem), wishes)}") from problem
+        found = [open_wheel(path) for path in sorted(folder.glob("*.whl"))]
+        if {wheel.name for wheel in found} != {wish.name for wish in wishes}:
+            raise PackageError("pip fetched other packages than it was asked for.")
+        return found
 
 
-def parse(line: str) -> Command:
-    """What `line`, the words behind `%pip`, asks for.
-
-    Raises:
-        PackageError: it can't be done; the text says why.
-    """
-    if len(line) > _LINE_CHARACTERS:
-        raise PackageError("this %pip line is too long.")
-    try:
-        verb, *words = shlex.split(line, comments=True)
-    except ValueError:
-        raise PackageError(_REFUSED.format(word=line[:80])) from None
-    if verb not in ("install", "uninstall"):
-        raise PackageError(f"the host does %pip install and %pip uninstall, not {verb[:40]!r}.")
-    flags = {_FLAGS[word] for word in words if word in _FLAGS}
-    words = [word for word in words if word not in _FLAGS and word not in _WITHOUT_EFFECT]
-    if not 0 < len(words) <= _MOST:
-        raise PackageError(f"%pip {verb} takes from 1 to {_MOST} names of packages.")
-    wanted = tuple(requirement(word) for word in words)
-    if verb == "uninstall":
-        return Command(verb, names=tuple(canonicalize_name(each.name) for each in wanted))
-    return Command(verb, wanted, upgrade="upgrade" in flags, pre="pre" in flags)
+def _needed(problem: str, wishes: Sequence[NeededPackage]) -> str:
+    """Who needs the package that a problem begins with, where the user did not ask for it."""
+    for wish in wishes:
+        if problem.startswith(f"{wish.name} ") and not any(by.startswith("you ") for by in wish.by):
+            return f" It is needed by {', '.join(sorted(wish.by))}."
+    return ""
 
 
-def requirement(word: str) -> Requirement:
-    """The requirement that `word` is: a name, extras, versions, and nothing else.
-
-    Raises:
-        PackageError: it is none, or could be read as a file's name.
-    """
-    try:
-        found = Requirement(word)
-    except InvalidRequirement:
-        raise PackageError(_REFUSED.format(word=word[:80])) from None
-    plain = found.url is None and found.marker is None and is_name(found.name)
-    if not plain or not all(is_name(extra) for extra in found.extras):
-        raise PackageError(_REFUSED.format(word=word[:80]))
-    return found
+def _is_new(wheel: Wheel, there: Mapping[str, KnownPackage]) -> bool:
+    return wheel.name not in there or there[wheel.name].version != wheel.version
 
 
-def is_name(text: str) -> bool:
-    """Whether pip would take `text` as a package's name, and as nothing else."""
-    return bool(_NAME.fullmatch(text)) and not text.lower().endswith(_ARCHIVES)
+def _shown(known: KnownPackage) -> str:
+    return f"{known.name}-{known.version}"
+
+
+def _told(known: KnownPackage) -> str:
+    return f"{known.name} {known.version}" + (" (built in)" if known.builtin else "")

@@ -6,20 +6,22 @@ place at the end. So a kernel that is killed at any moment leaves the old state 
 
 from __future__ import annotations
 
-import hashlib
+import csv
+import io
 import os
 import shutil
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 
+from installer.records import Hash, RecordEntry
+from installer.utils import copyfileobj_with_hashing
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.resolution import Known
+from wasm_kernel.guests.python.packages.requirements import KnownPackage
 from wasm_kernel.guests.python.packages.wheel import Wheel
 
 BYTES_MOST = 1024 * 1024 * 1024
@@ -29,7 +31,7 @@ FILES_MOST = 50_000
 _SITE, _NEW, _OLD = "site-packages", "new", "old"
 
 
-class Site:
+class SitePackages:
     """The packages of one session. Used by its sandbox's own thread alone.
 
     Args:
@@ -37,10 +39,10 @@ class Site:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = self._folder = folder
+        self._folder = folder
         self._site = folder / _SITE
 
-    def installed(self) -> dict[str, Known]:
+    def installed(self) -> dict[str, KnownPackage]:
         """What is there, by canonical name."""
         self._recover()
         return {known.name: known for known in map(_known, self._distributions()) if known}
@@ -114,7 +116,7 @@ class _Filling:
     folder: Path
     size: int = 0
     files: int = 0
-    written: dict[str, str] = field(default_factory=dict)
+    written: dict[str, RecordEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(mode=0o700)
@@ -131,9 +133,9 @@ class _Filling:
         """A new file; of two with one name, the later one stays, as with pip."""
         target = self._room(place, len(data))
         target.unlink(missing_ok=True)  # it may be a link to a file of the old folder
-        target.write_bytes(data)
-        digest = urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        self.written[place] = f"{place},sha256={digest},{len(data)}"
+        with target.open("wb") as file:
+            digest, size = copyfileobj_with_hashing(io.BytesIO(data), file, "sha256")
+        self.written[place] = RecordEntry(place, Hash("sha256", digest), size)
 
     def _room(self, place: str, size: int) -> Path:
         self.size += size
@@ -165,14 +167,17 @@ def _unpack(wheel: Wheel, new: _Filling, *, asked: bool) -> None:
     new.write(record, _record(new.written, record))
 
 
-def _record(written: Mapping[str, str], own: str) -> bytes:
+def _record(written: Mapping[str, RecordEntry], own: str) -> bytes:
     """The list of what was installed, as `importlib.metadata` reads it."""
-    return ("\n".join([*sorted(written.values()), f"{own},,"]) + "\n").encode()
+    rows = [written[place].to_row() for place in sorted(written)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([*rows, RecordEntry(own, None, None).to_row()])
+    return text.getvalue().encode()
 
 
-def _known(found: Distribution) -> Known | None:
+def _known(found: Distribution) -> KnownPackage | None:
     try:
         name = canonicalize_name(found.metadata["Name"] or "")
-        return Known(name, Version(found.version), tuple(found.requires or ()))
+        return KnownPackage(name, Version(found.version), tuple(found.requires or ()))
     except (InvalidVersion, TypeError, KeyError):
         return None

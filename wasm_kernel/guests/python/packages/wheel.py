@@ -8,10 +8,7 @@ compiled code. The format is that of
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
-import io
 import re
 import stat
 import zipfile
@@ -21,11 +18,12 @@ from email.parser import BytesParser
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from installer.records import Hash, InvalidRecordEntry, parse_record_file
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.resolution import Known
+from wasm_kernel.guests.python.packages.requirements import KnownPackage
 
 FILES_MOST = 20_000
 BYTES_MOST = 256 * 1024 * 1024
@@ -45,7 +43,7 @@ _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 class Wheel:
     """A wheel whose contents passed every check. `read` gives the bytes of each file to install.
 
-    Make one with `opened`.
+    Make one with `open_wheel`.
     """
 
     path: Path
@@ -63,13 +61,13 @@ class Wheel:
         )
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> KnownPackage:
         """What it is, and what it needs."""
         headers = BytesParser().parsebytes(_read(self.path, f"{self.dist_info}/METADATA"))
         needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
         if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
             raise PackageError(f"{self.name} has more requirements than can be read.")
-        return Known(self.name, self.version, needs)
+        return KnownPackage(self.name, self.version, needs)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """What is installed: paths below the folder for packages, and their content.
@@ -90,7 +88,7 @@ class Wheel:
                     yield place, data
 
     def _place(self, name: str) -> str | None:
-        """Where a member goes; None where it is not installed."""
+        """Where a member goes; None if it is not installed."""
         top, _, rest = name.partition("/")
         if not top.endswith(".data"):
             useless = (name.endswith(".pth") and not rest) or name.endswith(".pyc")
@@ -98,25 +96,26 @@ class Wheel:
         kind, _, inside = rest.partition("/")
         return inside if kind == "purelib" and inside else None
 
-    def _record(self) -> Mapping[str, tuple[str, str]]:
+    def _record(self) -> Mapping[str, str]:
+        """The hash of each file, as the wheel's record has it."""
         text = _read(self.path, f"{self.dist_info}/RECORD").decode("utf-8", "replace")
+        lines = (line for line in text.splitlines() if line)
         try:
-            rows = list(csv.reader(io.StringIO(text)))
-        except csv.Error:
+            return {path: told for path, told, _ in parse_record_file(lines)}
+        except (InvalidRecordEntry, csv.Error):
             raise PackageError(f"{self.name}: the wheel's record can't be read.") from None
-        return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
 
 
-def opened(path: Path) -> Wheel:
+def open_wheel(path: Path) -> Wheel:
     """The wheel at `path`, with everything checked but its hashes, which `files` does.
 
     Raises:
-        PackageError: it is none that may be installed; the text says why.
+        PackageError: it is not one that may be installed; the text says why.
     """
     try:
         name, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename:
-        raise PackageError(f"{_shown(path.name)} is no wheel.") from None
+        raise PackageError(f"{_shown(path.name)} is not a wheel.") from None
     if {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
         raise PackageError(f"{name} {version} holds compiled code, which the sandbox can't run.")
     try:
@@ -204,7 +203,7 @@ def _check_kind(wheel: Wheel) -> None:
 
 
 def _read(path: Path, member: str) -> bytes:
-    """A small file of metadata; empty where there is none."""
+    """A small file of metadata; empty if there is none."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(member) as file:
             return file.read(_METADATA_BYTES)
@@ -224,14 +223,11 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> byt
     return data
 
 
-def _matches(path: str, data: bytes, record: Mapping[str, tuple[str, str]], dist_info: str) -> bool:
+def _matches(path: str, data: bytes, record: Mapping[str, str], dist_info: str) -> bool:
     if path in {f"{dist_info}/{each}" for each in _UNSIGNED}:
         return True
-    kind, _, told = record.get(path, ("", ""))[0].partition("=")
-    if kind not in _DIGESTS:
-        return False
-    digest = base64.urlsafe_b64encode(hashlib.new(kind, data).digest()).rstrip(b"=").decode()
-    return told.rstrip("=") == digest
+    kind, _, told = record.get(path, "").partition("=")
+    return kind in _DIGESTS and Hash(kind, told.rstrip("=")).validate(data)
 
 
 def _shown(name: str) -> str:

@@ -2,7 +2,7 @@
 
 A source distribution is never fetched, so no build code of a package ever runs here. pip is told to
 take universal wheels for the guest's Python, and no dependencies: those are read off the wheels
-(`resolution.py`). It runs in an empty folder, and its output is read for a few facts alone.
+(`requirements.py`). It runs in an empty folder, and its output is read for a few facts alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.command import requirement
-from wasm_kernel.guests.python.packages.fetch import Stopped, Tell
+from wasm_kernel.guests.python.packages.requirements import requirement
 from wasm_kernel.linux.broker import tied_command
+from wasm_kernel.linux.task import Task
 
 BYTES_MOST = 300 * 1024 * 1024
 """The most that one request may fetch, unfinished files among it."""
@@ -61,17 +61,19 @@ class Pip:
     def __init__(self, python_version: str) -> None:
         self._version = ".".join(python_version.split(".")[:2])
 
-    def __call__(
-        self, wishes: Sequence[str], folder: Path, *, pre: bool, tell: Tell, stopped: Stopped
-    ) -> None:
-        """See `Fetch`."""
-        wanted = [str(requirement(wish)) for wish in wishes]
-        words = [*_DOWNLOAD, "--python-version", self._version, *(["--pre"] if pre else [])]
-        said, code = _run([*words, "--", *wanted], folder, tell, stopped)
-        if code:
-            raise PackageError(self._why(said, wanted, folder, stopped))
+    def download(self, requirements: Sequence[str], folder: Path, *, pre: bool, task: Task) -> None:
+        """Puts a universal wheel for each requirement, such as `rich>=13`, into an empty folder.
 
-    def _why(self, said: str, wanted: Sequence[str], folder: Path, stopped: Stopped) -> str:
+        Raises:
+            PackageError: one is not there or can't be reached, or `task` was cancelled; in words.
+        """
+        wanted = [str(requirement(each)) for each in requirements]
+        words = [*_DOWNLOAD, "--python-version", self._version, *(["--pre"] if pre else [])]
+        said, code = _run([*words, "--", *wanted], folder, task)
+        if code:
+            raise PackageError(self._why(said, wanted, folder, task))
+
+    def _why(self, said: str, wanted: Sequence[str], folder: Path, task: Task) -> str:
         """What went wrong, without a path or an address of the host."""
         if "No module named pip" in said:
             return "pip is not installed beside the kernel. Install it there to use %pip."
@@ -85,28 +87,42 @@ class Pip:
         if _OTHER_PYTHON.search(said):
             return f"{name} is not there for Python {self._version}, which the sandbox runs."
         wish = next((each for each in wanted if each.startswith(name)), name)
-        if self._is_compiled(wish, folder, stopped):
+        if self._is_compiled(wish, folder, task):
             return f"{name} needs compiled code, which the sandbox can't run."
         return (
             f"pip finds no pure-Python wheel of {wish}. It may be misspelt, have no such version, "
             "or be there as source code only, which is never built here."
         )
 
-    def _is_compiled(self, wish: str, folder: Path, stopped: Stopped) -> bool:
-        """Whether there is a wheel for this machine, where there is none for every machine.
+    def _is_compiled(self, wish: str, folder: Path, task: Task) -> bool:
+        """Whether there is a wheel for this machine, if there is none for every machine.
 
         That pip begins to fetch one is enough; some are larger than all that may be fetched.
         """
-        end, begun = time.monotonic() + _PROBE_SECONDS, list[str]()
-        words = [*_PROBE, "--", wish]
+        probe = _Probe(task)
         try:
-            late = lambda: bool(begun) or stopped() or time.monotonic() > end  # noqa: E731
-            return not _run(words, folder, begun.append, late)[1]
+            return not _run([*_PROBE, "--", wish], folder, probe)[1]
         except PackageError:
-            return bool(begun)
+            return probe.begun
 
 
-def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tuple[str, int]:
+class _Probe:
+    """A task that is over as soon as pip begins to fetch something, or after some time."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._end = time.monotonic() + _PROBE_SECONDS
+        self.begun = False
+
+    @property
+    def cancelled(self) -> bool:
+        return self.begun or self._task.cancelled or time.monotonic() > self._end
+
+    def report(self, _: str) -> None:
+        self.begun = True
+
+
+def _run(words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
     """Pip's output and exit status.
 
     Raises:
@@ -125,7 +141,7 @@ def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tu
         start_new_session=True,
     )
     try:
-        return _heard(process, folder, tell, stopped), process.wait()
+        return _output(process, folder, task), process.wait()
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -134,14 +150,14 @@ def _run(words: Sequence[str], folder: Path, tell: Tell, stopped: Stopped) -> tu
         process.stdout.close()
 
 
-def _heard(process: subprocess.Popen[bytes], folder: Path, tell: Tell, stopped: Stopped) -> str:
-    """All that pip says until it ends; what it fetches is told on the way."""
+def _output(process: subprocess.Popen[bytes], folder: Path, task: Task) -> str:
+    """All that pip says until it ends; what it fetches is reported on the way."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     said, line, measured = "", "", time.monotonic()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while not stopped():
+        while not task.cancelled:
             if time.monotonic() - measured > 1:
                 measured = time.monotonic()
                 _check_size(folder)
@@ -155,14 +171,14 @@ def _heard(process: subprocess.Popen[bytes], folder: Path, tell: Tell, stopped: 
             said = (said + text)[-_OUTPUT_CHARACTERS:]
             *whole, line = (line + text).split("\n")
             for each in whole:
-                _tell_of(each, tell)
+                _report(each, task)
     raise PackageError("the fetching of packages was stopped.")
 
 
-def _tell_of(line: str, tell: Tell) -> None:
+def _report(line: str, task: Task) -> None:
     found = _FOUND.match(line)
     if found:
-        tell(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
+        task.report(f"Fetching {found[1]}" + (f" ({found[2]})" if found[2] else ""))
 
 
 def _check_size(folder: Path) -> None:

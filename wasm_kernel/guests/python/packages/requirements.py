@@ -1,4 +1,8 @@
-"""Which packages a request comes to. Pure: it is told what is known, and says what is missing.
+"""What a `%pip` line asks for, and which packages it comes to. Pure: no file, no network.
+
+The words come from a cell, so only names with versions are taken. A path, a URL, a requirements
+file or an option could have the host's pip read files or reach machines that the cell must not, so
+they are refused.
 
 Requirements are read for the guest's Python and platform, not the host's, which pip's own resolver
 would do. Of each package the newest version that all who want it accept is taken; there is no going
@@ -7,6 +11,8 @@ back to an older version of one package for the sake of another.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,13 +22,83 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages.command import is_name
 
 PACKAGES_MOST = 100
+_LINE_CHARACTERS = 2_000
+_MOST = 50
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".txz", ".tbz", ".lzma", ".egg")
+_FLAGS = {"-U": "upgrade", "--upgrade": "upgrade", "--pre": "pre"}
+_WITHOUT_EFFECT = {"-q", "--quiet", "-qq", "-y", "--yes", "--no-input", "--no-cache-dir", "--user"}
+_REFUSED = (
+    "%pip takes names of packages, with versions where needed, such as: %pip install "
+    "humanize 'rich>=13'. {word!r} was not used: a cell can't have the host read files, reach "
+    "addresses or take other options. The host's own pip configuration says where packages "
+    "come from."
+)
 
 
 @dataclass(frozen=True)
-class Known:
+class PipLine:
+    """A `%pip` line that was understood: `install` or `uninstall`, and of what.
+
+    `names` are canonical, for `uninstall`; `upgrade` and `pre` are as pip has them.
+    """
+
+    verb: str
+    requirements: tuple[Requirement, ...] = ()
+    names: tuple[str, ...] = ()
+    upgrade: bool = False
+    pre: bool = False
+
+
+def parse(line: str) -> PipLine:
+    """What `line`, the words behind `%pip`, asks for.
+
+    Raises:
+        PackageError: it can't be done; the text says why.
+    """
+    if len(line) > _LINE_CHARACTERS:
+        raise PackageError("this %pip line is too long.")
+    try:
+        verb, *words = shlex.split(line, comments=True)
+    except ValueError:
+        raise PackageError(_REFUSED.format(word=line[:80])) from None
+    if verb not in ("install", "uninstall"):
+        raise PackageError(f"the host does %pip install and %pip uninstall, not {verb[:40]!r}.")
+    flags = {_FLAGS[word] for word in words if word in _FLAGS}
+    words = [word for word in words if word not in _FLAGS and word not in _WITHOUT_EFFECT]
+    if not 0 < len(words) <= _MOST:
+        raise PackageError(f"%pip {verb} takes from 1 to {_MOST} names of packages.")
+    wanted = tuple(requirement(word) for word in words)
+    if verb == "uninstall":
+        return PipLine(verb, names=tuple(canonicalize_name(each.name) for each in wanted))
+    return PipLine(verb, wanted, upgrade="upgrade" in flags, pre="pre" in flags)
+
+
+def requirement(word: str) -> Requirement:
+    """The requirement that `word` is: a name, extras, versions, and nothing else.
+
+    Raises:
+        PackageError: it is not one, or could be read as a file's name.
+    """
+    try:
+        found = Requirement(word)
+    except InvalidRequirement:
+        raise PackageError(_REFUSED.format(word=word[:80])) from None
+    plain = found.url is None and found.marker is None and is_name(found.name)
+    if not plain or not all(is_name(extra) for extra in found.extras):
+        raise PackageError(_REFUSED.format(word=word[:80]))
+    return found
+
+
+def is_name(text: str) -> bool:
+    """Whether pip would take `text` as a package's name, and as nothing else."""
+    return bool(_NAME.fullmatch(text)) and not text.lower().endswith(_ARCHIVES)
+
+
+@dataclass(frozen=True)
+class KnownPackage:
     """A package whose version is settled, and what it needs; `builtin` where the guest has it."""
 
     name: str
@@ -32,7 +108,7 @@ class Known:
 
 
 @dataclass
-class Wanted:
+class NeededPackage:
     """What is asked of one package, by its canonical name, and by whom."""
 
     name: str
@@ -66,21 +142,21 @@ def guest_environment(python_version: str) -> dict[str, str]:
 
 
 def wanted(
-    roots: Iterable[Requirement], known: Mapping[str, Known], environment: Mapping[str, str]
-) -> dict[str, Wanted]:
+    roots: Iterable[Requirement], known: Mapping[str, KnownPackage], environment: Mapping[str, str]
+) -> dict[str, NeededPackage]:
     """Everything that `roots` come to, as far as `known` packages tell what they need.
 
     Raises:
         PackageError: it can't be met: a built-in package of another version is needed, a
             requirement can't be read or points to an address, or there are too many.
     """
-    found: dict[str, Wanted] = {}
+    found: dict[str, NeededPackage] = {}
     waiting = [(root, "you") for root in roots]
     seen: set[tuple[str, str]] = set()
     while waiting:
         need, by = waiting.pop()
         name = canonicalize_name(need.name)
-        want = found.setdefault(name, Wanted(name))
+        want = found.setdefault(name, NeededPackage(name))
         want.versions &= need.specifier
         want.extras |= need.extras
         want.by.append(f"{by} ({need.specifier or 'any version'})")
@@ -97,7 +173,7 @@ def wanted(
 
 
 def _needs(
-    have: Known, extras: set[str], environment: Mapping[str, str], seen: set[tuple[str, str]]
+    have: KnownPackage, extras: set[str], environment: Mapping[str, str], seen: set[tuple[str, str]]
 ) -> list[tuple[Requirement, str]]:
     """What a package needs in the guest, for each extra that was not looked at yet."""
     fresh = [extra for extra in sorted(extras) if (have.name, extra) not in seen]
@@ -121,8 +197,8 @@ def _needs(
 
 
 def missing(
-    wants: Mapping[str, Wanted], known: Mapping[str, Known], tried: set[str]
-) -> list[Wanted]:
+    wants: Mapping[str, NeededPackage], known: Mapping[str, KnownPackage], tried: set[str]
+) -> list[NeededPackage]:
     """What is to be fetched next; nothing where everything is met.
 
     Raises:
@@ -142,7 +218,7 @@ def missing(
     return open_
 
 
-def _clash(want: Wanted, have: Known) -> str:
+def _clash(want: NeededPackage, have: KnownPackage) -> str:
     return (
         f"{have.name} {have.version} is built in and can't be replaced, and another version is "
         f"needed: {'; '.join(sorted(set(want.by)))}."

@@ -19,8 +19,9 @@ from wasm_kernel.folders.claim import Claim, Resume
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.founding import Founder
+from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.bookmark import Bookmark
@@ -54,7 +55,7 @@ def history_of(workspace: Path) -> Path:
 def fork(parent: Path, plan: Any = PLAN, name: str = "fork") -> Path:
     """The workspace of a fork."""
     raw = plan.as_json() if isinstance(plan, Plan) else plan
-    assert Founder(parent.parent, "parent").fork(name, raw) == ""
+    assert fork_session(parent.parent, "parent")(ForkSession(name, raw), QUIET).notice == ""
     return parent.parent / name
 
 
@@ -68,15 +69,20 @@ def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
 
 def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
-        Founder(parent.parent, "parent").fork("fork", PLAN.as_json(), cancelled_after(1))
+        fork_session(parent.parent, "parent")(
+            ForkSession("fork", PLAN.as_json()), cancelled_after(1)
+        )
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
 _KILLED = """
 import json, os, pathlib, sys
-from wasm_kernel.sessions import founding
-founding.settle = lambda *given: os.kill(os.getpid(), 9)
-founding.Founder(pathlib.Path(sys.argv[1]), "parent").fork("fork", json.loads(sys.argv[2]))
+from wasm_kernel.linux.task import QUIET
+from wasm_kernel.sessions import staging
+from wasm_kernel.sessions.forking import ForkSession, fork_session
+staging.settle = lambda *given: os.kill(os.getpid(), 9)
+request = ForkSession("fork", json.loads(sys.argv[2]))
+fork_session(pathlib.Path(sys.argv[1]), "parent")(request, QUIET)
 """
 
 
@@ -259,8 +265,9 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
         return opened(path, *args, **options)
 
     monkeypatch.setattr(os, "open", refused)
-    told = Founder(parent.parent, "parent").fork(ids.new(), PLAN.as_json())
-    assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
+    request = ForkSession(ids.new(), PLAN.as_json())
+    notice = fork_session(parent.parent, "parent")(request, QUIET).notice
+    assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in notice
 
 
 def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(

@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from tests.private import folders_of
+from tests.tasks import CountedTask
 from wasm_kernel.errors import PackageError
-from wasm_kernel.guests.python.packages import fetching, outside
-from wasm_kernel.guests.python.packages.fetching import Pip
-from wasm_kernel.linux.broker import PorterError
+from wasm_kernel.guests.python import outer
+from wasm_kernel.guests.python.outer import FetchWheels
+from wasm_kernel.guests.python.packages import pip
+from wasm_kernel.guests.python.packages.pip import Pip
+from wasm_kernel.linux.broker import Broker, Done, LocalBroker
 
 Make = Callable[..., Path]
 VERSION = "3.15.0"
@@ -28,9 +32,9 @@ PIP = Pip(VERSION)
 def fetch(*wishes: str, into: Path, pre: bool = False) -> tuple[list[str], list[str]]:
     """The names of what was fetched, and what was told meanwhile."""
     into.mkdir(exist_ok=True)
-    told: list[str] = []
-    PIP(wishes, into, pre=pre, tell=told.append, stopped=lambda: False)
-    return sorted(path.name for path in into.glob("*.whl")), told
+    task = CountedTask()
+    PIP.download(wishes, into, pre=pre, task=task)
+    return sorted(path.name for path in into.glob("*.whl")), task.reported
 
 
 def refusal(*wishes: str, into: Path) -> str:
@@ -138,13 +142,8 @@ def test_a_fetch_that_is_stopped_ends_at_once_and_leaves_no_process(
 ) -> None:
     begun, before = time.monotonic(), set(psutil.Process().children(recursive=True))
     with pytest.raises(PackageError, match="stopped"):
-        PIP(
-            ["one"],
-            tmp_path,
-            pre=False,
-            tell=print,
-            stopped=lambda: time.monotonic() > begun + 1.5,
-        )
+        task = CountedTask(lambda: time.monotonic() > begun + 1.5)
+        PIP.download(["one"], tmp_path, pre=False, task=task)
     assert time.monotonic() - begun < 4
     assert set(psutil.Process().children(recursive=True)) <= before
 
@@ -153,7 +152,7 @@ def test_too_much_is_not_fetched(
     index: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index("big", files={"big.bin": os.urandom(300_000)})
-    monkeypatch.setattr(fetching, "BYTES_MOST", 100_000)
+    monkeypatch.setattr(pip, "BYTES_MOST", 100_000)
     assert "more than" in refusal("big", into=tmp_path / "to")
 
 
@@ -164,42 +163,37 @@ def _place(root: Path) -> Path:
         return folders.private_path / "fetched"
 
 
-class _Asking:
-    """A porter whose duty runs in this process."""
-
-    def __init__(self, root: Path) -> None:
-        self._duty = outside.fetching(root, "one")
-        self.asked: list[object] = []
-
-    def ask(self, duty: str, fields: dict[str, object], tell: object, stopped: object) -> object:
-        assert duty == outside.DUTY
-        self.asked.append(fields)
-        try:
-            return self._duty(fields, tell, stopped)  # type: ignore[arg-type]
-        except PackageError as problem:
-            raise PorterError(str(problem)) from None
+def broker_of(root: Path) -> Broker:
+    """A broker that fetches for the session `one`."""
+    return LocalBroker(outer.handlers(outer.session_private(root, "one")))
 
 
-def test_the_porter_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
+def test_the_broker_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:
     index("one")
-    into, told = _place(tmp_path) / "w_1", list[str]()
-    through = outside.through(_Asking(tmp_path))  # type: ignore[arg-type]
-    through(["one"], into, pre=False, tell=told.append, stopped=lambda: False)
+    into, task = _place(tmp_path) / "w_1", CountedTask()
+    broker_of(tmp_path).call(FetchWheels(("one",), "w_1"), Done, task)
     assert [path.name for path in into.glob("*.whl")] == ["one-1.0-py3-none-any.whl"]
+    assert task.reported == ["Fetching one-1.0-py3-none-any.whl"]
     with pytest.raises(PackageError, match="nonesuch"):
-        through(["nonesuch"], into, pre=False, tell=print, stopped=lambda: False)
+        broker_of(tmp_path).call(FetchWheels(("nonesuch",), "w_1"), Done)
 
 
 @pytest.mark.parametrize("into", ["..", "../x", "/tmp", "", "w_1/..", "W", "link", "a b", "nope"])
-def test_the_porter_fetches_into_no_other_folder(tmp_path: Path, into: str) -> None:
+def test_the_broker_fetches_into_no_other_folder(tmp_path: Path, into: str) -> None:
     place = _place(tmp_path)
     (place / "link").symlink_to(place / "w_1")
     with pytest.raises(PackageError, match="no such folder"):
-        outside.fetching(tmp_path, "one")({"into": into, "wishes": ["one"]}, print, lambda: False)
+        broker_of(tmp_path).call(FetchWheels(("one",), into), Done)
 
 
-@pytest.mark.parametrize("wishes", [None, "one", {"a": 1}, ["-r/etc/passwd"], ["x"] * 101])
-def test_the_porter_fetches_no_other_things(tmp_path: Path, wishes: object) -> None:
+@pytest.mark.parametrize("wishes", [("-r/etc/passwd",), ("x",) * 101])
+def test_the_broker_fetches_no_other_things(tmp_path: Path, wishes: tuple[str, ...]) -> None:
     _place(tmp_path)
     with pytest.raises(PackageError):
-        outside.fetching(tmp_path, "one")({"into": "w_1", "wishes": wishes}, print, lambda: False)
+        broker_of(tmp_path).call(FetchWheels(wishes, "w_1"), Done)
+
+
+@pytest.mark.parametrize("wishes", [None, "one", {"a": 1}, [3]])
+def test_a_request_for_other_things_than_names_is_not_one(wishes: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"requirements": wishes, "into": "w_1"}, FetchWheels)

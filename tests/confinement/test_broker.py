@@ -1,0 +1,222 @@
+"""The broker handles requests outside the walls, and ends with whoever spawned it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.confinement.inside import needs_walls, run, said_by
+
+_HANDLERS = """
+import os, sys, time, threading
+from pathlib import Path
+from msgspec import Struct
+from wasm_kernel.linux import confinement
+from wasm_kernel.linux.broker import Done, LocalBroker, ProcessBroker
+from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.errors import WasmKernelError
+
+class Read(Struct): path: str
+class Wait(Struct): pass
+class Deaf(Struct): pass
+class Compute(Struct): pass
+class Fail(Struct): pass
+class Crash(Struct): pass
+class Other(Struct): pass
+class Echo(Struct): text: str
+class Text(Struct): text: str
+
+def read(request, task):
+    task.report("reading")
+    return Text(Path(request.path).read_text())
+
+def wait(request, task):
+    task.report("waiting")
+    while not task.cancelled:
+        time.sleep(0.01)
+    raise Cancelled
+
+def deaf(request, task):
+    time.sleep(60)
+
+def compute(request, task):
+    return Text(str(sum(i * i for i in range(10**10))))
+
+def fail(request, task):
+    raise WasmKernelError("It rained. Nothing was changed.")
+
+def crash(request, task):
+    raise KeyError("a detail")
+
+def echo(request, task):
+    return Text(request.text)
+
+class Task:
+    def __init__(self, cancelled=lambda: False):
+        self._cancelled = cancelled
+    def report(self, text):
+        print(text)
+    @property
+    def cancelled(self):
+        return self._cancelled()
+
+def tried(what):
+    try:
+        print(what())
+    except (WasmKernelError, Cancelled) as problem:
+        print(str(problem) or type(problem).__name__)
+
+folder = Path(sys.argv[1])
+HANDLERS = {Read: read, Wait: wait, Deaf: deaf, Compute: compute, Fail: fail, Crash: crash}
+HANDLERS[Echo] = echo
+
+def spawn():
+    return ProcessBroker.spawn(HANDLERS)
+"""
+_SPAWNED = f"{_HANDLERS}\nbroker = spawn()\n"
+
+
+def test_a_request_is_handled_and_the_handler_says_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("known outside")
+    code = f"{_SPAWNED}\nprint(broker.call(Read(sys.argv[1] + '/secret'), Text, Task()))"
+    assert said_by(code, tmp_path) == ["reading", "Text(text='known outside')"]
+
+
+@needs_walls
+def test_it_stays_outside_the_walls(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("known outside")
+    code = f"""{_SPAWNED}
+confinement.close_files(confinement.KeptPaths())
+confinement.close_calls()
+print(broker.call(Read(sys.argv[1] + '/secret'), Text))
+"""
+    assert said_by(code, tmp_path) == ["Text(text='known outside')"]
+
+
+@pytest.mark.parametrize("broker", ["spawn()", "LocalBroker(HANDLERS)"])
+def test_a_handler_is_told_that_nobody_waits_any_more(tmp_path: Path, broker: str) -> None:
+    code = f"{_HANDLERS}\ntried(lambda: {broker}.call(Wait(), Done, Task(lambda: True)))"
+    assert said_by(code, tmp_path) == ["waiting", "Cancelled"]
+
+
+def test_a_cancelled_call_does_not_cancel_the_next_one(tmp_path: Path) -> None:
+    code = f"""{_SPAWNED}
+tried(lambda: broker.call(Wait(), Done, Task(lambda: True)))
+begun = time.monotonic()
+tried(lambda: broker.call(Wait(), Done, Task(lambda: time.monotonic() > begun + 0.3)))
+print(time.monotonic() - begun >= 0.3)
+"""
+    assert said_by(code, tmp_path) == ["waiting", "Cancelled", "waiting", "Cancelled", "True"]
+
+
+@pytest.mark.parametrize("broker", ["spawn()", "LocalBroker(HANDLERS)"])
+def test_a_failure_comes_back_in_its_own_words_and_an_accident_without_any(
+    tmp_path: Path, broker: str
+) -> None:
+    code = f"""{_HANDLERS}
+broker = {broker}
+for each in (Fail(), Crash(), Other()):
+    tried(lambda: broker.call(each, Done))
+"""
+    assert said_by(code, tmp_path) == [
+        "It rained. Nothing was changed.",
+        "internal error; the kernel's log says more",
+        "there is no handler for this request",
+    ]
+
+
+@pytest.mark.parametrize(("broker", "times"), [("spawn()", 2), ("LocalBroker(HANDLERS)", 1)])
+def test_an_accident_is_logged_with_its_traceback_on_both_sides(
+    tmp_path: Path, broker: str, times: int
+) -> None:
+    code = f"{_HANDLERS}\ntried(lambda: {broker}.call(Crash(), Done))"
+    logged = run(code, tmp_path).stderr
+    assert logged.count("in crash\n") == logged.count("KeyError: 'a detail'") == times
+    assert "Crash failed unexpectedly:" in logged
+    assert ("Crash failed outside of the walls:" in logged) == (times == 2)
+
+
+@pytest.mark.parametrize("request_", ["Read(3)", "Read(None)", "Read({'a': 1})"])
+def test_a_request_with_fields_of_other_types_never_reaches_its_handler(
+    tmp_path: Path, request_: str
+) -> None:
+    code = f"{_SPAWNED}\ntried(lambda: broker.call({request_}, Text))"
+    assert said_by(code, tmp_path) == ["this request can't be read"]
+
+
+def test_long_requests_and_replies_come_whole_and_too_long_ones_are_refused(
+    tmp_path: Path,
+) -> None:
+    code = f"""{_SPAWNED}
+for size in (1, 131_072, 3_000_000):
+    print(len(broker.call(Echo("x" * size), Text).text))
+tried(lambda: broker.call(Echo("x" * 9_000_000), Text))
+tried(lambda: broker.call(Echo("x" * 17_000_000), Text))
+print(broker.call(Echo("still there"), Text).text)
+"""
+    said = ["1", "131072", "3000000", "its answer is too long", "the request is too long"]
+    assert said_by(code, tmp_path) == [*said, "still there"]
+
+
+def test_a_task_that_fails_does_not_leave_its_reply_to_the_next_call(tmp_path: Path) -> None:
+    code = f"""{_SPAWNED}
+class Failing(Task):
+    def report(self, text):
+        raise ZeroDivisionError
+(folder / "one").write_text("one")
+try:
+    broker.call(Read(str(folder / "one")), Text, Failing())
+except ZeroDivisionError:
+    print(broker.call(Echo("two"), Text).text)
+"""
+    assert said_by(code, tmp_path) == ["two"]
+
+
+@pytest.mark.parametrize("request_", ["", "Wait", "Deaf", "Compute"])
+def test_it_ends_within_a_second_of_the_one_inside(tmp_path: Path, request_: str) -> None:
+    """F25, whatever it is doing: nothing, heeding that it must stop, not heeding it, computing."""
+    code = f"""{_HANDLERS}
+watch, alive = os.pipe()  # its other end closes once all who have it are gone
+inside = os.fork()
+if not inside:
+    broker = spawn()
+    if {request_!r}:
+        threading.Thread(target=lambda: broker.call({request_ or "Wait"}(), Done)).start()
+    time.sleep(0.3)
+    os.kill(os.getpid(), 9)
+os.close(alive)
+os.waitpid(inside, 0)
+begun = time.monotonic()
+os.read(watch, 1)
+print(time.monotonic() - begun < 1.5)
+"""
+    assert said_by(code, tmp_path) == ["True"]
+
+
+def test_a_program_that_it_starts_ends_with_it(tmp_path: Path) -> None:
+    code = """
+import os, subprocess, time
+from wasm_kernel.linux.broker import tied_command
+watch, alive = os.pipe()
+starter = os.fork()
+if not starter:
+    program = tied_command("import time; print('up', flush=True); time.sleep(60)")
+    up = subprocess.Popen(program, pass_fds=[alive], stdout=subprocess.PIPE).stdout.readline()
+    os.kill(os.getpid(), 9)
+os.close(alive)
+os.waitpid(starter, 0)
+begun = time.monotonic()
+os.read(watch, 1)
+print(time.monotonic() - begun < 1)
+"""
+    assert said_by(code) == ["True"]
+
+
+def test_without_a_broker_the_answer_is_a_sentence(tmp_path: Path) -> None:
+    code = f"""{_SPAWNED}
+os.kill(broker._process, 9)
+os.waitpid(broker._process, 0)
+tried(lambda: broker.call(Read(""), Text))
+"""
+    assert said_by(code, tmp_path) == ["the kernel's helper process has ended. Restart the kernel."]

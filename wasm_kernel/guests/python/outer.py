@@ -1,0 +1,141 @@
+"""What the broker does for the Python guest: it fills the cache, and fetches packages.
+
+Whoever has taken over the process inside the walls can ask for this. So it hands over names and
+versions, which are checked again here, and the name of a folder in the session's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from msgspec import Struct
+
+from wasm_kernel.errors import PackageError
+from wasm_kernel.folders.folders import FETCHED
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.linux.broker import Done, Handlers
+from wasm_kernel.linux.files import link_or_copy
+from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.task import Task
+
+_PACKAGES_MOST = 100
+_FOLDER = re.compile(r"[a-z0-9_]{1,40}")
+
+OpenPrivate = Callable[[], AbstractContextManager[tuple[Folder, Path]]]
+"""Opens a sandbox's private folder, and tells its path. Raises `OSError` if there is none."""
+
+
+class PrepareGuest(Struct, frozen=True):
+    """The cache is to be filled with what a guest needs: compiled code, and its base image.
+
+    Attributes:
+        metered: Whether for the flavour that counts fuel.
+    """
+
+    metered: bool
+
+
+class FetchWheels(Struct, frozen=True):
+    """Wheels are to be put into a folder of the sandbox's private one.
+
+    Attributes:
+        requirements: The packages, such as `rich>=13`.
+        into: The folder's name.
+        pre: Whether pre-releases will do.
+    """
+
+    requirements: tuple[str, ...]
+    into: str
+    pre: bool = False
+
+
+def handlers(private: OpenPrivate) -> Handlers:
+    """Returns what the broker does for the guest of one sandbox.
+
+    Args:
+        private: Opens the sandbox's private folder.
+    """
+    return {PrepareGuest: prepare_guest, FetchWheels: _fetching(private)}
+
+
+def prepare_guest(request: PrepareGuest, task: Task) -> Done:
+    """Compiles the Python guest and builds its base image, if either is missing.
+
+    Raises:
+        WasmKernelError: it can't be done; the text says what to do.
+    """
+    from wasm_kernel.engine.thread import GuestThread
+    from wasm_kernel.guests.python.language import shared_language
+
+    thread = GuestThread("preparing")
+    try:
+        prepared = thread.submit(lambda: shared_language().prepare(request.metered, task.report))
+        prepared.result()
+    finally:
+        thread.close(lambda: None)
+    return Done()
+
+
+def session_private(root: Path, session_id: str, private_root: Path | None = None) -> OpenPrivate:
+    """Returns what opens a session's private folder, from outside of the session's process.
+
+    Args:
+        root: The sessions' folder.
+        session_id: The session.
+        private_root: The folder that holds private folders; one of the user's by default.
+    """
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[tuple[Folder, Path]]:
+        place = real_path(root)
+        with Folder.open(place) as top, top.enter(session_id) as workspace:
+            found = PrivateFolders(place, private_root).find(session_id, workspace)
+        if found is None:
+            raise FileNotFoundError
+        with found.folder:
+            yield found.folder, found.path
+
+    return opened
+
+
+def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
+    def fetch_wheels(request: FetchWheels, task: Task) -> Done:
+        from tempfile import TemporaryDirectory
+
+        from wasm_kernel.guests.python.language import shared_language
+        from wasm_kernel.guests.python.packages.pip import Pip
+
+        if len(request.requirements) > _PACKAGES_MOST:
+            raise PackageError("these are too many packages.")
+        pip = Pip(shared_language().files.python_version)
+        # pip goes by paths: it works where whoever is inside can't put links in its way
+        with (
+            _place(private, request.into) as (place, beside),
+            TemporaryDirectory(prefix=".fetched-", dir=beside) as own,
+            Folder.open(own) as folder,
+        ):
+            pip.download(request.requirements, Path(own), pre=request.pre, task=task)
+            for name in folder.names():
+                if name.endswith(".whl"):
+                    link_or_copy(folder.fd, name, name, place.fd)
+        return Done()
+
+    return fetch_wheels
+
+
+@contextlib.contextmanager
+def _place(private: OpenPrivate, name: str) -> Iterator[tuple[Folder, Path]]:
+    """The folder that wheels are put into, and one that the session's process can't change."""
+    with contextlib.ExitStack() as held:
+        try:
+            folder, path = held.enter_context(private())
+            if not _FOLDER.fullmatch(name):
+                raise FileNotFoundError
+            place = held.enter_context(folder.enter(FETCHED, name))
+        except OSError:
+            raise PackageError("there is no such folder for packages.") from None
+        yield place, path.parent
