@@ -7,9 +7,8 @@ deleted; an old one whose id somebody chose is skipped. A link to one of them is
 (`aliases.py`): the session counts once, by its own id, and the link goes with it. No other link is
 followed.
 
-`%prune_sessions` asks for it from a cell. A kernel's own process can't reach other sessions once
-its walls stand: the broker does it then, which is handed a number of hours and a yes or no, and no
-path.
+If a cell asks for it, the broker does it: a kernel's own process can't reach other sessions once its
+walls stand. The broker is handed a number of hours and a yes or no, and no path.
 """
 
 from __future__ import annotations
@@ -37,13 +36,7 @@ from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.folders.presence import is_used
 from wasm_kernel.folders.private import PrivateFolderError
-from wasm_kernel.guests.commands import (
-    CommandContext,
-    CommandHandler,
-    CommandLine,
-    CommandRefused,
-    Json,
-)
+from wasm_kernel.guests import commands
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.linux.task import Cancelled, Task
@@ -419,27 +412,27 @@ def request_of(line: str) -> PruneSessions:
     """What the words of `%prune_sessions` ask for.
 
     Raises:
-        CommandRefused: they can't be read.
+        commands.CommandRefused: they can't be read.
     """
     words = line.replace("=", " ").split()
     apply = words.count("--apply")
     rest = [word for word in words if word != "--apply"]
     hours = hours_of(rest[1]) if len(rest) == 2 and rest[0] == "--older-than" else None
     if hours is None or apply > 1:
-        raise CommandRefused(_USAGE)
+        raise commands.CommandRefused(_USAGE)
     return PruneSessions(hours, not apply)
 
 
-def prune_command(logger: SandboxLogger) -> CommandHandler:
+def prune_command(logger: SandboxLogger) -> commands.CommandHandler:
     """Returns what `%prune_sessions` does; `logger` hears the events."""
 
-    def run(line: CommandLine, context: CommandContext) -> Json:
+    def run(line: commands.CommandLine, context: commands.CommandContext) -> Any:
         pruned = context.broker.call(request_of(line.line), Pruned, context)
         for event, fields in pruned.events:
             logger.log_event(event, **fields)
         if pruned.cancelled:
             raise Cancelled
-        told: dict[str, Json] = msgspec.to_builtins(pruned)
+        told: dict[str, Any] = msgspec.to_builtins(pruned)
         return {name: told[name] for name in told if name not in ("events", "cancelled")}
 
     return run
