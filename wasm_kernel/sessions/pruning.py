@@ -7,8 +7,8 @@ deleted; an old one whose id somebody chose is skipped. A link to one of them is
 (`aliases.py`): the session counts once, by its own id, and the link goes with it. No other link is
 followed.
 
-If a cell asks for it, the broker does it: a kernel's own process can't reach other sessions once its
-walls stand. The broker is handed a number of hours and a yes or no, and no path.
+If a cell asks for it, the broker does it: a kernel's own process can't reach other sessions once
+its walls stand. The broker is handed a number of hours and a yes or no, and no path.
 """
 
 from __future__ import annotations
