@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from wasm_kernel.record import record
+from msgspec import Struct
 
 TICK_SECONDS = 0.01
 BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
@@ -21,8 +21,7 @@ _BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not 
 _BEGIN_TICKS = 20  # that it gets beyond: a process that was suspended is no sign of a stuck guest
 
 
-@record
-class StopReason:
+class StopReason(Struct, frozen=True):
     """The reason why the clock stops a call, and the limit in seconds.
 
     `cause` is `begin`, `deadline`, `grace` or `closed`; `own` if the cell had lowered the limit

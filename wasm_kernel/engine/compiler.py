@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import wasmtime
+from msgspec import Struct
 
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import CompileError
-from wasm_kernel.record import record
 
 _COMPILE_SECONDS = 60  # on two cores; only ever said as "about"
 _TELL_SECONDS = 1.0
@@ -26,8 +26,7 @@ Progress = Callable[[str], None]
 """Gets plain sentences about what takes long, from any thread."""
 
 
-@record
-class GuestBinary:
+class GuestBinary(Struct, frozen=True):
     """A guest's wasm file.
 
     Attributes:
@@ -45,8 +44,7 @@ class GuestBinary:
     remedy: str
 
 
-@record
-class Compiled:
+class Compiled(Struct, frozen=True):
     """A module that is ready to be instantiated, and the engine it was compiled for."""
 
     engine: wasmtime.Engine

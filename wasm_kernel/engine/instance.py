@@ -13,10 +13,10 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import wasmtime
+from msgspec import Struct, field
 
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.clock import TICKER, Clock, StopReason
@@ -37,14 +37,12 @@ from wasm_kernel.errors import (
     OutOfFuel,
     StackExhausted,
 )
-from wasm_kernel.record import record
 
 UNLIMITED_FUEL = 1 << 62
 PAGE = 65_536  # bytes of a wasm page
 
 
-@record
-class InstanceOptions:
+class InstanceOptions(Struct, frozen=True):
     """The options that a guest is started with.
 
     Attributes:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
+from msgspec import Struct
+
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.record import record
 
 HOLD_SECONDS = 0.05
 HOLD_CHARS = 64 * 1024
@@ -25,8 +26,7 @@ _TRIES = 100  # names for a file that holds the whole text
 NAMES = {1: "stdout", 2: "stderr"}
 
 
-@record
-class StreamLimit:
+class StreamLimit(Struct, frozen=True):
     """The number of bytes of a stream that are shown; beyond them, `reached` is told.
 
     `setting` names the limit.

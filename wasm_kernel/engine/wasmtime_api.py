@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import wasmtime
+from msgspec import Struct
 from wasmtime import _bindings, _ffi
-
-from wasm_kernel.record import record
 
 
 def _version() -> str:
@@ -128,8 +127,7 @@ def define(
     return kept
 
 
-@record
-class CallEnd:
+class CallEnd(Struct, frozen=True):
     """The way in which a call into the guest ended early.
 
     `trap` is wasmtime's trap code, `status` the exit status of `proc_exit`; both None if the

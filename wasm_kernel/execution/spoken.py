@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
+from msgspec import Struct
+
 from wasm_kernel.errors import TravelError
 from wasm_kernel.guests.base import ParsedCell
 from wasm_kernel.guests.protocol import Travel
-from wasm_kernel.record import record
 
 TRAVELS = frozenset({"undo", "redo", "restore", "checkpoint", "checkpoints", "history_tree"})
 """The commands that need no guest: a cell of nothing else is done by the host alone.
@@ -22,8 +23,7 @@ _CELLS_MOST = 2**31
 _DIGITS = 9
 
 
-@record
-class Wish:
+class Wish(Struct, frozen=True):
     """A journey as its words name it: so many cells, or a name, and whether files go along."""
 
     cells: int = 1

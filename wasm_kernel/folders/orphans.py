@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import MISSED
 from wasm_kernel.folders.places import places
@@ -24,7 +26,6 @@ from wasm_kernel.folders.private import Owner, Place, owner_of
 from wasm_kernel.folders.state_folder import forget_roots, state_folder
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.record import record
 from wasm_kernel.result import readable
 
 _DAY = 24 * 3600.0
@@ -35,8 +36,7 @@ _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@record
-class Orphan:
+class Orphan(Struct, frozen=True):
     """A private folder without a workspace.
 
     Attributes:

@@ -13,6 +13,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import PolicyError, WasmKernelError
 from wasm_kernel.folders.places import named, places
@@ -21,7 +23,6 @@ from wasm_kernel.folders.state_folder import known_roots, remembered, state_fold
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, open_named
 from wasm_kernel.policy import Mount
-from wasm_kernel.record import record
 
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"
@@ -40,8 +41,7 @@ class OverlapError(WasmKernelError, ValueError):
     """A folder was named that contains, or lies in, one that no cell may reach."""
 
 
-@record
-class Spot:
+class Spot(Struct, frozen=True):
     """Where a folder lies, or would lie if it was made.
 
     Attributes:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from wasm_kernel.folders.private import Owner, Place, PrivateFolderError, owner_of
 from wasm_kernel.folders.state_folder import (
     ELSEWHERE,
@@ -29,7 +31,6 @@ from wasm_kernel.folders.state_folder import (
 )
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder, real_path
-from wasm_kernel.record import record
 
 _NAME = "wasm-kernel"
 _OWN = 0o700
@@ -56,8 +57,7 @@ def beside(root: Path) -> Path:
     return root.with_name(f".{root.name}.{_NAME}")
 
 
-@record
-class PrivateFolder:
+class PrivateFolder(Struct, frozen=True):
     """The private folder of one workspace.
 
     Attributes:

@@ -16,15 +16,17 @@ import json
 import os
 import re
 import secrets
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.record import record
 
 RECORD = "record.json"
 """The file in a private folder that says which workspace it belongs to."""
@@ -42,8 +44,7 @@ class PrivateFolderError(WasmKernelError):
     """There is no place for private state; nothing was opened."""
 
 
-@record
-class Owner:
+class Owner(Struct, frozen=True):
     """The workspace that a private folder belongs to.
 
     Attributes:
@@ -76,32 +77,20 @@ class Owner:
         return Path(self.root, self.name)
 
     def dump(self) -> bytes:
-        """As JSON."""
-        marks = {name: vars(getattr(self, name)) for name in ("mark", "root_mark", "above")}
-        fields = {"version": _VERSION, "root": self.root, "name": self.name, **marks}
-        fields["session"] = self.session
-        return json.dumps(fields, indent=1).encode()
+        """Returns the record as JSON."""
+        return json.dumps({"version": _VERSION, **msgspec.to_builtins(self)}, indent=1).encode()
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Returns what `dump` wrote.
+        """Returns the record that `dump` wrote.
 
         Raises:
-            ValueError: it did not.
+            ValueError: The data is not such a record.
         """
-        raw = json.loads(data)
+        raw = json.loads(data)  # msgspec's own reader refuses names that are not UTF-8
         if not isinstance(raw, dict) or raw.get("version") != _VERSION:
             raise ValueError("not a record of this version")
-        try:
-            mark, root_mark, above = (_mark(raw[name]) for name in ("mark", "root_mark", "above"))
-            session = bool(raw["session"])
-            return cls(str(raw["root"]), str(raw["name"]), mark, root_mark, above, session)
-        except (KeyError, TypeError, AttributeError) as problem:
-            raise ValueError("not a record") from problem
-
-
-def _mark(raw: dict[str, Any]) -> FileMark:
-    return FileMark(int(raw["number"]), str(raw["born"]), int(raw["device"]), str(raw["boot"]))
+        return msgspec.convert(raw, cls)
 
 
 def owner_of(folder: Folder) -> Owner | None:

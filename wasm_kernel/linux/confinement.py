@@ -23,10 +23,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+from msgspec import Struct
+
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import landlock, seccomp
 from wasm_kernel.linux.landlock import Access
-from wasm_kernel.record import record
 
 _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"),
@@ -41,8 +42,7 @@ _SYSTEM = (
 _DEVICES = ("/dev/null", "/dev/full", "/dev/userfaultfd")
 
 
-@record
-class KeptPaths:
+class KeptPaths(Struct, frozen=True):
     """What a process goes on using.
 
     Attributes:
@@ -60,8 +60,7 @@ class KeptPaths:
     packages: tuple[str, ...] = ()
 
 
-@record
-class ConfinementState:
+class ConfinementState(Struct, frozen=True):
     """Which walls stand, each as a phrase for people, or why it does not.
 
     Attributes:
@@ -214,8 +213,7 @@ def _allowed(kept: KeptPaths, places: ImportPlaces) -> dict[Path, Access]:
 _FINDERS = {BuiltinImporter, FrozenImporter, PathFinder}  # editable installs may add others
 
 
-@record
-class ImportPlaces:
+class ImportPlaces(Struct, frozen=True):
     """What stays readable.
 
     Attributes:
@@ -266,8 +264,7 @@ def leave_out(places: ImportPlaces) -> None:
     sys.path[:] = [entry for entry in sys.path if entry not in places.left_out]
 
 
-@record
-class _Private:
+class _Private(Struct, frozen=True):
     """The folders with the user's own files, and those that certainly have none of them."""
 
     home: Path

@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct
+
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.record import record
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
@@ -245,8 +246,7 @@ def file_identity_below(folder: int, path: str) -> str:
         return ""
 
 
-@record
-class FileMark:
+class FileMark(Struct, frozen=True):
     """What tells a file or folder from all others, also from one that takes its place tomorrow.
 
     The number of an inode is given again as soon as its file is gone, so the time of birth belongs

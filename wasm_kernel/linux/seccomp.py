@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from wasm_kernel.record import record
+from msgspec import Struct
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
@@ -28,8 +28,7 @@ _X32 = 0x40000000  # calls of x86-64's second ABI, under other numbers
 _THREAD = 0x00010000  # CLONE_THREAD
 
 
-@record
-class SystemCall:
+class SystemCall(Struct, frozen=True):
     """A system call's name and its numbers; None where an architecture does not have it."""
 
     name: str

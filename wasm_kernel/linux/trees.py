@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.linux.walks import FolderWalk, HiddenTest
-from wasm_kernel.record import record
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -27,8 +28,7 @@ _LINKED_DEEPEST = 500  # folders; each further name of a file is reached by all 
 _PERMISSIONS = 0o777
 
 
-@record
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """Something that is not in a copy: its path in the tree, and why."""
 
     path: str

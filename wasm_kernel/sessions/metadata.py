@@ -14,15 +14,16 @@ import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import swap_names
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import wait_lock
-from wasm_kernel.record import record
 
 NAME = ".metadata.json"
 VERSION = 1
@@ -40,8 +41,7 @@ class MetadataCorrupted(WasmKernelError):
     """What stands in the metadata file's place is none; it was left as it is."""
 
 
-@record
-class Metadata:
+class Metadata(Struct, frozen=True):
     """What the file says.
 
     Attributes:

@@ -8,9 +8,10 @@ import stat
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe

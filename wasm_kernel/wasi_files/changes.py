@@ -7,8 +7,9 @@ import os
 import stat
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from wasm_kernel.linux.walks import Lookup
-from wasm_kernel.record import record
 from wasm_kernel.wasi_files.preopens import Preopen, visible
 from wasm_kernel.wasi_files.quota import Key, key_of
 
@@ -16,8 +17,7 @@ _NOTHING: frozenset[str] = frozenset()
 _UNKNOWN: Key = (-1, -1)
 
 
-@record
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The workspace before a cell and after it, by paths relative to it.
 
     Files and links count, folders don't. With "there" meaning that a file has this path, not that

@@ -14,10 +14,11 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Protocol
 
+from msgspec import Struct
+
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.record import record
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
 _SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -125,8 +126,7 @@ NOTHING_HIDDEN: Hidden = NothingHidden()
 METADATA_HIDDEN: Hidden = MetadataHidden()
 
 
-@record
-class Preopen:
+class Preopen(Struct, frozen=True):
     """An open host folder that the guest sees at `guest`. Its opener closes it.
 
     Changes are recorded if it is `tracked`, which is the workspace alone. What lies in it counts
@@ -157,8 +157,7 @@ def visible(preopen: Preopen) -> Iterator[walks.Entry]:
     return walks.entries(preopen.folder.fd, hidden=is_hidden_here)
 
 
-@record
-class Preopens:
+class Preopens(Struct, frozen=True):
     """All folders of one guest: the fixed ones, which the base image knows, and the mounts.
 
     The guest's C library reads the list of preopened folders once, before the base image is taken,
