@@ -87,7 +87,7 @@ class SandboxLogger:
 
     Without a logger of its own it speaks through structlog once the application has configured
     that, and is silent before. A logger that raises loses the event and stops nothing; the logger
-    `wasm_kernel` of the `logging` module is told.
+    `wasm_kernel` of the `logging` module reports it.
 
     Args:
         logger: A structlog logger, anything with its `info` and `warning`, or a logger of the
@@ -160,19 +160,19 @@ class SandboxLogger:
 
 
 class Notices:
-    """What a sandbox tells of itself: events for the application's log, sentences for its user.
+    """The news of a sandbox: events for the application's log, sentences for its user.
 
-    A sentence waits for the next cell that somebody sees. Any thread may tell one.
+    A sentence waits for the next cell that somebody sees. Any thread may add one.
 
     Attributes:
-        logger: Hears the events.
-        quiet: Whether a session that goes on just as it was left is not worth a sentence.
+        logger: Gets the events.
+        quiet: True if a session that goes on as it was left is not worth a sentence.
     """
 
     def __init__(self, logger: SandboxLogger, *, quiet: bool = False) -> None:
         self.logger = logger
         self.quiet = quiet
-        self._untold: deque[str] = deque()
+        self._unseen: deque[str] = deque()
 
     def log(self, event: str, **fields: Any) -> None:
         """Sends an event, without a word to the user."""
@@ -182,30 +182,30 @@ class Notices:
         """Sends an event, and keeps a sentence for the user.
 
         Args:
-            text: What the user is told.
+            text: The sentence for the user.
             event: The event's name; by default, that a state is lost or can't be kept.
             fields: The event's fields, which hold nothing of a cell's text.
         """
-        self._untold.append(text)
+        self._unseen.append(text)
         self.log(event, **fields)
 
     def take(self) -> list[str]:
-        """Returns the sentences that the user has not been told yet; they count as told now."""
+        """Returns the sentences that the user has not seen yet, and forgets them."""
         taken: list[str] = []
-        while self._untold:  # one by one: other threads tell more meanwhile
-            taken.append(self._untold.popleft())
+        while self._unseen:  # one by one: other threads tell more meanwhile
+            taken.append(self._unseen.popleft())
         return taken
 
     def take_last(self) -> str:
-        """Returns the last sentence, which the user is told in another way."""
-        return self._untold.pop()
+        """Returns the last sentence and forgets it: the caller shows it in another way."""
+        return self._unseen.pop()
 
 
 def heard_by(logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
-    """Returns the logger of a call: silent without one, and wrapped where it is not ours.
+    """Returns the logger of a call: silent if there is none, wrapped if it is not ours.
 
     Raises:
-        TypeError: it is no logger.
+        TypeError: It is not a logger.
     """
     return logger if isinstance(logger, SandboxLogger) else SandboxLogger(logger)
 

@@ -40,15 +40,15 @@ class Output:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """What one `execute` came to, whatever the code did.
+    """The result of one `execute`, whatever the code did.
 
     Attributes:
-        success: True where the code ended without an error.
-        stdout: What it wrote to standard output, cut at the policy's cap.
+        success: True if the code ended without an error.
+        stdout: The text on standard output, cut at the policy's cap.
         stderr: The same for standard error.
-        exit_code: 0 after success, the process's status where the code ended it, otherwise 1.
+        exit_code: 0 after success, the process's status if the code ended it, otherwise 1.
         error: The Python error, or the trap in the same shape; None after success.
-        fuel_consumed: Fuel burnt; None where the sandbox runs unmetered code.
+        fuel_consumed: Fuel burnt; None if the sandbox runs unmetered code.
         memory_used_bytes: The size of the guest's memory after the cell.
         duration: Wall-clock seconds.
         files_created: Files that the cell made, relative to the workspace, sorted.
@@ -87,7 +87,7 @@ class Checkpoint:
         label: That cell's first line.
         time: When it was taken, in seconds since 1970.
         bytes: What it takes, in bytes.
-        here: Whether memory stands at it now.
+        here: True if memory is at this state now.
         id: Its number in the history.
         parent: The number of the state that its cell began at, 0 for the beginning. Going back and
             running other cells makes branches.
@@ -154,7 +154,7 @@ class CommMessage(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class PruneResult:
-    """What `prune_sessions` came to.
+    """The result of `prune_sessions`.
 
     Attributes:
         deleted_sessions: The ids of the sessions that were deleted, the oldest first; in a dry
@@ -164,7 +164,7 @@ class PruneResult:
         reclaimed_bytes: The size of all files in the deleted sessions' workspaces; a file with two
             names counts once.
         errors: Why a session could not be deleted, by its id. Each further pruning tries again.
-        dry_run: Whether nothing was really deleted.
+        dry_run: True if nothing was really deleted.
         skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata`, or
             `not_a_uuid` for an old session whose id somebody chose.
         in_use: Old sessions that were spared, by their ids, and by whom they are used:

@@ -162,7 +162,7 @@ class SessionMagics(Magics):
     @no_var_expand
     @line_magic
     def fuel(self, line: str) -> FuelUse:
-        """What this cell has burnt so far and has left, and what the last one burnt: `%fuel`.
+        """The fuel that this cell has burnt and has left, and that the last one burnt: `%fuel`.
 
         Fuel is roughly the number of WebAssembly instructions. The value is a dict with `metered`,
         `budget`, `consumed`, `left` and `last`.
