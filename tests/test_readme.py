@@ -74,7 +74,7 @@ def test_every_command_is_one_that_a_test_knows() -> None:
 def test_a_command_of_ours_exists(
     command: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    module = [sys.executable, "-m", "wasm_kernel.frontends.cli", command, "--help"]
+    module = [sys.executable, "-m", "wasm_kernel.frontends.cli.main", command, "--help"]
     assert command in run(module, tmp_path, environment)
 
 

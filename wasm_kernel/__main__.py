@@ -9,7 +9,7 @@ if __name__ == "__main__":
     if not sys.flags.safe_path:
         del sys.path[0]
     gc.disable()  # a start makes much and drops little; the kernel's loop turns it on again
-    from wasm_kernel.frontends.jupyter.lean import without
+    from wasm_kernel.frontends.jupyter.startup import without
 
     with without("ssl"):  # asyncio takes it if it is there; this process connects to nobody
         import asyncio  # noqa: F401

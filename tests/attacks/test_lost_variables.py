@@ -20,7 +20,7 @@ from wasm_kernel import (
 )
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.presence import alone
-from wasm_kernel.frontends.setup.doctor import examine
+from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.folders import Folder
 
 DAY = 24 * 3600.0

@@ -9,34 +9,34 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.frontends.jupyter.connection import Connection, ConnectionFileError
-from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
+from wasm_kernel.frontends.jupyter.connection_file import connection_path, session_of_file
 
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 
 
 def test_the_kernels_id_in_the_name_is_the_session(tmp_path: Path) -> None:
-    assert session_of(tmp_path / f"kernel-{UUID}.json") == UUID
+    assert session_of_file(tmp_path / f"kernel-{UUID}.json") == UUID
 
 
 def test_another_file_names_the_same_session_each_time(tmp_path: Path) -> None:
     path = tmp_path / "kernel-x.json"
     path.write_text(json.dumps({"key": "k"}))
-    assert session_of(path) == session_of(path)
+    assert session_of_file(path) == session_of_file(path)
 
 
 def test_another_key_is_another_session(tmp_path: Path) -> None:
     path = tmp_path / "kernel-x.json"
     path.write_text(json.dumps({"key": "k"}))
-    first = session_of(path)
+    first = session_of_file(path)
     path.write_text(json.dumps({"key": "l"}))
-    assert session_of(path) != first
+    assert session_of_file(path) != first
 
 
 def test_a_plain_name_belongs_into_the_runtime_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-    assert place_of("kernel-none.json") == tmp_path / "kernel-none.json"
+    assert connection_path("kernel-none.json") == tmp_path / "kernel-none.json"
 
 
 def connection(path: Path) -> Connection:

@@ -39,7 +39,7 @@ BEFORE_THE_REPLY = {
     *("wasm_kernel.outputs.html", "wasm_kernel.outputs.charts"),
     *("wasm_kernel.outputs.widgets", "wasm_kernel.guests.python.packages", "installer"),
     "wasm_kernel.sessions.pruning",
-    *("wasm_kernel.sessions.files", "wasm_kernel.frontends.setup"),
+    *("wasm_kernel.sessions.files", "wasm_kernel.frontends.cli"),
 }
 
 

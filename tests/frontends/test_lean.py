@@ -7,7 +7,7 @@ import sys
 
 LAZILY = """
 import sys
-from wasm_kernel.frontends.jupyter.lean import lazily
+from wasm_kernel.frontends.jupyter.startup import lazily
 for package in ("ipykernel", "jupyter_client", "IPython"):
     lazily(package)
 from ipykernel.kernelbase import Kernel
@@ -26,7 +26,7 @@ except AttributeError:
 """
 WITHOUT = """
 import sys
-from wasm_kernel.frontends.jupyter.lean import without
+from wasm_kernel.frontends.jupyter.startup import without
 with without("ssl"):
     import asyncio
 print(*sorted(sys.modules))

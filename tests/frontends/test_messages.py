@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wasm_kernel.frontends.jupyter import messages, outputs
+from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.guests.protocol import (
     ClearOutput,
     Display,
@@ -102,7 +102,7 @@ def test_empty_answers_are_whole_replies() -> None:
 
 def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
     data = {"text/plain": "a\x1b[2Jb", "application/json": {"x": "\x1b"}}
-    shown = outputs.clean_bundle(data, Mode.SAFE)
+    shown = messages.clean_bundle(data, Mode.SAFE)
     assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import get_session_sandbox, write_session_file
-from wasm_kernel.frontends.cli import main
+from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
 
 ID = "abc-123"
@@ -59,7 +59,7 @@ def process(root: Path, tmp_path: Path, environment: dict[str, str]) -> Command:
 
     def run(*words: str, typed: str = "") -> Done:
         return subprocess.run(
-            [sys.executable, "-m", "wasm_kernel.frontends.cli", "sessions", *words],
+            [sys.executable, "-m", "wasm_kernel.frontends.cli.main", "sessions", *words],
             input=typed,
             capture_output=True,
             text=True,
@@ -243,7 +243,9 @@ def test_bad_usage_is_status_2(command: Command) -> None:
 def test_a_reader_that_has_had_enough_is_no_error(root: Path, environment: dict[str, str]) -> None:
     for number in range(300):
         write_session_file(ID, f"file-{number}" + "x" * 200, b"", root)
-    program = f"{sys.executable} -m wasm_kernel.frontends.cli sessions --root {root} files {ID}"
+    program = (
+        f"{sys.executable} -m wasm_kernel.frontends.cli.main sessions --root {root} files {ID}"
+    )
     done = subprocess.run(
         f"{program} | head -1",
         shell=True,

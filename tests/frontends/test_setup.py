@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.errors import CompileError
-from wasm_kernel.frontends import cli
-from wasm_kernel.frontends.setup import doctor, kernelspecs, warming
+from wasm_kernel.frontends.cli import doctor, kernelspecs
+from wasm_kernel.frontends.cli import main as cli
+from wasm_kernel.frontends.cli import warm as warming
 
 
 def spec_of(folder: Path) -> dict[str, object]:

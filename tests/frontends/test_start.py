@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from ipykernel.heartbeat import Heartbeat
 
-from wasm_kernel.frontends.jupyter.connection import Connection
-from wasm_kernel.frontends.jupyter.sockets import KernelSockets
+from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,6 +65,6 @@ def test_a_heartbeat_that_can_not_be_listened_on_ends_the_start_with_one_line(
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m wasm_kernel.frontends.cli doctor | true"
+    command = f"{sys.executable} -m wasm_kernel.frontends.cli.main doctor | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""

@@ -28,7 +28,7 @@ from wasm_kernel.folders import orphans, places
 from wasm_kernel.folders.folders import MISSED, SandboxFolders
 from wasm_kernel.folders.places import beside
 from wasm_kernel.folders.private import PrivateFolderError
-from wasm_kernel.frontends.setup.doctor import examine
+from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.session import Session

@@ -28,11 +28,13 @@ from traitlets.config import Config
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.claim import Resume
-from wasm_kernel.frontends.jupyter import bytecode
+from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by
-from wasm_kernel.frontends.jupyter.connection_file import place_of, session_of
-from wasm_kernel.frontends.jupyter.lean import lazily
-from wasm_kernel.frontends.jupyter.notebook import session_of_notebook
+from wasm_kernel.frontends.jupyter.connection_file import (
+    connection_path,
+    session_of_file,
+    session_of_notebook,
+)
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
 from wasm_kernel.guests.commands import CommandContext, switched_off
 from wasm_kernel.guests.python import outer
@@ -45,10 +47,9 @@ from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
-    from wasm_kernel.frontends.jupyter.connection import Connection
+    from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
-    from wasm_kernel.frontends.jupyter.sockets import KernelSockets
-    from wasm_kernel.frontends.jupyter.starting import Starting
+    from wasm_kernel.frontends.jupyter.listener import StartProgress
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
 
@@ -114,8 +115,8 @@ def open_broker(
     """
     if not confinement.is_closing:
         return LocalBroker(handlers)
-    if bytecode.missing():
-        ending.callback(bytecode.write().poll)  # long done; otherwise it ends by itself
+    if startup.needs_bytecode():
+        ending.callback(startup.write_bytecode().poll)  # long done; otherwise it ends by itself
     broker = ProcessBroker.spawn(handlers)
     ending.callback(broker.close)
     return broker
@@ -162,7 +163,7 @@ class WasmKernelApp(JupyterApp):
 
     def run(self, factory: SandboxFactory) -> None:
         """Be a kernel until somebody shuts it down."""
-        path = place_of(self.connection_file)
+        path = connection_path(self.connection_file)
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
         root, session_id = self.settings.root, self._session_id(path)
@@ -238,18 +239,17 @@ class WasmKernelApp(JupyterApp):
         of_notebook = None
         if self.settings.resume == Resume.ALWAYS.value:
             of_notebook = session_of_notebook(os.environ)
-        return self.settings.session_id or of_notebook or session_of(path)
+        return self.settings.session_id or of_notebook or session_of_file(path)
 
     def _serve(self, sandbox: BaseSandbox, path: Path, confinement: Confinement) -> None:
-        from wasm_kernel.frontends.jupyter.starting import Starting
+        from wasm_kernel.frontends.jupyter.listener import StartProgress
 
-        starting = Starting()
+        starting = StartProgress()
         sandbox.start(starting.tell)
         # from here on imports take long; the guest starts meanwhile
         for package in ("ipykernel", "jupyter_client", "IPython"):
-            lazily(package)
-        from wasm_kernel.frontends.jupyter.connection import Connection
-        from wasm_kernel.frontends.jupyter.sockets import KernelSockets
+            startup.lazily(package)
+        from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
 
         connection = Connection(parent=self, connection_file=str(path))
         connection.open(allow_unsigned=self.settings.allow_unsigned)
@@ -264,7 +264,7 @@ class WasmKernelApp(JupyterApp):
     def _kernel(
         self,
         sandbox: BaseSandbox,
-        starting: Starting,
+        starting: StartProgress,
         connection: Connection,
         sockets: KernelSockets,
     ) -> WasmKernel:
@@ -292,7 +292,7 @@ class WasmKernelApp(JupyterApp):
 
     def _loop(self, kernel: WasmKernel, sockets: KernelSockets, confinement: Confinement) -> None:
         kernel.start()
-        sockets.iopub_thread.when_heard(kernel.heard)
+        sockets.iopub_thread.when_subscribed(kernel.subscribed)
         sockets.start()
         loop = kernel.loop
         _on_signals(loop, kernel)

@@ -1,27 +1,47 @@
-"""Where the kernel listens and how its messages are signed: the connection file."""
+"""The connection to the front end: its file, the five channels, and questions to the user.
+
+The shell socket belongs to the main thread's loop, the stdin socket to the guest's thread. Control,
+iopub and heartbeat have threads of their own, so that they answer whatever goes on elsewhere.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (ipykernel carries no types)
 
 from __future__ import annotations
 
+import errno
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
+import zmq
+from ipykernel.control import ControlThread
+from ipykernel.heartbeat import Heartbeat
+from ipykernel.iostream import IOPubThread
 from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.session import Session, new_id_bytes
 from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.listener import InputInterrupted
+
+# -- the connection file
 
 _LOOPBACK = "127.0.0.1"
 
 
 class ConnectionFileError(WasmKernelError):
-    """The connection file can't be used; no kernel was started."""
+    """A connection file that can't be used; no kernel was started."""
 
 
 class Connection(ConnectionFileMixin):
     """The kernel's side of a connection file; the main thread's own.
 
-    A file that is there is read; one that is not is written, for its owner alone, and removed at
-    the end.
+    A file that exists is read. Otherwise one is written, for its owner alone, and removed at the
+    end.
     """
 
     curve_publickey = Bytes(allow_none=True, default_value=None)
@@ -29,13 +49,13 @@ class Connection(ConnectionFileMixin):
     blocking_class = Type(None, klass=object, help="A kernel makes no clients: none is imported.")
 
     def _ip_default(self) -> str:
-        """This machine alone. Jupyter looks the same address up with psutil, which takes long, and
-        does so also where the file names one.
+        """Only this machine. Jupyter would look the same address up with psutil, which takes long,
+        even if the file names one.
         """
         return _LOOPBACK if self.transport == "tcp" else str(super()._ip_default())
 
     def open(self, *, allow_unsigned: bool) -> None:
-        """Read the connection file, or prepare to write one.
+        """Reads the connection file, or prepares to write one.
 
         Raises:
             ConnectionFileError: it can't be read, or holds no key and `allow_unsigned` is not set.
@@ -60,12 +80,12 @@ class Connection(ConnectionFileMixin):
             )
 
     def save(self) -> None:
-        """Write the file where there is none; all ports must be known."""
+        """Writes the file if there is none; all ports must be known."""
         if not Path(self.connection_file).exists():
             self.write_connection_file()
 
     def cleanup(self) -> None:
-        """Remove what `save` wrote."""
+        """Removes the file that `save` wrote."""
         if self._connection_file_written:
             self.cleanup_connection_file()
             self.cleanup_ipc_files()
@@ -75,3 +95,234 @@ def ports_of(connection: Connection) -> dict[str, int]:
     """The ports by name, as `connect_request` asks for them."""
     names = ("shell", "iopub", "stdin", "hb", "control")
     return {f"{name}_port": getattr(connection, f"{name}_port") for name in names}
+
+
+# -- the channels
+
+LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
+_TRIES = 100
+
+
+class ListenError(WasmKernelError):
+    """An address of the connection file that can't be listened on; no kernel was started."""
+
+
+class PublisherThread(IOPubThread):
+    """The iopub thread; knows when the first client has subscribed."""
+
+    def __init__(self, socket: zmq.Socket[Any], *, session: Session) -> None:
+        self._subscribed: Future[None] = Future()
+        super().__init__(socket, pipe=False, session=session)
+
+    def when_subscribed(self, call: Callable[[], None]) -> None:
+        """Calls `call` once a client has subscribed, at once if one has; from any thread."""
+        self._subscribed.add_done_callback(lambda _: call())
+
+    def _handle_subscription(self, message: list[bytes]) -> None:
+        super()._handle_subscription(message)
+        if message[0][:1] == b"\x01" and not self._subscribed.done():
+            self._subscribed.set_result(None)
+
+
+class HeartbeatThread(Heartbeat):
+    """The heartbeat's thread, which binds its own socket; `start` returns when it listens."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._listens: Future[None] = Future()
+        super().__init__(
+            zmq.Context(),  # a context of its own, so that nothing else delays it
+            (connection.transport, connection.ip, connection.hb_port),
+            curve_publickey=connection.curve_publickey,
+            curve_secretkey=connection.curve_secretkey,
+        )
+
+    def start(self) -> None:
+        """Listens and answers.
+
+        Raises:
+            ListenError: the address can't be listened on.
+        """
+        super().start()
+        try:
+            self._listens.result()
+        except zmq.ZMQError as problem:
+            raise _cant_listen("heartbeat", problem) from problem
+
+    def run(self) -> None:
+        """The work of the thread."""
+        try:
+            super().run()
+        except Exception as problem:
+            if self._listens.done():
+                raise
+            self._listens.set_exception(problem)  # `start` raises it
+
+    def _bind_socket(self) -> None:
+        super()._bind_socket()
+        self._listens.set_result(None)
+
+
+class KernelSockets:
+    """All sockets of one kernel. Made, opened and closed by the main thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.shell = self._bound(zmq.ROUTER, "shell")
+        self.stdin = self._bound(zmq.ROUTER, "stdin")
+        self.control = self._bound(zmq.ROUTER, "control")
+        for socket in (self.shell, self.stdin, self.control):
+            # a client that comes back under its old identity takes its place again
+            socket.router_handover = 1
+        self.iopub_thread = PublisherThread(
+            self._bound(zmq.XPUB, "iopub"), session=connection.session
+        )
+        # Started at once: messages that are sent before the thread runs leave from this thread,
+        # which can swallow the wake-up of a subscription that has just come.
+        self.iopub_thread.start()
+        self.iopub = self.iopub_thread.background_socket
+        self.control_thread = ControlThread(daemon=True)
+        self._heartbeat = HeartbeatThread(connection)
+        connection.hb_port = self._heartbeat.port
+
+    def start(self) -> None:
+        """Answers on the control and heartbeat channels; nothing more is bound afterwards.
+
+        Raises:
+            ListenError: the heartbeat's address can't be listened on.
+        """
+        self.control_thread.start()
+        self._heartbeat.start()
+
+    def close(self) -> None:
+        """Sends the last messages, then closes all sockets and threads."""
+        # control first: it may still be publishing the end of the shutdown that it answered
+        if self.control_thread.is_alive():
+            self.control_thread.stop()
+            self.control_thread.join()
+        self._heartbeat.context.term()
+        self.iopub_thread.stop()
+        self.iopub_thread.close()
+        for socket in (self.shell, self.stdin, self.control):
+            socket.close()
+        self._context.term()
+
+    def _bound(self, kind: int, channel: str) -> zmq.Socket[Any]:
+        socket: zmq.Socket[Any] = self._context.socket(kind)
+        socket.linger = LINGER
+        secret = self._connection.curve_secretkey
+        if secret is not None:
+            socket.curve_secretkey = secret
+            socket.curve_publickey = self._connection.curve_publickey or b""
+            socket.curve_server = True
+        name = f"{channel}_port"
+        try:
+            port = self._bind(socket, getattr(self._connection, name))
+        except zmq.ZMQError as problem:
+            raise _cant_listen(channel, problem) from problem
+        setattr(self._connection, name, port)
+        return socket
+
+    def _bind(self, socket: zmq.Socket[Any], port: int) -> int:
+        transport, ip = self._connection.transport, self._connection.ip
+        if transport == "ipc":
+            number = port if port > 0 else _free_number(ip)
+            socket.bind(f"ipc://{ip}-{number}")
+            return number
+        if port > 0:
+            socket.bind(f"tcp://{ip}:{port}")
+            return port
+        return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
+
+
+def _cant_listen(channel: str, problem: zmq.ZMQError) -> ListenError:
+    return ListenError(
+        f"The kernel can't listen on its {channel} channel: {problem}. No cell can reach "
+        "it, so it was not started. Start it again, or choose another address."
+    )
+
+
+def _free_number(stem: str) -> int:
+    for number in range(1, _TRIES * _TRIES):
+        if not Path(f"{stem}-{number}").exists():
+            return number
+    raise OSError(errno.EADDRINUSE, "no free number for an ipc socket")
+
+
+# -- questions
+
+Interrupted = Callable[[], bool]
+POLL_MILLISECONDS = 50  # how late an interrupt may be seen
+_SHOWN_CHARACTERS = 100_000
+
+
+class StdinChannel:
+    """Asks the user for a line, for a running cell. Used by the guest's thread alone.
+
+    A ZMQ socket is used by one thread at a time: the main thread binds it before any cell runs, and
+    closes it when no cell runs any more.
+    """
+
+    def __init__(self, socket: zmq.Socket[Any], session: Session) -> None:
+        self._socket = socket
+        self._socket.router_mandatory = 1  # a question that can't be delivered is not dropped
+        self._session = session
+        self._owner: int | None = None
+
+    def ask(
+        self,
+        prompt: str,
+        password: bool,
+        *,
+        parent: dict[str, Any],
+        ident: Any,
+        interrupted: Interrupted,
+    ) -> str:
+        """Asks the client behind `ident` for a line, and waits for it.
+
+        Raises:
+            InputInterrupted: `interrupted` became true before an answer came.
+        """
+        self._own()
+        while self._socket.poll(0):
+            # a reply to an earlier question that nobody waits for any more
+            self._socket.recv_multipart(zmq.NOBLOCK)
+        content = {"prompt": prompt[:_SHOWN_CHARACTERS], "password": password}
+        self._send(content, parent, ident, interrupted)
+        while not interrupted():
+            if self._socket.poll(POLL_MILLISECONDS):
+                answer = self._receive()
+                if answer is not None:
+                    return answer
+        raise InputInterrupted
+
+    def _send(
+        self, content: dict[str, Any], parent: dict[str, Any], ident: Any, interrupted: Interrupted
+    ) -> None:
+        """Sends the question; waits for a client whose stdin channel is not connected yet."""
+        while True:
+            try:
+                self._session.send(self._socket, "input_request", content, parent, ident=ident)
+            except zmq.ZMQError as problem:
+                if problem.errno != zmq.EHOSTUNREACH:
+                    raise
+            else:
+                return
+            if interrupted():
+                raise InputInterrupted
+            time.sleep(POLL_MILLISECONDS / 1000)
+
+    def _own(self) -> None:
+        here = threading.get_ident()
+        if self._owner is None:
+            self._owner = here
+        assert self._owner == here, "the stdin socket belongs to the guest's thread"
+
+    def _receive(self) -> str | None:
+        """The reply's value; None if it is not a reply of this session."""
+        try:
+            _, reply = self._session.recv(self._socket, zmq.NOBLOCK)
+            value = reply["content"]["value"] if reply else None
+        except (ValueError, KeyError, TypeError, zmq.Again):
+            return None
+        return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""The kernel: Jupyter's messages in, a sandbox's work out."""
+"""The kernel: it answers Jupyter's messages with what a sandbox does."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (ipykernel carries no types)
@@ -14,46 +14,58 @@ from functools import partial
 from typing import Any
 
 import zmq
+from ipykernel.kernelbase import Kernel
 from jupyter_client.session import Session
+from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.face import Sandbox
-from wasm_kernel.frontends.jupyter import about, messages
-from wasm_kernel.frontends.jupyter.cell import CellListener
-from wasm_kernel.frontends.jupyter.comms import CommKernel, header_of
+from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.frontends.jupyter.comms import (
+    COMM_MESSAGES,
+    KernelComms,
+    ServedMessage,
+    header_of,
+)
+from wasm_kernel.frontends.jupyter.connection import StdinChannel
+from wasm_kernel.frontends.jupyter.listener import KernelListener, StartProgress
 from wasm_kernel.frontends.jupyter.settings import SECTION
-from wasm_kernel.frontends.jupyter.starting import Starting
-from wasm_kernel.frontends.jupyter.stdin import StdinChannel
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
 from wasm_kernel.outputs.bundle import Mode
 
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
 CLOSE_POLL = 0.01
-UNHEARD_SECONDS = 0.5  # a client that listens to nobody is answered all the same
-CLOSE_SECONDS = 1.0  # what a shutdown waits for a cell that still computes
+UNHEARD_SECONDS = 0.5  # then a client is answered even if nobody has subscribed
+START_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
+CLOSE_SECONDS = 1.0  # a shutdown waits so long for a cell that still computes
 
 STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
 
 Content = dict[str, Any]
 
 
-class WasmKernel(CommKernel):
+class WasmKernel(Kernel):
     """A Jupyter kernel whose cells run in a sandbox.
 
     Its handlers run on the main thread's event loop, those of the control channel on the control
-    thread's; neither ever waits for the guest. `sandbox` and `starting` are handed over by `app`.
+    thread's; neither ever waits for the guest. Requests that it can't serve (a debugger, subshells)
+    are refused, so that no client waits for a reply.
     """
+
+    profile_dir = AnyTrait(help="IPython's, which the base class would import to check it.")
 
     def __init__(
         self,
         *,
         sandbox: Sandbox,
-        starting: Starting,
+        starting: StartProgress,
         session: Session,
         mode: Mode = Mode.SAFE,
         **traits: Any,
     ) -> None:
+        self.msg_types = [*Kernel.msg_types, *COMM_MESSAGES]
         super().__init__(session=session, **traits)
         self._session = session
         self.sandbox = sandbox
@@ -64,19 +76,20 @@ class WasmKernel(CommKernel):
         self._usage = Usage(sandbox.policy)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         self._stdin = StdinChannel(self.stdin_socket, self._session)
+        self._comms = KernelComms(sandbox, session, self.iopub_socket, mode, self.log)
 
     @classmethod
     def section_names(cls) -> list[str]:
-        """The sections of the configuration that are meant for this class.
+        """The sections of the configuration for this class.
 
-        That of its own name is `KernelSettings`'s, which has been read by now.
+        The section of its own name belongs to `KernelSettings`, which has read it by now.
         """
         return [name for name in super().section_names() if name != SECTION]
 
     @property
     def kernel_info(self) -> Content:
-        """What `kernel_info_reply` says; nothing of it needs a running guest."""
-        return about.kernel_info()
+        """The content of `kernel_info_reply`; needs no running guest."""
+        return messages.kernel_info()
 
     @property
     def execution_count(self) -> int:
@@ -100,7 +113,7 @@ class WasmKernel(CommKernel):
         cell_meta: Any = None,
         cell_id: Any = None,
     ) -> Content:
-        """Run a cell in the sandbox; the reply's content."""
+        """Runs a cell in the sandbox; returns the reply's content."""
         listener = self.listener(allow_stdin)
         expressions = user_expressions or {}
         try:
@@ -125,7 +138,7 @@ class WasmKernel(CommKernel):
                 self.log.exception("a fault of the kernel's own")
             return self._failed(listener, messages.of_problem(problem))
         listener.finish()
-        self.end_refused(listener)
+        self._comms.close_refused(listener)
         self._usage.note(result)
         if self._ending:
             await self._end()
@@ -135,27 +148,27 @@ class WasmKernel(CommKernel):
         self._obey(reply["payload"])
         return reply
 
-    def listener(self, allow_stdin: bool) -> CellListener:
-        """Who hears what is said under the message that is being answered."""
+    def listener(self, allow_stdin: bool) -> KernelListener:
+        """The listener for the message that is being answered."""
         return self.listener_to(self.get_parent("shell"), allow_stdin)
 
-    def listener_to(self, parent: Content, allow_stdin: bool = False) -> CellListener:
-        """Who hears what is said under a front end's message."""
+    def listener_to(self, parent: Content, allow_stdin: bool = False) -> KernelListener:
+        """The listener for what happens under a front end's message."""
         ident = self._get_shell_context_var(self._shell_parent_ident)
         ask = partial(self._ask, parent, ident) if allow_stdin else None
-        send, talk = partial(self._publish, parent), partial(self.send_comm, parent)
-        return CellListener(
+        send, talk = partial(self._publish, parent), partial(self._comms.send, parent)
+        return KernelListener(
             send,
             talk=talk,
-            sift=self.sift,
+            clean_comm=self._comms.clean,
             ask=ask,
             terminate=self._terminate,
             mode=self.mode,
-            over=lambda: self.sandbox.interrupted,
+            should_stop=lambda: self.sandbox.interrupted,
         )
 
     def _publish(self, parent: Content, kind: str, content: Content) -> None:
-        """Send on IOPub, from any thread: the socket hands over to the thread behind it."""
+        """Sends on IOPub, from any thread: the socket hands over to its own thread."""
         self._session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
 
     def _ask(self, parent: Content, ident: Any, prompt: str, password: bool) -> str:
@@ -167,7 +180,7 @@ class WasmKernel(CommKernel):
             interrupted=lambda: self.sandbox.interrupted,
         )
 
-    def _failed(self, listener: CellListener, error: Error) -> Content:
+    def _failed(self, listener: KernelListener, error: Error) -> Content:
         listener.emit(error)
         return messages.error_reply(error, self.sandbox.next_count)
 
@@ -178,38 +191,38 @@ class WasmKernel(CommKernel):
     # -- the shell channel
 
     def start(self) -> None:
-        """Begin to answer messages; on the main thread, whose loop is not yet running."""
+        """Begins to answer messages; on the main thread, whose loop does not run yet."""
         super().start()
         # tornado's loop is asyncio's
         self.loop = asyncio.get_event_loop()
         # One context for all messages, as in the base class: the request that is being answered
         # is kept in it. Only the task is made here, so that the mark below can queue among them.
         self._messages = copy_context()
-        self._heard = asyncio.Event()
+        self._subscribed = asyncio.Event()
         assert self.shell_stream is not None
         self.shell_stream.on_recv(self._enter, copy=False)
 
-    def heard(self) -> None:
-        """A client listens on IOPub; any thread."""
-        self.loop.call_soon_threadsafe(self._heard.set)
+    def subscribed(self) -> None:
+        """Notes that a client listens on IOPub; any thread."""
+        self.loop.call_soon_threadsafe(self._subscribed.set)
 
     def _enter(self, message: list[zmq.Frame]) -> None:
-        if not self._heard.is_set():
-            self.loop.call_later(UNHEARD_SECONDS, self._heard.set)
+        if not self._subscribed.is_set():
+            self.loop.call_later(UNHEARD_SECONDS, self._subscribed.set)
         task = self.loop.create_task(self._answer(message), context=self._messages)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, message: list[zmq.Frame]) -> None:
-        # A client's IOPub connection may come up later than its shell: what a first cell published
-        # before that would be lost, and the client wait for it forever.
-        await self._heard.wait()
+        # A client's IOPub connection may come up later than its shell; it would miss what a first
+        # cell publishes before that, and wait for it forever.
+        await self._subscribed.wait()
         await self.shell_main(None, message)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """Abort the cells that came behind a failed one before its reply left.
+        """Aborts the cells that came behind a failed one before its reply left.
 
-        This loop was free to receive them, so they wait as tasks for the lock that the failed cell
+        This loop has received them already, so they wait as tasks for the lock that the failed cell
         holds. The mark that ends the aborting queues behind them.
         """
         assert self.shell_stream is not None
@@ -220,27 +233,76 @@ class WasmKernel(CommKernel):
         else:
             self._enter([STOP_ABORTING])
 
+    async def shell_main(self, subshell_id: str | None, msg: list[zmq.Frame]) -> None:
+        """Answers one message after another, in the order in which they came.
+
+        A comm message that comes while a cell runs waits like any other, unless the cell awaits
+        something and takes it. The base class would let such messages overtake the cell and mix up
+        the parents of the cell's last messages: its loop stands still while a cell computes, this
+        one does not.
+        """
+        offer = self._offer(msg) if self._main_asyncio_lock.locked() else None
+        async with self._main_asyncio_lock:
+            if offer is None or offer.claim():
+                await self.dispatch_shell(msg)
+            else:
+                self._comms.parse(msg)  # noted, so that it can't be sent a second time
+
+    def _offer(self, frames: list[zmq.Frame]) -> OfferedMessage | None:
+        """A comm message on offer to the cell that runs; None for any other message."""
+        admitted = self._comms.admitted(frames)
+        if admitted is None:
+            return None
+        parent, message = admitted
+        listener, cell = self.listener_to(parent), self.get_parent("shell")
+        served = ServedMessage(self._publish_state, parent, cell, listener)
+        return self._comms.offer(parent, message, served, listener)
+
+    def _publish_state(self, state: str, parent: Content) -> None:
+        """Publishes `busy` or `idle` under a message, from any thread."""
+        self._publish_status(state, "shell", parent)
+
+    # -- comms
+
+    async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Hands a comm message to the guest."""
+        await self._comms.deliver(parent, self.listener(False), self._is_up)
+
+    comm_msg = comm_close = comm_open
+
+    async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """Tells which comms are open, all or those to one target."""
+        target, listener = parent["content"].get("target_name"), self.listener(False)
+        comms = await self._comms.opened(target, listener, self._is_up)
+        self._reply(stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident)
+
+    async def _is_up(self) -> bool:
+        """Returns whether the guest has started, or does so soon: a first start takes a minute."""
+        started = asyncio.wrap_future(self.sandbox.start(self.starting.tell))
+        await asyncio.wait((started,), timeout=START_SECONDS)
+        return started.done() and started.exception() is None
+
     # -- questions
 
     async def do_complete(self, code: str, cursor_pos: int) -> Content:
-        """Completions at a place in the code; none where the guest can't say in time."""
+        """Returns completions at a place in the code; none if the guest does not answer in time."""
         reply = await self._asked({"op": "complete", "code": code, "cursor_pos": cursor_pos})
         return messages.complete_reply(reply, cursor_pos)
 
     async def do_inspect(
         self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
     ) -> Content:
-        """What is known of the object at a place in the code."""
+        """Returns what is known of the object at a place in the code."""
         request = {"op": "inspect", "code": code, "cursor_pos": cursor_pos}
         request |= {"detail_level": detail_level, "omit_sections": list(omit_sections)}
         return messages.inspect_reply(await self._asked(request), self.mode)
 
     async def do_is_complete(self, code: str) -> Content:
-        """Whether the code could run as it is."""
+        """Returns whether the code could run as it is."""
         return messages.is_complete_reply(await self._asked({"op": "is_complete", "code": code}))
 
     async def do_history(self, hist_access_type: str, *args: Any, **fields: Any) -> Content:
-        """Earlier cells of this session."""
+        """Returns earlier cells of this session."""
         request = {"op": "history", "hist_access_type": hist_access_type} | fields
         return messages.history_reply(await self._asked(request))
 
@@ -254,36 +316,65 @@ class WasmKernel(CommKernel):
     # -- control
 
     def interrupt(self) -> None:
-        """Interrupt the running or waiting cell; harmless where there is none. Any thread."""
+        """Interrupts the running or waiting cell, if there is one. Any thread."""
         self.sandbox.interrupt()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Answer an interrupt; no signal is sent, as no process but this one runs cells."""
+        """Answers an interrupt; no signal is sent, as cells run in this process alone."""
         self.interrupt()
         self._session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def pre_handler_hook(self) -> None:
-        """Leave SIGINT alone: `app` turns it into an interrupt of the cell, never of this loop."""
+        """Leaves SIGINT alone: `app` turns it into an interrupt of the cell, never of this loop."""
 
     def post_handler_hook(self) -> None:
         """See `pre_handler_hook`."""
 
     async def usage_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """Tell a resource monitor what the process and the guest use."""
-        self.answer(stream, "usage_reply", self._usage.reply(), parent, ident)
+        """Tells a resource monitor what the process and the guest use."""
+        self._reply(stream, "usage_reply", self._usage.reply(), parent, ident)
+
+    def _reply(
+        self, socket: Any, kind: str, content: Content, parent: Content, ident: Any = None
+    ) -> None:
+        self._session.send(socket, kind, content, parent, ident)
+
+    async def do_debug_request(self, msg: Content) -> Content:
+        """Refuses, as the debug adapter protocol does."""
+        return {
+            "type": "response",
+            "request_seq": msg.get("seq", 0),
+            "success": False,
+            "command": msg.get("command", ""),
+            "message": "This kernel has no debugger.",
+        }
+
+    async def create_subshell_request(self, socket: Any, ident: Any, parent: Content) -> None:
+        """Refuses: one guest runs one cell at a time."""
+        refused = messages.own_error("NotSupported", "This kernel has no subshells.")
+        kind = parent["header"]["msg_type"].removesuffix("_request") + "_reply"
+        content = {"status": "error"} | messages.error_fields(refused)
+        self._reply(socket, kind, content, parent, ident)
+
+    delete_subshell_request = create_subshell_request
+    list_subshell_request = create_subshell_request
+
+    def _process_children(self) -> list[Any]:
+        # the base class would ask psutil, at the cost of importing it
+        return []
 
     # -- the end
 
     def _terminate(self) -> None:
-        """The cell sent its own kernel a deadly signal. Called on the guest's thread."""
+        """Notes that the cell sent its own kernel a deadly signal. Guest thread."""
         self._ending = True
 
     async def _end(self) -> None:
         """Ends as a killed process does: without a reply, which is how front ends notice.
 
-        Whoever opens the session next finds what a crash leaves, which is every variable.
+        The next kernel of the session finds every variable, as after a crash.
         """
-        await asyncio.sleep(EXIT_SECONDS)  # what was said and saved gets out
+        await asyncio.sleep(EXIT_SECONDS)  # the last messages leave, and what is unsaved is written
         os._exit(1)
 
     def _obey(self, payloads: list[Content]) -> None:
@@ -292,13 +383,13 @@ class WasmKernel(CommKernel):
             self.io_loop.call_later(EXIT_SECONDS, self.stop)
 
     def stop(self) -> None:
-        """End the kernel's loop; any thread."""
+        """Ends the kernel's loop; any thread."""
         self.io_loop.add_callback(self.io_loop.stop)
 
     async def do_shutdown(self, restart: bool) -> Content:
-        """Close the sandbox, also under a cell that computes. On the control thread.
+        """Closes the sandbox, even while a cell computes. On the control thread.
 
-        A restart begins anew: "Restart and run all" is to show what the cells do by themselves.
+        A restart begins without variables, so that "Restart and run all" shows what the cells do.
         """
         close = partial(self.sandbox.close, anew=restart)
         closing = threading.Thread(target=close, name="closing", daemon=True)

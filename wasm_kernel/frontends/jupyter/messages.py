@@ -1,21 +1,27 @@
-"""From what a sandbox says to what Jupyter's protocol wants: pure functions.
+"""Jupyter's messages, made of a sandbox's outputs and replies: pure functions.
 
-The replies of a guest are hostile until checked: each function here answers with the fields of
-its message, whatever the guest left out or put in their place.
+Everything that a cell sends to the notebook is cleaned here, once. The replies of a guest are
+hostile until checked: each function returns all fields of its message, whatever the guest left out
+or put in their place.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
+from msgspec.structs import replace
+
+from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError, describe
-from wasm_kernel.frontends.jupyter import outputs
-from wasm_kernel.frontends.jupyter.outputs import ShouldStop
+from wasm_kernel.guests import base
+from wasm_kernel.guests.base import LanguageInfo
 from wasm_kernel.guests.protocol import ClearOutput, Display, Error, Output, Result, Stream
-from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode, never_stop
+from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import CellError, SandboxResult
 
 Content = dict[str, Any]
@@ -53,7 +59,7 @@ def of_output(output: Output) -> Message:
 
 
 def error_fields(error: Error | CellError) -> Content:
-    """The three fields in which Jupyter tells an error."""
+    """The three fields of an error in Jupyter's messages."""
     return {
         "ename": error.ename,
         "evalue": error.evalue,
@@ -62,12 +68,12 @@ def error_fields(error: Error | CellError) -> Content:
 
 
 def own_error(ename: str, sentence: str) -> Error:
-    """An error that the kernel itself reports, in the looks of a Python one."""
+    """An error of the kernel itself, looking like a Python one."""
     return Error(ename, sentence, (f"\x1b[31m{ename}\x1b[39m: {sentence}",))
 
 
 def of_problem(problem: Exception) -> Error:
-    """What kept the kernel from running a cell, for the user who waits for it."""
+    """The error that tells the user why the kernel could not run a cell."""
     name = type(problem).__name__
     if isinstance(problem, WasmKernelError):
         return own_error(name, str(problem))
@@ -91,7 +97,7 @@ def execute_reply(result: SandboxResult, execution_count: int, mode: Mode = Mode
     }
     if not result.success:
         error = result.error or CellError("Error", "The cell failed and did not say how.")
-        shown = outputs.clean_error(Error(error.ename, error.evalue, error.traceback))
+        shown = clean_error(Error(error.ename, error.evalue, error.traceback))
         reply |= {"status": "error"} | error_fields(shown)
     return reply
 
@@ -103,7 +109,7 @@ def error_reply(error: Error, execution_count: int) -> Content:
 
 
 def count_of(reply: Mapping[str, Any]) -> int | None:
-    """The number that the guest gave the cell; None where it gave none."""
+    """The number that the guest gave the cell; None if there is no valid one."""
     count = reply.get("execution_count")
     return count if _is_count(count) else None
 
@@ -113,7 +119,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _in_a_moment() -> ShouldStop:
-    """A reply waits so long for the bundles in it to be checked; the rest is left out."""
+    """Says when a reply has waited long enough for its bundles to be checked."""
     end = time.monotonic() + REPLY_SECONDS
     return lambda: time.monotonic() > end
 
@@ -128,20 +134,20 @@ def _expression(answer: Any, mode: Mode, should_stop: ShouldStop) -> Content:
         return {"status": "ok"} | _shown(answer, mode, should_stop)
     fields = _object(answer)
     error = Error(_text(fields, "ename"), _text(fields, "evalue"), _lines(fields, "traceback"))
-    return {"status": "error"} | error_fields(outputs.clean_error(error))
+    return {"status": "error"} | error_fields(clean_error(error))
 
 
 def _shown(answer: Mapping[str, Any], mode: Mode, should_stop: ShouldStop) -> Content:
-    """The bundle in an answer of the guest's, as it may be shown."""
-    data = outputs.clean_bundle(_object(answer.get("data")), mode, should_stop)
-    metadata = outputs.clean_metadata(_object(answer.get("metadata")), data, mode)
+    """The bundle in an answer of the guest, as it may be shown."""
+    data = clean_bundle(_object(answer.get("data")), mode, should_stop)
+    metadata = clean_metadata(_object(answer.get("metadata")), data, mode)
     return {"data": data, "metadata": metadata}
 
 
 def payloads(
     value: Any, mode: Mode = Mode.SAFE, should_stop: ShouldStop = never_stop
 ) -> list[Content]:
-    """The payloads that a front end acts on, the last `PAYLOADS` of them, cut to size."""
+    """The last `PAYLOADS` payloads that a front end acts on, cut to size."""
     last = value[-PAYLOADS:] if isinstance(value, list) else []
     found = [_payload(item, mode, should_stop) for item in last]
     return [payload for payload in found if payload]
@@ -151,7 +157,7 @@ def _payload(item: Any, mode: Mode, should_stop: ShouldStop) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
-            data = outputs.clean_bundle(_object(fields.get("data")), mode, should_stop)
+            data = clean_bundle(_object(fields.get("data")), mode, should_stop)
             start = fields.get("start")
             shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
             return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}
@@ -184,7 +190,7 @@ def complete_reply(reply: Mapping[str, Any], cursor_pos: int) -> Content:
 
 
 def _typed(metadata: Content) -> Content:
-    """What kind of thing each completion is, as IPython tells it; nothing else."""
+    """The types of the completions, as IPython has them, and no other metadata."""
     found = metadata.get(_TYPES)
     listed = [_object(item) for item in found] if isinstance(found, list) else []
     types = [
@@ -237,3 +243,94 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
 def _lines(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = fields.get(name)
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
+
+
+# -- outputs as they may be shown
+
+Bundle = Mapping[str, Any]
+ShouldStop = Callable[[], bool]
+
+_REASON = {
+    Mode.SAFE: "An output can't run code, load anything or reach out of its place in the page.",
+    Mode.STATIC: "Only text and raster images are shown here (outputs = 'static').",
+    Mode.TRUSTED: "",
+}
+_ADVICE = {
+    Mode.SAFE: "c.WasmKernel.outputs = 'trusted' shows outputs as they are, with all that they do.",
+    Mode.STATIC: "c.WasmKernel.outputs = 'safe' shows more.",
+    Mode.TRUSTED: "",
+}
+
+
+def clean_bundle(
+    data: Bundle, mode: Mode, should_stop: ShouldStop = bundle.never_stop
+) -> dict[str, Any]:
+    """Returns a MIME bundle as it may be shown; what was removed is not told."""
+    return bundle.clean(data, {}, mode, should_stop).data
+
+
+def clean_metadata(metadata: Bundle, data: Bundle, mode: Mode) -> dict[str, Any]:
+    """Returns the harmless metadata of the contents of `data`."""
+    return bundle.metadata_of(metadata, data, mode)
+
+
+def clean_error(error: Error) -> Error:
+    """An error whose name, text and traceback hold colours and no other terminal control."""
+    return Error(
+        terminal.clean(error.ename),
+        terminal.clean(error.evalue),
+        tuple(terminal.clean(line) for line in error.traceback),
+    )
+
+
+def clean_output(
+    output: Output, mode: Mode, should_stop: ShouldStop = bundle.never_stop
+) -> tuple[Output, tuple[str, ...]]:
+    """Returns `output` as it may be shown, and phrases for what was removed.
+
+    Streams pass: they come in pieces, which `terminal.StreamCleaner` cleans. What is not checked
+    when `should_stop` says that nobody waits any more is left out.
+    """
+    if isinstance(output, Error):
+        return clean_error(output), ()
+    if not isinstance(output, Display | Result):
+        return output, ()
+    shown = bundle.clean(output.data, output.metadata, mode, should_stop)
+    clean = replace(output, data=shown.data, metadata=shown.metadata)
+    if isinstance(clean, Display) and mode is not Mode.TRUSTED:
+        clean = replace(clean, transient=bundle.transient(clean.transient))
+    return clean, shown.removed
+
+
+def removal_notice(removed: Iterable[str], mode: Mode, *, first: bool = True) -> str:
+    """The line that says what was left out of an output; in the first one of a cell, also why."""
+    listed = ", ".join(terminal.clean(phrase) for phrase in removed)
+    why = f" {_REASON[mode]} {_ADVICE[mode]}" if first else ""
+    return f"[wasm-kernel] Left out of this output: {listed}.{why}\n"
+
+
+# -- the kernel itself
+
+PROTOCOL = "5.3"  # the version of Jupyter's messages, as ipykernel's base class speaks it
+
+_LINKS = (("wasm-kernel", "https://pypi.org/project/wasm-kernel/"),)
+
+
+@lru_cache(maxsize=1)
+def _language() -> LanguageInfo:
+    return base.load(RuntimeType.PYTHON).info
+
+
+def kernel_info() -> dict[str, Any]:
+    """The content of `kernel_info_reply`, without its status; needs no running guest."""
+    language = _language()
+    return {
+        "protocol_version": PROTOCOL,
+        "implementation": "wasm-kernel",
+        "implementation_version": __version__,
+        "banner": f"{language.title} in a WebAssembly sandbox (wasm-kernel {__version__})",
+        "help_links": [{"text": text, "url": url} for text, url in (*_LINKS, *language.help_links)],
+        "supported_features": [],
+        "debugger": False,
+        "language_info": dict(language.language_info),
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.sessions import parser as sessions
+from wasm_kernel.frontends.cli import sessions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def _add_place(command: argparse.ArgumentParser) -> None:
 
 
 def _install(options: argparse.Namespace) -> int:
-    from wasm_kernel.frontends.setup import kernelspecs
+    from wasm_kernel.frontends.cli import kernelspecs
 
     place = kernelspecs.Place(options.user, options.prefix)
     env = {str(name): str(value) for name, value in options.env}
@@ -95,7 +95,7 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _uninstall(options: argparse.Namespace) -> int:
-    from wasm_kernel.frontends.setup import kernelspecs
+    from wasm_kernel.frontends.cli import kernelspecs
 
     named = options.user or options.prefix is not None
     place = kernelspecs.Place(options.user, options.prefix) if named else None
@@ -104,15 +104,15 @@ def _uninstall(options: argparse.Namespace) -> int:
 
 
 def _warm(options: argparse.Namespace) -> int:
-    from wasm_kernel.frontends.setup.warming import warm
+    from wasm_kernel.frontends.cli.warm import warm
 
     warm(lambda line: print(line, flush=True), metered=options.metered)
     return 0
 
 
 def _doctor(_: argparse.Namespace) -> int:
+    from wasm_kernel.frontends.cli.doctor import examine
     from wasm_kernel.frontends.jupyter.settings import KernelSettings
-    from wasm_kernel.frontends.setup.doctor import examine
 
     findings = list(examine(KernelSettings().root))
     for finding in findings:

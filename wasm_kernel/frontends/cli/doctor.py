@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, PathDistribution, version
 from pathlib import Path
 
 from wasm_kernel.errors import BundleError
-from wasm_kernel.frontends.setup import kernelspecs
+from wasm_kernel.frontends.cli import kernelspecs
 from wasm_kernel.guests.python.files import guest_folder
 
 _PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")

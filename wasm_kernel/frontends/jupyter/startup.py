@@ -1,0 +1,104 @@
+"""A fast start: imports that a kernel does without, and bytecode for those that it needs.
+
+The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
+exception class of `IPython.core.error`. But importing any module of a package runs the package's
+`__init__` first, and these import everything they have: managers and clients of kernels, a shell
+that this process never has (the guest has its own). Together that took a tenth of a kernel's start,
+and ssl, for an asyncio that makes no connections, a fiftieth.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from importlib.util import cache_from_source, module_from_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# -- imports that a start does without
+
+if TYPE_CHECKING:
+    import subprocess
+
+_guard = threading.RLock()  # a package's own `__init__` may look names up in it
+
+
+def lazily(name: str) -> None:
+    """Makes a package's modules importable without running its `__init__`.
+
+    That runs when a name is first looked up in the package itself, so whoever imports the package
+    finds all of it. Does nothing if the package is loaded already, or not found. Main thread,
+    before others import anything.
+    """
+    spec = PathFinder.find_spec(name)
+    if name in sys.modules or spec is None or spec.submodule_search_locations is None:
+        return
+    package, loader = module_from_spec(spec), spec.loader
+    assert loader is not None
+
+    def complete(attribute: str) -> Any:
+        with _guard:
+            if vars(package).pop("__getattr__", None) is not None:
+                loader.exec_module(package)
+        return getattr(package, attribute)
+
+    vars(package)["__getattr__"] = complete
+    sys.modules[name] = package
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Hides a module in the block: what is imported there does without it, also afterwards.
+
+    Does nothing if the module is loaded already. Main thread, before others import anything.
+    """
+    absent: Any = None  # the import system's mark for a module that does not exist
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = absent
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+# -- bytecode
+
+_IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.connection"
+_IMPORTS += ", wasm_kernel.execution.create"
+_IMPORTS += ", wasm_kernel.guests.python.language"
+
+
+def needs_bytecode() -> bool:
+    """Returns whether bytecode is missing and can be written, judged by the last module of a start.
+
+    Python compiles a module when it is first imported, and keeps the bytecode beside it. Some
+    installers do that themselves (pip), others leave it to Python (uv, an editable install). A
+    confined kernel can write nothing there, so each of its starts would compile everything anew, at
+    a third of the start's time. So a process outside does it once, while the first kernel starts.
+    """
+    last = Path(__file__).with_name("kernel.py")
+    kept = cache_from_source(str(last))
+    return not (
+        sys.dont_write_bytecode or Path(kept).exists() or not os.access(last.parent, os.W_OK)
+    )
+
+
+def write_bytecode() -> subprocess.Popen[bytes]:
+    """Starts another interpreter that imports what a kernel does; does not wait for it.
+
+    It ends with this process: the next start goes on from there.
+    """
+    import subprocess
+
+    from wasm_kernel.linux.broker import tied_command
+
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(  # noqa: S603 - the command is fixed
+        tied_command(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
+    )
