@@ -192,7 +192,7 @@ def test_what_is_no_file_is_left_as_it_is(
     file = workspace / ".metadata.json"
     make(file)
     before = file.lstat()
-    with pytest.raises(MetadataCorrupted, match="no regular file"):
+    with pytest.raises(MetadataCorrupted, match="not a regular file"):
         touch(workspace, private)
     with pytest.raises(FileExistsError):
         create(workspace, private)
@@ -322,7 +322,7 @@ def test_every_other_field_survives_a_touch(
         content = json.dumps({**json.loads(Metadata.new(ID, made).render()), **others})
         found = Metadata.parse(content.encode(), ID)
     except MetadataCorrupted as problem:
-        assert "is no JSON" in str(problem)  # an infinity somewhere inside
+        assert "is not JSON" in str(problem)  # an infinity somewhere inside
         return
     later = found.touched(clock)
     assert later.updated_at > found.updated_at

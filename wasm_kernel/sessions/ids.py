@@ -1,4 +1,4 @@
-"""Session ids: what one looks like, and where a new one comes from."""
+"""Session ids: their shape, and how new ones are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHAPE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9-]{{0,{ID_LENGTH - 1}}}", re.ASCII)
 
 
 class SessionIdError(WasmKernelError, ValueError):
-    """A text that is no session id."""
+    """A text that is not a session id."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -23,7 +23,7 @@ class SessionIdError(WasmKernelError, ValueError):
 
 
 def checked(text: str) -> str:
-    """`text`, if it is a session id: safe as the name of a folder on every file system.
+    """Returns `text` if it is a session id: safe as a folder's name on every file system.
 
     Raises:
         SessionIdError: it is not.
@@ -39,7 +39,7 @@ def is_id(text: str) -> bool:
 
 
 def new() -> str:
-    """A fresh random id."""
+    """Returns a new random id."""
     return str(uuid.uuid4())
 
 
@@ -53,7 +53,7 @@ def uuid_in(text: str) -> str | None:
 
 
 def derived(*parts: bytes) -> str:
-    """An id shaped like a UUID that depends on `parts` alone."""
+    """Returns an id, shaped like a UUID, that depends on `parts` alone."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)

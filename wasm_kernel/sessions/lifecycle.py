@@ -1,8 +1,8 @@
-"""Sessions as an application uses them: create one, get it again, delete it.
+"""The life of a session: create one, get it again, delete it.
 
-A session is a folder, `workspace_root/<session_id>/`, and nothing else: whoever knows the id gets
-its files and variables back, in this process or in a later one. Inside one process a session has
-one sandbox (`sessions/open_sandboxes.py` says who closes it).
+A session has a folder, `workspace_root/<session_id>/`, and a private one elsewhere. With its id,
+its files and variables can be had again, in this process or in a later one. In one process a
+session has one sandbox (`open_sandboxes.py` says who closes it).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def create_session_sandbox(
     *,
     private_root: Path | str | None = None,
 ) -> tuple[str, BaseSandbox]:
-    """A new session, and its sandbox.
+    """Makes a new session and its sandbox.
 
     Args:
         runtime: The guest's language, such as `"python"`.
         policy: The limits; the defaults fit a notebook.
         workspace_root: The folder that holds the sessions' folders, made if it is not there.
-        logger: Hears events, each with the session's id; silent by default.
+        logger: Gets the events, each with the session's id; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Returns:
-        The session's id, a random UUID, and the sandbox. Nothing is started yet: the first cell
-        does it, or `start`.
+        The session's id, a random UUID, and the sandbox. The guest starts with the first cell
+        or with `start`.
 
     Raises:
         WorkspaceError: the session's folder can't be made.
@@ -77,22 +77,22 @@ def get_session_sandbox(
     *,
     private_root: Path | str | None = None,
 ) -> BaseSandbox:
-    """The sandbox of a session, with the files and the variables that the session has.
+    """Returns the sandbox of a session, with the session's files and variables.
 
-    If the session is open in this process, that is the very sandbox that is open. `policy` and
-    `logger` then hold for it from the next cell on, for everybody who has it; its variables stay. A
-    session that does not exist begins, empty.
+    If the session is open in this process, this is the sandbox that is open. `policy` and `logger`
+    then apply to it from the next cell on, for everybody who has it; its variables stay. A session
+    that does not exist is made, empty.
 
-    `close()` ends the sandbox for everybody who was handed it, a `with` block only where nobody
-    else has it still; what nobody closed is closed when the process ends. Nothing is lost in any
-    case: who gets the session next goes on with what is there.
+    `close()` ends the sandbox for everybody who has it, a `with` block only if nobody else has it;
+    sandboxes that are still open are closed when the process ends. Nothing is lost in any case: the
+    next one who gets the session goes on with its files and variables.
 
     Args:
         session_id: Letters, digits and hyphens.
         runtime: The guest's language, such as `"python"`.
-        policy: The limits; by default those of the open sandbox, or such as fit a notebook.
+        policy: The limits; by default those of the open sandbox, or limits that fit a notebook.
         workspace_root: The folder that holds the sessions' folders.
-        logger: Hears events, each with the session's id; by default that of the open sandbox, or
+        logger: Gets the events, each with the session's id; by default that of the open sandbox, or
             nobody.
         private_root: The folder that holds private folders; one of the user's by default.
 
@@ -151,7 +151,7 @@ def delete_session_workspace(
     *,
     private_root: Path | str | None = None,
 ) -> None:
-    """Delete a session: its files, its variables, its folder. There may be none.
+    """Deletes a session: its files, its variables, its folder. Does nothing if there is none.
 
     A sandbox of this process that is open in the session is closed first. Links in the session are
     deleted, and what they lead to is not touched. If the id is that of a link to a session in the
@@ -167,7 +167,7 @@ def delete_session_workspace(
         SessionIdError: `session_id` is not a session id (a `ValueError`).
         SessionInUse: another process uses the session; nothing was deleted.
         OverlapError: the root is one of the host's own folders.
-        WorkspaceError: something that is no session's folder has its name, or something in the
+        WorkspaceError: something else than a session's folder has its name, or something in the
             folder can't be deleted.
     """
     asked, told = ids.checked(session_id), heard_by(logger)

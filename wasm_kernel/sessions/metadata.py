@@ -1,8 +1,8 @@
-"""`.metadata.json`: when a session was made, and when it last did something.
+"""`.metadata.json`: the times at which a session was made and last used.
 
 The file lies in the session's folder and does not exist for the guest. It is replaced as a whole,
-in one step. What is no metadata file of this session is left as it is: a link, a
-FIFO, broken JSON, another session's or a later version's.
+in one step. Anything else in its place is left as it is: a link, a FIFO, broken JSON, the metadata
+of another session or of a later version.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _TICK = timedelta(microseconds=1)
 
 
 class MetadataCorrupted(WasmKernelError):
-    """What stands in the metadata file's place is none; it was left as it is."""
+    """Something in the metadata file's place that is not metadata; it was left as it is."""
 
 
 class Metadata(Struct, frozen=True):
-    """What the file says.
+    """The content of the file.
 
     Attributes:
         session_id: The session's id, which is its folder's name.
@@ -58,23 +58,23 @@ class Metadata(Struct, frozen=True):
 
     @classmethod
     def new(cls, session_id: str, now: datetime) -> Metadata:
-        """The metadata of a session that begins."""
+        """Returns the metadata of a new session."""
         fields = {"session_id": session_id, "created_at": "", "updated_at": "", "version": VERSION}
         return cls(session_id, now, now, fields)
 
     @classmethod
     def parse(cls, data: bytes, session_id: str) -> Metadata:
-        """The metadata that a file holds. Times without a zone are taken as UTC.
+        """Returns the metadata in a file. Times without a zone are taken as UTC.
 
         Raises:
-            MetadataCorrupted: it holds none, or that of another session.
+            MetadataCorrupted: it holds no metadata, or that of another session.
         """
         try:
             fields = json.loads(data, parse_constant=_refused)
         except (ValueError, RecursionError) as problem:
-            raise MetadataCorrupted(f"it is no JSON ({problem})") from None
+            raise MetadataCorrupted(f"it is not JSON ({problem})") from None
         if not isinstance(fields, dict):
-            raise MetadataCorrupted("it is no JSON object")
+            raise MetadataCorrupted("it is not a JSON object")
         if type(fields.get("version")) is not int or fields["version"] != VERSION:
             raise MetadataCorrupted(f"its version is not {VERSION}")
         if fields.get("session_id") != session_id:
@@ -82,7 +82,7 @@ class Metadata(Struct, frozen=True):
         return cls(session_id, _time(fields, "created_at"), _time(fields, "updated_at"), fields)
 
     def touched(self, now: datetime) -> Metadata:
-        """The metadata after a cell; time goes forward in it, also where the clock does not."""
+        """Returns the metadata after a cell; its time goes forward even if the clock does not."""
         try:
             return replace(self, updated_at=max(now, self.updated_at + _TICK))
         except OverflowError:
@@ -98,7 +98,7 @@ class Metadata(Struct, frozen=True):
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _time(fields: Mapping[str, Any], name: str) -> datetime:
@@ -110,7 +110,7 @@ def _time(fields: Mapping[str, Any], name: str) -> datetime:
             return aware.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise MetadataCorrupted(f"its {name} is no ISO 8601 time")
+    raise MetadataCorrupted(f"its {name} is not an ISO 8601 time")
 
 
 def _text(time: datetime) -> str:
@@ -118,7 +118,7 @@ def _text(time: datetime) -> str:
 
 
 def now() -> datetime:
-    """The present, in UTC."""
+    """Returns the present time, in UTC."""
     return datetime.now(UTC)
 
 
@@ -162,14 +162,14 @@ def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
 
 
 def read(folder: int, session_id: str) -> Metadata | None:
-    """The metadata in a session's folder, None if there is none.
+    """Returns the metadata in a session's folder; None if there is no file.
 
     Args:
         folder: The folder's descriptor.
         session_id: The session that it is to be of.
 
     Raises:
-        MetadataCorrupted: what is there is no metadata of this session.
+        MetadataCorrupted: what is there is not metadata of this session.
         OSError: it can't be read.
     """
     for _ in range(_ATTEMPTS):
@@ -183,9 +183,9 @@ def read(folder: int, session_id: str) -> Metadata | None:
 
 
 def _content(folder: int) -> bytes | None:
-    """What the file holds; None if it was replaced meanwhile, and may be half of a later one."""
+    """The file's content; None if the file was replaced while it was read."""
     if not stat.S_ISREG(os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mode):
-        raise MetadataCorrupted("it is no regular file")
+        raise MetadataCorrupted("it is not a regular file")
     descriptor = os.open(NAME, _READ, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -201,10 +201,10 @@ def _content(folder: int) -> bytes | None:
 
 
 def _lock(folder: int) -> bool:
-    """One process at a time changes the file, so that no change is lost and time goes forward.
+    """Waits until no other process changes the file, so that no change is lost.
 
     Returns:
-        Whether that is so; a file system may have no locks.
+        Whether the folder is locked; a file system may have no locks.
     """
     try:
         if wait_lock(folder, _WAIT_SECONDS):

@@ -1,4 +1,4 @@
-"""What lies in a sessions' folder, looked at from outside; nothing is opened, locked or changed."""
+"""An overview of the sessions in a folder; no session is opened, locked or changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Overview:
         history_states: How many states of its memory are kept.
         history_bytes: What they take on disk.
         checkpoints: The names of states.
-        in_use: Whether a kernel or another process has it open.
+        in_use: A kernel or another process has it open.
     """
 
     session_id: str
@@ -54,10 +54,10 @@ class Overview:
 
 
 def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Overview]:
-    """The sessions in a folder, the last used first; none where there is no such folder.
+    """Returns the sessions in a folder, the last used first; none if there is no such folder.
 
     A folder is a session's if it has metadata or a private folder, or is named by a UUID. A link to
-    one is not listed besides.
+    one is not listed.
     """
     try:
         with open_named(root) as top, os.scandir(top.fd) as listing:
@@ -74,7 +74,7 @@ def _last_used(one: Overview) -> float:
 
 
 def session_in(root: Path, session_id: str, private_root: Path | str | None = None) -> Overview:
-    """One session.
+    """Returns the overview of one session.
 
     Raises:
         SessionIdError: `session_id` is not a session id.

@@ -1,9 +1,9 @@
-"""Deleting a session's folder: as a whole and at once for everybody else, then piece by piece.
+"""Deleting a session's folder: for everybody else as a whole and at once, then piece by piece.
 
-Under the lock that says nobody uses it the folder gets a name that is no session's; what is found
-afterwards under the session's own name is another, new one. If a piece can't be deleted, the
-session gets its id back: it is there until it is gone, and the next removal tries again. Deleting
-the pieces can take long, and can be cut short: whoever deletes next finishes it.
+Under the lock that keeps all users out, the folder gets a name that is not a session id; a folder
+that then has the session's name is another, new session. If a piece can't be deleted, the session
+gets its id back, and the next removal tries again. Deleting the pieces can take long and be cut
+short; the next removal finishes it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 
-_WAIT_SECONDS = 1.0  # for who has a last look at its metadata
+_WAIT_SECONDS = 1.0  # for another process that still reads the metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 
 
 def aside_name(name: str) -> str:
-    """A name for a session's folder that is no session's, any more or not yet.
+    """Returns a name for a folder that is not a session any more, or not yet.
 
-    Whoever works on it holds the folder's lock: others delete what they find under such a name.
+    Its user holds the folder's lock: others delete unlocked folders with such names.
     """
     return f"{ASIDE}{name}-{secrets.token_hex(4)}"
 
@@ -43,7 +43,7 @@ def remove(
     privates: PrivateFolders,
     confirm: Callable[[int, Folder], None] | None = None,
 ) -> None:
-    """Delete a session's folder that nobody uses, and its private folder.
+    """Deletes a session's folder that nobody uses, and its private folder.
 
     Args:
         root: A descriptor of the sessions' folder.
@@ -58,7 +58,7 @@ def remove(
             is not touched.
         SessionInUse: somebody uses the session; nothing was deleted.
         PrivateFolderError: there is no place for the lock that keeps others out.
-        OSError: it is no folder, or something in it can't be deleted. What is left has the
+        OSError: it is not a folder, or something in it can't be deleted. The rest keeps the
             session's id.
     """
     with ExitStack() as held:
@@ -99,7 +99,7 @@ def _private_of(root: int, name: str, workspace: int, privates: PrivateFolders) 
 
 
 def _is_there(root: int, name: str, folder: int) -> bool:
-    """Returns whether a name is that of this very folder, and not of one that took its place."""
+    """Returns whether a name still belongs to this folder, and not to one that took its place."""
     there = Folder(root).status(name)
     return there is not None and os.path.samestat(there, os.fstat(folder))
 
@@ -109,7 +109,7 @@ def _gone(name: str) -> FileNotFoundError:
 
 
 def _set_aside(root: int, name: str, workspace: int) -> str:
-    """Give a session's folder a name that is no session's; the name that it has then."""
+    """Gives a session's folder a name that is not a session's; returns its name then."""
     aside = aside_name(name)
     try:
         os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
@@ -117,14 +117,14 @@ def _set_aside(root: int, name: str, workspace: int) -> str:
         if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         return name  # a folder of a container's own layers, or a mounted one, keeps its name
-    if not _is_there(root, aside, workspace):  # it was moved by somebody who asks no lock
+    if not _is_there(root, aside, workspace):  # it was moved by somebody who takes no lock
         take_name(root, aside, name)
         raise _gone(name)
     return aside
 
 
 def finish_removals(root: int) -> dict[str, OSError]:
-    """Delete what earlier removals left behind when they were cut short.
+    """Deletes what earlier removals left behind when they were cut short.
 
     Returns:
         What kept a session from being deleted, by its id. It has its id back, unless there is
@@ -163,7 +163,9 @@ def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -
     trees.remove_contents(
         folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
     )
-    trees.remove_contents(folder)  # the metadata goes last: what can't be deleted whole keeps it
+    trees.remove_contents(
+        folder
+    )  # the metadata is deleted last: a session that can't be deleted keeps it
     if _is_there(root, name, folder):
         with suppress(FileNotFoundError):
             os.rmdir(name, dir_fd=root)

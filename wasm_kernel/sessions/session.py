@@ -1,4 +1,4 @@
-"""`Session`: an open session's folder, and what it does for the sandbox that lives there."""
+"""`Session`: an open session's folders and lock, and the hooks of its sandbox."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ATTEMPTS = 1000  # to be faster than whoever deletes the session; then somethin
 
 
 class WorkspaceError(WasmKernelError):
-    """A session's folder could not be made or opened."""
+    """A session's folder that could not be made or opened."""
 
 
 class Session:
@@ -61,8 +61,8 @@ class Session:
         workspace: The session's own folder, the one that the guest sees as `/app`, below the root
             as it was asked for.
         folders: It and the others of the session, open. A sandbox that lives here closes them.
-        made: Whether it was made just now.
-        logger: Hears of it.
+        made: It was made just now.
+        logger: Gets the events.
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class Session:
         private_root: Path | str | None = None,
         mounts: Sequence[Mount] = (),
     ) -> None:
-        """Open a session, and make it where it is missing, for its owner alone.
+        """Opens a session; makes it if it does not exist, for its owner alone.
 
         Args:
             root: The sessions' folder.
             session_id: The session's id.
             logger: Gets the events; silent by default.
-            new: Whether the id was made for it, so that there is nothing to find.
+            new: The id is a new one, so there is nothing to find.
             private_root: The folder that holds private folders; one of the user's by default.
-            mounts: What its guest is to see besides.
+            mounts: The folders of the host that its guest is to see.
 
         Raises:
             PlantedLinkError: the root's path is relative, and leads through a link.
-            OverlapError: a cell could reach what it must not.
+            OverlapError: a cell could reach folders that it must not.
             PolicyError: a mount overlaps another folder.
             SessionIdError: `session_id` is not a session id.
             SessionInUse: another process is deleting it.
@@ -161,9 +161,9 @@ class Session:
             return folders, presence
 
     def _make(self, root: Folder, privates: PrivateFolders) -> bool:
-        """Make the session's folder; False if it is there.
+        """Makes the session's folder; returns False if it exists.
 
-        It gets its name when it is known as a session's: until then, no guest sees it.
+        It gets its name when its private folder exists: until then, no guest sees it.
         """
         if not _is_free(root, self.id):
             return False
@@ -171,7 +171,7 @@ class Session:
         os.mkdir(aside, _OWNER_ONLY, dir_fd=root.fd)
         with root.enter(aside) as workspace:
             try:
-                try_lock(workspace.fd)  # so that nobody takes it for what a removal left behind
+                try_lock(workspace.fd)  # so that it is not taken for the rest of a removal
                 private = privates.open(self.id, workspace)
                 private.folder.close()
             except BaseException:
@@ -191,7 +191,7 @@ class Session:
 
     @property
     def _spare(self) -> Folder | None:
-        """Where the metadata's spare file lies, if it can change places with the file."""
+        """The folder of the metadata's spare file, if that can change places with the file."""
         return None if self.folders.far else self.folders.private
 
     def _begin(self) -> None:
@@ -208,7 +208,7 @@ class Session:
     # -- the hooks of its sandbox
 
     def opened(self, sandbox: BaseSandbox) -> None:
-        """A sandbox lives here from now on."""
+        """Registers the session's sandbox."""
         self._lived_in = True
         OPEN_SANDBOXES.add(self._key, sandbox, self._presence.is_only)
         if self._parent is not None:
@@ -217,11 +217,11 @@ class Session:
         sandbox.facts.add(self._times)
 
     def logger_changed(self, logger: SandboxLogger) -> None:
-        """Another logger hears of the session from now on."""
+        """Sends the session's events to another logger from now on."""
         self.logger = logger
 
     def executed(self) -> None:
-        """A cell has ended, in whatever way: the metadata says so, if the session has any."""
+        """Notes the end of a cell in the metadata, if the session has any."""
         try:
             metadata.touch(self.folders.workspace, self.id, self._spare)
         except MetadataCorrupted as problem:
@@ -244,19 +244,19 @@ class Session:
         return NewSession(session.folders, session.id, session)
 
     def forked(self, fork_id: str) -> None:
-        """Another session has been forked off this one."""
+        """Logs that another session was forked off this one."""
         self._log(events.SESSION_FORKED, fork_id=fork_id)
 
     def entered(self) -> None:
-        """A `with` block of the sandbox begins."""
+        """Notes that a `with` block of the sandbox begins."""
         OPEN_SANDBOXES.entered(self._key)
 
     def left(self) -> bool:
-        """A `with` block of the sandbox ends; whether the sandbox is to be closed."""
+        """Notes that a `with` block ends; returns whether the sandbox is to be closed."""
         return OPEN_SANDBOXES.left(self._key)
 
     def closed(self) -> None:
-        """The session is not open here any more; idempotent."""
+        """Closes the session in this process. Safe to call twice."""
         with self._guard:
             if self._closed:
                 return
@@ -265,20 +265,20 @@ class Session:
         OPEN_SANDBOXES.remove(self._key)
 
     def leave(self) -> None:
-        """Be present no longer, where no sandbox ever lived here; idempotent."""
+        """Gives up the lock, and the folders if there never was a sandbox. Safe to call twice."""
         self._presence.leave()
         if not self._lived_in:
             self.folders.close()
 
     @property
     def _key(self) -> Path:
-        """What it is called among those that are open in this process."""
+        """The session's key in the registry of open sandboxes."""
         return self.root / self.id
 
     # -- what it tells
 
     def _times(self) -> dict[str, str]:
-        """When the session was made, and when a cell last ran, for people."""
+        """The times at which the session was made and last used, for people."""
         found = metadata.read(self.folders.workspace.fd, self.id)
         if found is None:
             return {}
@@ -291,18 +291,18 @@ class Session:
         self.logger.log_event(event, session_id=self.id, **fields)
 
     def _warn(self, event: str, error: str) -> None:
-        """Once for as long as the same is wrong."""
+        """Logs a problem once, as long as it stays the same."""
         if self._told != event + error:
             self._told = event + error
             self._log(event, error=error)
 
 
 class _Deleted(OSError):
-    """The session was deleted while it was opened."""
+    """A session that was deleted while it was opened."""
 
 
 def _is_free(root: Folder, name: str) -> bool:
-    """Returns whether a session's folder is to be made; False if it is there."""
+    """Returns whether there is no session's folder of that name."""
     # links not followed, as one planted here would lead the guest out of its root
     there = root.status(name)
     if there is not None and not stat.S_ISDIR(there.st_mode):
@@ -314,7 +314,7 @@ def _is_free(root: Folder, name: str) -> bool:
 
 
 def _is_known(found: PrivateFolder | None) -> bool:
-    """Returns whether a private folder is there already, and a session's."""
+    """Returns whether there is a private folder already, and a session's."""
     if found is None:
         return False
     found.folder.close()
@@ -322,7 +322,7 @@ def _is_known(found: PrivateFolder | None) -> bool:
 
 
 def _check_outside(root: Path) -> None:
-    """See that a root of sessions does not lie in the workspace of one: its guest would see them.
+    """Checks that the sessions' root is not in a session's workspace: its guest would see them.
 
     Raises:
         OverlapError: it does.
@@ -337,10 +337,10 @@ def _check_outside(root: Path) -> None:
 
 
 def _check_unseen(root: Path, name: str) -> None:
-    """See that no guest of a sandbox outside of sessions can have a folder open.
+    """Checks that no guest of a sandbox outside of sessions can have a folder open.
 
     Raises:
-        SessionInUse: one may.
+        SessionInUse: a guest may.
     """
     for above in (root, *root.parents):
         if above == root and ids.uuid_in(name):

@@ -1,4 +1,4 @@
-"""`wasm-kernel doctor`: what works on this machine and what falls back, in words."""
+"""`wasm-kernel doctor`: says what works on this machine and what does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
 
 
 def examine(workspace_root: Path) -> Iterator[Finding]:
-    """Everything that a kernel on this machine depends on, as it is now; nothing is changed."""
+    """Yields findings about everything that a kernel on this machine needs; changes nothing."""
     yield from _versions()
     yield from _cache()
     yield from _memory()

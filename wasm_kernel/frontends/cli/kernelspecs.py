@@ -1,4 +1,4 @@
-"""Kernelspecs: what makes Jupyter offer this kernel in its picker."""
+"""Kernelspecs, by which Jupyter offers this kernel in its picker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KernelspecError(WasmKernelError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where kernelspecs are kept: the user's, a prefix's, or the system's (neither given)."""
+    """A place for kernelspecs: the user's, a prefix's, or the system's (neither is given)."""
 
     user: bool = False
     prefix: str | None = None
@@ -51,7 +51,7 @@ class Installed:
 
 
 def source() -> Path:
-    """The folder of the kernelspec as it is shipped.
+    """Returns the folder of the kernelspec that comes with the package.
 
     Raises:
         KernelspecError: it is not there.
@@ -72,10 +72,10 @@ def source() -> Path:
 def install(
     place: Place, name: str = NAME, display_name: str | None = None, env: Mapping[str, str] = {}
 ) -> Path:
-    """Put a kernelspec that starts this very interpreter into `place`; its folder.
+    """Installs a kernelspec that starts this interpreter; returns its folder.
 
     Raises:
-        KernelspecError: the place can't be written, or the name is none.
+        KernelspecError: the place can't be written, or the name is not valid.
     """
     with tempfile.TemporaryDirectory() as staging:
         staged = Path(staging, NAME)
@@ -102,7 +102,7 @@ def install(
 
 
 def uninstall(place: Place | None, name: str = NAME) -> Path:
-    """Remove a kernelspec of ours from `place`, or from wherever Jupyter finds it first.
+    """Removes a kernelspec of ours from `place`, or from the place where Jupyter finds it first.
 
     Raises:
         KernelspecError: there is none, it is another kernel's, or it can't be removed.
@@ -124,7 +124,7 @@ def uninstall(place: Place | None, name: str = NAME) -> Path:
 
 
 def installed() -> list[Installed]:
-    """The kernelspecs of ours that Jupyter offers."""
+    """Returns the kernelspecs of ours that Jupyter offers."""
     found = []
     for name, folder in sorted(KernelSpecManager().find_kernel_specs().items()):
         interpreter = _interpreter(Path(folder))
@@ -134,7 +134,7 @@ def installed() -> list[Installed]:
 
 
 def _interpreter(folder: Path) -> str | None:
-    """The interpreter that a kernelspec of ours starts; None where it is another kernel's."""
+    """The interpreter that a kernelspec of ours starts; None if it is another kernel's."""
     try:
         argv = json.loads((folder / "kernel.json").read_text(encoding="utf-8"))["argv"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -14,13 +14,13 @@ from wasm_kernel.frontends.cli import sessions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; its exit status: 0 for success, 1 for what went wrong, 2 for bad usage."""
+    """Runs the command; returns its status: 0 for success, 1 for a failure, 2 for bad usage."""
     options = _parser().parse_args(argv)
     try:
         status = int(options.run(options))
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever read it, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except WasmKernelError as problem:
         print(f"wasm-kernel: {problem}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`wasm-kernel warm`: do now what the first kernel would otherwise wait for."""
+"""`wasm-kernel warm`: prepares the guest, so that the first kernel does not wait for it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _METERED = ExecutionPolicy(fuel_budget=2**62)
 
 
 def warm(say: Callable[[str], None], *, metered: bool) -> None:
-    """Compile the guest and build its base image, where they are missing, and `say` how far it is.
+    """Compiles the guest and builds its base image if they are missing; `say`s the progress.
 
     Args:
-        say: Hears one line at a time.
-        metered: Prepare the flavour that counts fuel; it is compiled by itself.
+        say: Called with one line at a time.
+        metered: Prepares the guest that counts fuel, which is compiled separately.
 
     Raises:
-        WasmKernelError: it can't be done; the text says what to do.
+        WasmKernelError: it can't be prepared; the text says what to do.
     """
     from wasm_kernel.execution.create import create_sandbox
     from wasm_kernel.folders.folders import SandboxFolders
@@ -44,7 +44,7 @@ def warm(say: Callable[[str], None], *, metered: bool) -> None:
 
 
 class _Lines:
-    """Passes progress on, less often while it stays with one thing. Any thread may `tell`."""
+    """Passes progress on, less often while it stays with one topic. Any thread may `tell`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

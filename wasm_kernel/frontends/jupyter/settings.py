@@ -1,7 +1,7 @@
-"""What a kernel can be told, as traits of `WasmKernel`: on the command line and in config files.
+"""The kernel's settings: traits of `WasmKernel`, on the command line and in config files.
 
-The limits are not written down again here: each field of `ExecutionPolicy` becomes a trait of its
-name, with the policy's own default and description.
+The limits are not repeated here: each field of `ExecutionPolicy` becomes a trait of its name, with
+the policy's own default and description.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TRAITS: dict[str, Any] = {
 
 
 class _Session(Configurable):
-    """Which session a kernel opens, and what its cells may use."""
+    """The session that a kernel opens, and what its cells may use."""
 
     session_id = Unicode(
         "",
@@ -143,7 +143,7 @@ class _Session(Configurable):
 
     @property
     def event_file(self) -> Path | None:
-        """The file that hears of events, if there is one."""
+        """The file for events, if there is one."""
         return _absolute("event_log", self.event_log) if self.event_log else None
 
     def policy(self) -> ExecutionPolicy:
@@ -164,7 +164,7 @@ class _Session(Configurable):
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
 
     def _written(self) -> dict[str, Any]:
-        """What the policy's file says and no trait says otherwise."""
+        """The limits in the policy's file that no trait sets."""
         file = _absolute("policy_file", self.policy_file)
         limits = ExecutionPolicy.from_toml(file)
         said = self._find_my_config(self.config)
@@ -182,7 +182,7 @@ def _named(text: str) -> Path:
 
 
 def _absolute(trait: str, text: str) -> Path:
-    """A file of the user's; a kernel runs in the notebook's folder, whose files are not his."""
+    """A file of the user; a kernel runs in the notebook's folder, whose files may not be his."""
     file = Path(text).expanduser()
     if not file.is_absolute():
         raise PolicyError(f"{SECTION}.{trait}", "must be an absolute path")
@@ -205,7 +205,7 @@ def _policy_traits() -> dict[str, TraitType[Any, Any]]:
     return {f.name: _trait(f, meanings.get(f.name, "")) for f in fields(ExecutionPolicy)}
 
 
-# Named WasmKernel, as traitlets calls a section of the configuration by its class's name. It is no
-# part of the kernel class itself, whose import takes long: the guest starts while that goes on.
+# Named WasmKernel, as traitlets names a section of the configuration by its class. It is not a part
+# of the kernel class itself, whose import takes long: the guest starts meanwhile.
 _settings: Any = type(_Session)
 KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())

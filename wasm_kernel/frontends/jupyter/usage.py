@@ -1,4 +1,4 @@
-"""What the kernel uses, for resource monitors: the fields that ipykernel sends, and the guest's.
+"""The kernel's use of resources, for monitors: the fields that ipykernel sends, and the guest's.
 
 ipykernel looks for child processes among all processes of the machine, which a confined process
 can't see, and this kernel has none.
@@ -15,11 +15,11 @@ from wasm_kernel.result import SandboxResult
 
 
 class Usage:
-    """Remembers what the last cell used. The control thread asks, the main thread notes.
+    """Remembers what the last cell used. The main thread notes it, the control thread asks.
 
     The reply is that of `usage_request`. `kernel_memory` is the process's own memory in bytes, the
     guest's among it; `guest_memory` the size of the guest's memory after the last cell, which only
-    grows; `fuel_consumed` what that cell burnt, or null where fuel is not counted.
+    grows; `fuel_consumed` the fuel of that cell, or null if fuel is not counted.
     """
 
     def __init__(self, policy: ExecutionPolicy) -> None:
@@ -29,7 +29,7 @@ class Usage:
         self._fuel: int | None = None
 
     def note(self, result: SandboxResult) -> None:
-        """A cell came to this."""
+        """Notes the result of a cell."""
         self._memory, self._fuel = result.memory_used_bytes, result.fuel_consumed
 
     def reply(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Usage:
         }
 
     def _of_machine(self) -> dict[str, Any]:
-        import psutil  # only who opens a monitor waits for it
+        import psutil  # only users of a monitor wait for this import
 
         if self._process is None:
             self._process = psutil.Process()
