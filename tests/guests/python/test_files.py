@@ -75,7 +75,7 @@ def test_a_damaged_memory_of_it_is_found_anew(
     monkeypatch.setattr(files, "_stamp", lambda: "")
     files.guest_files(cache)
     noted = next(
-        path for path in cache.folder.glob("environment-*.json") if path.suffixes == [".json"]
+        path for path in cache.folder.glob("guest-files-*.json") if path.suffixes == [".json"]
     )
     cache.write(noted.name, lambda path: put(path, text))
     with pytest.warns(CacheWarning, match="damaged"):

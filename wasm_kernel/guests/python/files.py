@@ -142,7 +142,7 @@ def remembered(cache: Cache) -> GuestFiles | None:
 
 
 def _note_name() -> str:
-    return f"environment-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
+    return f"guest-files-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
 
 
 def _write(path: Path, data: bytes) -> None:
