@@ -16,7 +16,7 @@ from jupyter_client.manager import KernelManager
 
 from tests.end_to_end.watcher import SECONDS, Watcher
 
-SCHEDULES, SOAK_SCHEDULES = 30, 1000
+SCHEDULES, SOAK_SCHEDULES = 10, 1000
 A_KERNEL_EACH = 10  # schedules
 
 Step = Callable[[Watcher, random.Random], object]
