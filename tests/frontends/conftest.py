@@ -8,6 +8,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ class Driven:
         reply, _ = self.run("pass", user_expressions={"it": expression})
         return str(reply["user_expressions"]["it"]["data"]["text/plain"])
 
+    def settle(self) -> None:
+        """Wait until all is done that was asked for, and forget what was said of it."""
+        self.control("interrupt_request", {})
+        self.run("pass", silent=True)
+        for channel in (self.kc.iopub_channel, self.kc.shell_channel, self.kc.stdin_channel):
+            while channel.msg_ready():
+                channel.get_msg(timeout=SECONDS)
+
     def close(self) -> None:
         self.kc.stop_channels()
         self.km.shutdown_kernel(now=True)
@@ -89,35 +98,57 @@ class Driven:
         self._runtime.cleanup()
 
 
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Driven]]:
+@contextmanager
+def starting_in(folder: Path) -> Iterator[Callable[..., Driven]]:
     """Starts kernels on the fake sandbox, with arguments and, by name, environment variables.
 
     `up=False` does not wait until they listen.
     """
-    spec = tmp_path / "share" / "kernels" / "fake"
+    spec = folder / "share" / "kernels" / "fake"
     spec.mkdir(parents=True)
     argv = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", "{connection_file}"]
     facts: dict[str, Any] = {"argv": argv, "display_name": "fake", "language": "python"}
     facts |= {"interrupt_mode": "message", "env": {"PYTHONPATH": str(ROOT)}}
     facts["metadata"] = {"supported_encryption": ["curve"]}
     (spec / "kernel.json").write_text(json.dumps(facts))
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     started: list[Driven] = []
 
     def starting(*arguments: str, up: bool = True, **env: str) -> Driven:
-        started.append(Driven(tmp_path, *arguments, **env))
+        started.append(Driven(folder, *arguments, **env))
         if up:
             # what is published before the client has subscribed is lost to it
             started[-1].hear("iopub_welcome")
         return started[-1]
 
-    yield starting
-    for kernel in started:
-        kernel.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(folder / "share"))
+        yield starting
+        for kernel in started:
+            kernel.close()
 
 
 @pytest.fixture
-def kernel(start: Callable[..., Driven]) -> Driven:
-    """One kernel on the fake sandbox."""
+def start(tmp_path: Path) -> Iterator[Callable[..., Driven]]:
+    """As `starting_in`, for kernels of the test's own."""
+    with starting_in(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def fresh(start: Callable[..., Driven]) -> Driven:
+    """A kernel of the test's own: its start, its end or its first cell is what is looked at."""
     return start()
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+    """One kernel for a file."""
+    with starting_in(tmp_path_factory.mktemp("kernel")) as start:
+        yield start()
+
+
+@pytest.fixture
+def kernel(lasting: Driven) -> Iterator[Driven]:
+    """The file's kernel; after the test, it must answer."""
+    yield lasting
+    lasting.settle()

@@ -16,6 +16,12 @@ ECHO = "def on_comm(message, listener): seen.append(message); listener.comm(mess
 
 
 @pytest.fixture
+def kernel(fresh: Driven) -> Driven:
+    """Comms stay open, and code that hears them stays: each test has a kernel of its own."""
+    return fresh
+
+
+@pytest.fixture
 def trusted(start: Callable[..., Driven]) -> Driven:
     """A kernel that shows everything as it is."""
     return start("--WasmKernel.outputs=trusted")

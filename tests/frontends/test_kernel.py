@@ -48,10 +48,10 @@ def test_a_silent_cell_is_not_announced(kernel: Driven) -> None:
     assert "execute_input" not in kinds(heard)
 
 
-def test_the_guest_counts_the_cells(kernel: Driven) -> None:
-    assert kernel.run("pass")[0]["execution_count"] == 1
-    assert kernel.run("pass", store_history=False)[0]["execution_count"] == 2
-    reply, heard = kernel.run("pass")
+def test_the_guest_counts_the_cells(fresh: Driven) -> None:
+    assert fresh.run("pass")[0]["execution_count"] == 1
+    assert fresh.run("pass", store_history=False)[0]["execution_count"] == 2
+    reply, heard = fresh.run("pass")
     announced = next(m for m in heard if m["msg_type"] == "execute_input")
     assert (reply["execution_count"], announced["content"]["execution_count"]) == (2, 2)
 
@@ -208,31 +208,31 @@ def test_a_failed_start_is_the_cells_error(start: Start) -> None:
     assert "error" in kinds(heard)
 
 
-def test_shutdown_ends_a_kernel_whose_cell_computes(kernel: Driven) -> None:
-    kernel.kc.execute(SPIN)
-    kernel.hear("execute_input")
-    assert kernel.control("shutdown_request", {"restart": False})["status"] == "ok"
-    ended(kernel)
+def test_shutdown_ends_a_kernel_whose_cell_computes(fresh: Driven) -> None:
+    fresh.kc.execute(SPIN)
+    fresh.hear("execute_input")
+    assert fresh.control("shutdown_request", {"restart": False})["status"] == "ok"
+    ended(fresh)
 
 
-def test_exit_ends_the_kernel_after_its_reply(kernel: Driven) -> None:
-    reply, _ = kernel.run("payload({'source': 'ask_exit', 'keepkernel': False})")
+def test_exit_ends_the_kernel_after_its_reply(fresh: Driven) -> None:
+    reply, _ = fresh.run("payload({'source': 'ask_exit', 'keepkernel': False})")
     assert reply["payload"] == [{"source": "ask_exit", "keepkernel": False}]
-    ended(kernel)
+    ended(fresh)
 
 
-def test_a_cell_that_kills_its_kernel_gets_no_reply(kernel: Driven) -> None:
-    kernel.kc.execute("terminate()")
-    ended(kernel)
-    assert not kernel.kc.shell_channel.msg_ready()
+def test_a_cell_that_kills_its_kernel_gets_no_reply(fresh: Driven) -> None:
+    fresh.kc.execute("terminate()")
+    ended(fresh)
+    assert not fresh.kc.shell_channel.msg_ready()
 
 
-def test_a_restart_finds_the_files_and_clears_the_variables(kernel: Driven) -> None:
-    kernel.run("(workspace / 'kept').write_text('1'); x = 1")
-    kernel.km.restart_kernel(now=True)
-    kernel.kc.wait_for_ready(timeout=SECONDS)
-    assert kernel.value("(workspace / 'kept').read_text()") == "'1'"
-    assert kernel.value("'x' in globals()") == "False"
+def test_a_restart_finds_the_files_and_clears_the_variables(fresh: Driven) -> None:
+    fresh.run("(workspace / 'kept').write_text('1'); x = 1")
+    fresh.km.restart_kernel(now=True)
+    fresh.kc.wait_for_ready(timeout=SECONDS)
+    assert fresh.value("(workspace / 'kept').read_text()") == "'1'"
+    assert fresh.value("'x' in globals()") == "False"
 
 
 def test_the_session_is_named_after_the_kernel(kernel: Driven) -> None:
@@ -378,16 +378,16 @@ def test_an_unknown_comm_is_closed(kernel: Driven) -> None:
     assert kernel.hear("comm_close")["comm_id"] == "c"
 
 
-def test_a_query_that_fails_has_an_empty_answer(kernel: Driven) -> None:
-    kernel.run("answers = {'complete': ValueError('no')}")
-    assert kernel.reply(kernel.kc.complete("x", 1))["matches"] == []
+def test_a_query_that_fails_has_an_empty_answer(fresh: Driven) -> None:
+    fresh.run("answers = {'complete': ValueError('no')}")
+    assert fresh.reply(fresh.kc.complete("x", 1))["matches"] == []
 
 
-def test_the_process_says_nothing_by_itself(kernel: Driven) -> None:
-    kernel.run("print('x')")
-    kernel.control("shutdown_request", {"restart": False})
-    ended(kernel)
-    assert kernel.log.read_bytes() == b""
+def test_the_process_says_nothing_by_itself(fresh: Driven) -> None:
+    fresh.run("print('x')")
+    fresh.control("shutdown_request", {"restart": False})
+    ended(fresh)
+    assert fresh.log.read_bytes() == b""
 
 
 def ended(kernel: Driven) -> None:
