@@ -17,7 +17,7 @@ TOUCHED = 3 * STATE  # the data, and the copies that it is made of
 FILL = f"import os; data = bytearray(os.urandom({STATE}))"
 ASK = """
 import _host, json
-def ask(**frame): return json.loads(_host.call(json.dumps(frame | {'op': 'travel'}).encode()))
+def ask(**frame): return json.loads(_host.call(json.dumps(frame | {'op': 'command'}).encode()))
 """
 
 
@@ -39,7 +39,7 @@ def by_magic(victim: Victim, name: str) -> str:
 
 def by_host_call(victim: Victim, name: str) -> str:
     """As a hostile cell does it, with what it fills in the same turn."""
-    result = victim.run(f"{FILL}\n{ASK}\nprint(ask(how='checkpoint', line={name!r}))")
+    result = victim.run(f"{FILL}\n{ASK}\nprint(ask(name='checkpoint', line={name!r}))")
     assert result.success
     words = result.stdout + result.stderr
     return words if "not made" in words else ""
@@ -87,7 +87,7 @@ def test_a_name_that_is_used_again_makes_room(victim_of: Making) -> None:
 
 def test_a_thousand_names_are_enough(victim_of: Making) -> None:
     victim = victim_of()
-    names = "print(sum('refused' in ask(how='checkpoint', line=f'n{i}') for i in range(*most)))"
+    names = "print(sum('refused' in ask(name='checkpoint', line=f'n{i}') for i in range(*most)))"
     assert victim.says(f"{ASK}\nmost = 0, 600\n{names}") == "0"
     assert victim.says(f"most = 600, 1200\n{names}") == "200"
     assert len([one for one in victim.sandbox.checkpoints() if one.name]) == 1000

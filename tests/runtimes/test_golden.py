@@ -39,7 +39,7 @@ def ask(channel: Channel) -> None:
         stdin.input("name? ")
 
 
-def errand(channel: Channel) -> None:
+def command(channel: Channel) -> None:
     shell = SimpleNamespace(agent=SimpleNamespace(channel=channel))
     assert run_host_command(shell, "prune_sessions", "--older-than 24h") is None
 
@@ -129,7 +129,7 @@ WRITES: dict[str, Callable[[Channel], Any]] = {
         {"op": "limit", **parse_limits("seconds=0.5 fuel=1e9")}
     ),
     "frame_terminate": clean_exit,
-    "frame_errand": errand,
+    "frame_command": command,
     "frame_done": lambda channel: channel.send({"op": "done", "reply": REPLY}),
 }
 

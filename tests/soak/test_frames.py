@@ -22,9 +22,9 @@ FUZZ = """
 import _host, json, random
 dice = random.Random({seed})
 ops = ['next', 'display', 'update_display', 'clear_output', 'result', 'error', 'limit', 'input',
-       'done', 'terminate', 'travel', 'immortal', 'boot', 'nothing', '', None, 5, []]
+       'done', 'terminate', 'command', 'immortal', 'boot', 'nothing', '', None, 5, []]
 keys = ['op', 'data', 'metadata', 'transient', 'execution_count', 'ename', 'evalue', 'traceback',
-        'prompt', 'password', 'seconds', 'fuel', 'wait', 'reply', 'how', 'name', 'cells']
+        'prompt', 'password', 'seconds', 'fuel', 'wait', 'reply', 'line', 'name', 'cells']
 def value(depth=0):
     kind = dice.randrange(13 if depth < 4 else 9)
     if kind == 0: return None
@@ -40,7 +40,7 @@ def value(depth=0):
 def frame():
     made = {{dice.choice(keys): value() for _ in range(dice.randrange(7))}}
     made['op'] = dice.choice(ops)
-    if made['op'] in ('limit', 'input', 'terminate', 'done', 'travel') and dice.random() < 0.9:
+    if made['op'] in ('limit', 'input', 'terminate', 'done', 'command') and dice.random() < 0.9:
         made['op'] = 'display'
     data = json.dumps(made).encode()
     if dice.random() < 0.3:

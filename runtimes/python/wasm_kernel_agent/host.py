@@ -153,8 +153,9 @@ def note(text: str) -> None:
 def run_host_command(shell: Any, name: str, line: str, cell: str | None = None) -> Any:
     """Has the host run the command behind a magic, and returns its result, a JSON value.
 
-    The host runs it only if the magic stands in the cell's own text. It compares the words with
-    the text that it sent, so the magic must see them unexpanded: declare it with `no_var_expand`.
+    What reaches beyond the session, the host runs only if the magic stands in the cell's own text.
+    It compares the words with the text that it sent, so such a magic must see them unexpanded:
+    declare it with `no_var_expand`.
 
     Args:
         shell: The shell whose cell runs.
@@ -167,7 +168,7 @@ def run_host_command(shell: Any, name: str, line: str, cell: str | None = None) 
         KeyboardInterrupt: The cell was interrupted while the host ran the command.
     """
     __tracebackhide__ = True
-    frame = {"op": "errand", "name": name, "line": line}
+    frame = {"op": "command", "name": name, "line": line}
     if cell is not None:
         frame["cell"] = cell
     flush()

@@ -37,20 +37,15 @@ class TravelMagics(Magics):
             return ["--deterministic" if begun and begun[1] == "fork" else "--files"]
         if begun is None or begun[1] != "restore":
             return []
-        names: list[str] = self._send("checkpoints", "").get("names", [])
-        return names
+        try:
+            listed: dict[str, list[str]] = run_host_command(self.shell, "checkpoints", "")
+        except UsageError:
+            return []
+        return listed["names"]
 
-    def _send(self, how: str, line: str) -> dict[str, Any]:
-        answer: dict[str, Any] = self.shell.agent.channel.send(
-            {"op": "travel", "how": how, "line": line}
-        )
-        return answer
-
-    def _ask(self, how: str, line: str) -> None:
+    def _ask(self, name: str, line: str) -> None:
         """Has the host do what a magic says, and shows its answer."""
-        answer = self._send(how, line)
-        if "refused" in answer:
-            raise UsageError(answer["refused"])
+        answer = run_host_command(self.shell, name, line)
         if "said" in answer:
             print(answer["said"])
         if "shown" in answer:
