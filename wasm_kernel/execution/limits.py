@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import astuple
+
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.engine.streams import StreamLimit, limit_of
-from wasm_kernel.guests.protocol import Display, Error, Output, Result, memory_size
+from wasm_kernel.guests.protocol import Error, Output, memory_size
 from wasm_kernel.policy import ExecutionPolicy
 
 SESSION = "session_output_bytes"
@@ -84,7 +86,7 @@ class CellAllowance:
             return f"The cell sent an output of {size:,} bytes", "output_bytes"
         if so_far[0] >= outputs:
             return f"The cell sent more than {outputs:,} rich outputs", "display_count"
-        taken = max(size, _memory_of(output) - OVERHEAD)
+        taken = max(size, memory_size(astuple(output)) - OVERHEAD)
         if so_far[1] + taken > total:
             return f"The cell sent more than {total:,} bytes of rich output", "display_bytes"
         if size > self._session.left and not error:
@@ -93,18 +95,6 @@ class CellAllowance:
         so_far[1] += taken
         self._session.spend(size)
         return "", ""
-
-
-def _memory_of(output: Output) -> int:
-    """Returns how many bytes an output takes in the host's memory."""
-    match output:
-        case Display():
-            return memory_size([output.data, output.metadata, output.transient])
-        case Result():
-            return memory_size([output.data, output.metadata])
-        case Error():
-            return memory_size([output.ename, output.evalue, output.traceback])
-    return 0
 
 
 class FuelMeter:

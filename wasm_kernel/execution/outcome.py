@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from wasm_kernel import events
 from wasm_kernel.errors import GuestStopped
@@ -13,15 +13,13 @@ from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 
-T = TypeVar("T")
-
 NEVER_RAN = protocol.Error(
     "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
 )
 
 
 def as_error(stopped: GuestStopped) -> protocol.Error:
-    """A lost guest, in the shape of a Python error."""
+    """Returns a lost guest in the shape of an error of the cell."""
     name, text = type(stopped).__name__, str(stopped)
     return protocol.Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
 
@@ -33,11 +31,11 @@ def result_of(
     duration: float,
     session_id: str | None,
 ) -> SandboxResult:
-    """The result of a cell.
+    """Returns the result of a cell.
 
     Args:
         turn: The cell's turn.
-        stopped: How its guest was lost, or None where it came back.
+        stopped: How its guest was lost, or None if it came back.
         runner: The guest, for what it used and changed.
         duration: Wall-clock seconds.
         session_id: The session's id, if there is one.
