@@ -45,10 +45,9 @@ GOOD: list[tuple[dict[str, Any], protocol.Frame]] = [
     ({"op": "input", "prompt": "> ", "password": True}, protocol.Input("> ", True)),
     ({"op": "limit", "fuel": 10, "seconds": 2}, protocol.Limit(10, 2.0)),
     ({"op": "limit", "fuel": None}, protocol.Limit(None, None)),
-    ({"op": "travel", "how": "undo", "line": "3"}, protocol.Travel("undo", "3")),
-    ({"op": "travel", "how": "history_tree"}, protocol.Travel("history_tree")),
-    ({"op": "errand", "name": "pip", "line": "x"}, protocol.Errand("pip", "x")),
-    ({"op": "errand", "name": "a", "line": "", "cell": "b"}, protocol.Errand("a", "", "b")),
+    ({"op": "command", "name": "undo"}, protocol.Command("undo")),
+    ({"op": "command", "name": "pip", "line": "x"}, protocol.Command("pip", "x")),
+    ({"op": "command", "name": "a", "line": "", "cell": "b"}, protocol.Command("a", "", "b")),
 ]
 
 
@@ -88,8 +87,8 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("$.seconds", {"op": "limit", "seconds": 0}),
     ("$.seconds", {"op": "limit", "seconds": -1}),
     ("$.seconds", {"op": "limit", "seconds": 1e300}),
-    ("$.how", {"op": "travel", "how": "history"}),
-    ("$.line", {"op": "travel", "how": "undo", "line": 3}),
+    ("missing required field `name`", {"op": "command", "line": "3"}),
+    ("$.line", {"op": "command", "name": "undo", "line": 3}),
     ("$.reply", {"op": "done", "reply": []}),
 ]
 

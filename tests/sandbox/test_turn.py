@@ -100,8 +100,8 @@ class RecordingStreams(OutputStreams):
 class Travels:
     """Grants every travel but `redo`."""
 
-    def plan(self, travel: protocol.Travel) -> Mapping[str, Any]:
-        if travel.how == "redo":
+    def plan(self, line: CommandLine) -> Mapping[str, Any]:
+        if line.name == "redo":
             raise TravelError("There is nothing to redo.")
         return {"said": "Undone: In[1] x = 1"}
 
@@ -322,22 +322,22 @@ def test_the_end_of_the_kernel_is_asked_for() -> None:
 
 
 def test_a_journey_is_answered_with_what_is_said_of_it() -> None:
-    answer = Driven().send({"op": "travel", "how": "undo", "line": "1"})
-    assert answer == {"said": "Undone: In[1] x = 1"}
+    answer = Driven().send({"op": "command", "name": "undo", "line": "1"})
+    assert answer == {"value": {"said": "Undone: In[1] x = 1"}}
 
 
 def test_a_callback_can_ask_for_names_and_for_no_journey() -> None:
     driven = Driven({"op": "comm"})
-    assert "works in a cell" in driven.send({"op": "travel", "how": "undo"})["refused"]
-    assert "said" in driven.send({"op": "travel", "how": "checkpoints"})
+    assert "works in a cell" in driven.send({"op": "command", "name": "undo"})["refused"]
+    assert "said" in driven.send({"op": "command", "name": "checkpoints"})["value"]
 
 
 @pytest.mark.parametrize(
     "frame",
     [
         {"op": "limit", "seconds": 0.001},
-        {"op": "travel", "how": "undo"},
-        {"op": "errand", "name": "knock", "line": ""},
+        {"op": "command", "name": "undo"},
+        {"op": "command", "name": "knock", "line": ""},
         {"op": "input", "prompt": "", "password": False},
     ],
 )
@@ -350,16 +350,17 @@ def test_f7_what_an_earlier_cell_left_can_do_nothing_before_the_cell_begins(
 
 
 def test_a_journey_that_leads_nowhere_is_refused_in_words() -> None:
-    assert Driven().send({"op": "travel", "how": "redo"})["refused"].startswith("There is nothing")
+    answer = Driven().send({"op": "command", "name": "redo"})
+    assert answer["refused"].startswith("There is nothing")
 
 
 def test_a_journey_after_the_end_is_refused() -> None:
     driven = Driven()
     driven.send({"op": "done", "reply": {}})
-    assert "refused" in driven.send({"op": "travel", "how": "undo"})
+    assert "refused" in driven.send({"op": "command", "name": "undo"})
 
 
-KNOCK = {"op": "errand", "name": "knock", "line": "twice"}
+KNOCK = {"op": "command", "name": "knock", "line": "twice"}
 
 
 def asking(code: str = "%knock twice", **limits: Any) -> Driven:

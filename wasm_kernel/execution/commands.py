@@ -6,23 +6,21 @@ each command at most as often as it stands there, with the very words that stand
 (`GuestLanguage.parse_cell`). Guest code that asks on its own, through a function, a file or a
 forged frame, is refused in words.
 
-Commands that travel through the session's history are planned while the cell runs, and done when it
-is over. They build on each other: a second `%undo` in one cell begins where the first one leads,
-and a checkpoint that is named after it names that state.
+Commands that travel through the session's history may come from anywhere in a cell: they are
+planned while it runs, and done when it is over (`pending_travel.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.errors import FrameError, TravelError, WasmKernelError
-from wasm_kernel.execution.spoken import wish_of
+from wasm_kernel.errors import TravelError, WasmKernelError
+from wasm_kernel.execution.pending_travel import LISTS, TRAVELS, PendingTravel, RunningCell
+from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.guests.commands import (
     AfterCellAction,
     CommandHandler,
@@ -30,24 +28,23 @@ from wasm_kernel.guests.commands import (
     CommandRefused,
     Json,
 )
-from wasm_kernel.guests.protocol import Display, Errand, Travel
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.state.states import CheckpointTable, HistoryTree
-from wasm_kernel.state.travel import Journey, checked_name, journey_of
-
-if TYPE_CHECKING:
-    from wasm_kernel.execution.turn import Turn
-    from wasm_kernel.guests.base import GuestLanguage
-    from wasm_kernel.state.timeline import Timeline
+from wasm_kernel.state.timeline import Timeline
 
 _TEXT_MOST = 250_000  # characters: the reader takes some 2 us each, while the guest waits
-_TRAVELS_MOST = 1_000  # of one cell: each costs the host some work, and a name a write to disk
-_TOO_MANY = f"A cell can ask this {_TRAVELS_MOST:,} times. Nothing was changed by this one."
-_NAMED = "Checkpoint {name!r}: %restore {name} comes back to the variables as they are now."
-_RESTORED = "Restored: the variables are {where}."
-_TOLD = {"undo": "Undone", "redo": "Done again"}
-_OF_A_CELL = frozenset({"undo", "redo", "restore", "checkpoint"})
+
+
+class RunningTurn(RunningCell, Protocol):
+    """The turn that asks for commands.
+
+    Attributes:
+        is_cell: Whether it runs a cell.
+        code: The cell's source.
+    """
+
+    is_cell: bool
+    code: str
 
 
 class HostCommands:
@@ -123,7 +120,7 @@ class HostCommands:
         """As `CommandContext` has it."""
         self._actions.append(action)
 
-    def run_actions(self, turn: Turn, clock: Clock) -> None:
+    def run_actions(self, turn: RunningTurn, clock: Clock) -> None:
         """Does what is to be done after the cell, when everything else was done.
 
         An interrupt, or the sandbox's end, is for the action that runs.
@@ -137,7 +134,7 @@ class HostCommands:
         finally:
             clock.disarm()
 
-    def cell_lost(self, turn: Turn, clock: Clock) -> None:
+    def cell_lost(self, turn: RunningTurn, clock: Clock) -> None:
         """Drops what the cell asked for: the guest was lost in it."""
         for action in self._actions:
             action.cell_lost(_AfterCell(turn, self.broker, clock))
@@ -147,7 +144,7 @@ class HostCommands:
 class _AfterCell:
     """An `ActionContext`."""
 
-    def __init__(self, turn: Turn, broker: Broker, clock: Clock) -> None:
+    def __init__(self, turn: RunningTurn, broker: Broker, clock: Clock) -> None:
         self._turn = turn
         self._clock = clock
         self.broker = broker
@@ -170,7 +167,9 @@ class TurnCommands:
     It knows which commands the cell's text allows, and how many of each are left.
     """
 
-    def __init__(self, turn: Turn, commands: HostCommands, clock: Clock, max_text: int) -> None:
+    def __init__(
+        self, turn: RunningTurn, commands: HostCommands, clock: Clock, max_text: int
+    ) -> None:
         self.broker = commands.broker
         self._turn = turn
         self._commands = commands
@@ -179,23 +178,22 @@ class TurnCommands:
         self._left: Counter[CommandLine] | None = None
         self._in_text: frozenset[CommandLine] = frozenset()
 
-    def answer(self, frame: Travel | Errand) -> Mapping[str, Json]:
+    def answer(self, line: CommandLine) -> Mapping[str, Json]:
         """Returns the answer to a command of the guest: a value, or why there is none."""
         try:
-            if isinstance(frame, Travel):
-                return self._plan(frame)
-            line = CommandLine(frame.name, frame.line, frame.cell)
-            return {"value": self._commands.run(line, self)}
+            return {"value": self._run(line)}
         except Cancelled:
             self._clock.interrupt_delivered()
             return {"interrupted": True}
         except (CommandRefused, TravelError) as refusal:
             return {"refused": str(refusal)}
 
-    def _plan(self, travel: Travel) -> Mapping[str, Json]:
-        if travel.how in _OF_A_CELL and not self._turn.is_cell:
-            raise CommandRefused(f"%{travel.how} works in a cell: a callback can't ask for it.")
-        return self._commands.travel.plan(travel)
+    def _run(self, line: CommandLine) -> Json:
+        if line.name not in TRAVELS:
+            return self._commands.run(line, self)
+        if line.name not in LISTS and not self._turn.is_cell:
+            raise CommandRefused(f"%{line.name} works in a cell: a callback can't ask for it.")
+        return self._commands.travel.plan(line)
 
     def take(self, asked: CommandLine) -> CommandLine:
         """Returns a command as it stands in the cell's text; it is used up by this.
@@ -248,108 +246,3 @@ class TurnCommands:
     def after_cell(self, action: AfterCellAction) -> None:
         """As `CommandContext` has it."""
         self._commands.after_cell(action)
-
-
-class PendingTravel:
-    """Where the running cell wants to go in the session's history. The guest's thread owns it.
-
-    Attributes:
-        journey: Where memory is to stand afterwards; None to stay.
-        here: Names for the state that the cell leaves.
-        there: Names for the state that the journey leads to.
-    """
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self.begin(1)
-
-    def begin(self, number: int) -> None:
-        """Stays, until the cell of this number asks for something else."""
-        self._number = number
-        self._asked = 0
-        self.journey: Journey | None = None
-        self.here: list[str] = []
-        self.there: list[str] = []
-
-    def plan(self, travel: Travel) -> Mapping[str, Any]:
-        """Returns the answer to a magic that travels, as `runtimes/PROTOCOL.md` has it.
-
-        Raises:
-            TravelError: it can't be done; what was planned before stays.
-        """
-        self._asked += 1
-        if self._asked > _TRAVELS_MOST:
-            raise TravelError(_TOO_MANY)
-        if travel.how in ("checkpoints", "history_tree"):
-            return self._listed(travel.how)
-        if travel.how == "checkpoint":
-            return {"said": self._plan_name(travel.line.strip() or f"In {self._number}")}
-        return {"said": self._plan_journey(travel)}
-
-    def _listed(self, how: str) -> Mapping[str, Any]:
-        rows = self._timeline.rows()
-        shown = CheckpointTable(rows) if how == "checkpoints" else HistoryTree(rows)
-        return {
-            "names": [row["name"] for row in rows if row["name"]],
-            "shown": {"text/plain": shown.text(), "text/html": shown.html()},
-        }
-
-    def _plan_name(self, name: str) -> str:
-        names = self.here if self.journey is None else self.there
-        self._timeline.check_names({*self.here, *self.there, checked_name(name)})
-        if name not in names:
-            names.append(name)
-        return _NAMED.format(name=name)
-
-    def _plan_journey(self, travel: Travel) -> str:
-        """Plans a journey from where the one before it leads; returns what to say of it."""
-        wish, past = wish_of(travel), self._timeline.past
-        if self.journey is not None:
-            past = past.after(self.journey)
-        journey = journey_of(past, travel.how, wish.cells, wish.name, files=wish.files)
-        if journey.files is not None:
-            self._timeline.files.check(journey.files)
-        elif self.journey is not None:
-            journey = replace(journey, files=self.journey.files)
-        self._timeline.hold(journey)
-        self.journey = journey
-        if travel.how == "restore":
-            where = f"as at {wish.name!r}" if wish.name else "as they were before this cell"
-            return _RESTORED.format(where=where)
-        cells = "; ".join(f"In[{c.cell}] {c.label}" for c in journey.cells)
-        return f"{_TOLD[travel.how]}: {cells or 'nothing that changed a variable'}"
-
-    def run_from_text(self, travels: list[Travel], turn: Turn) -> str:
-        """Plans what a cell says that does nothing but travel, and says so as the guest would.
-
-        Returns:
-            Why one was refused, with which the cell ends; empty if none was.
-        """
-        for travel in travels:
-            try:
-                answer = self.plan(travel)
-            except TravelError as problem:
-                turn.on_text("stderr", f"UsageError: {problem}\n")
-                return str(problem)
-            if "said" in answer:
-                turn.on_text("stdout", f"{answer['said']}\n")
-            if "shown" in answer:
-                size = sum(map(len, answer["shown"].values()))
-                with contextlib.suppress(FrameError):  # over a limit of the cell's, which is told
-                    turn.show(Display(answer["shown"]), size)
-        return ""
-
-    def name_here(self, turn: Turn) -> None:
-        """Gives the state that the cell has left the names that the cell asked for."""
-        self._name(self.here, turn)
-
-    def name_there(self, turn: Turn) -> None:
-        """Gives the state at the end of the journey its names."""
-        self._name(self.there, turn)
-
-    def _name(self, names: list[str], turn: Turn) -> None:
-        if names:
-            try:
-                self._timeline.name(*names)
-            except TravelError as problem:  # the state is larger than the one that was asked about
-                turn.on_text("stderr", f"[wasm-kernel] {problem}\n")

@@ -17,12 +17,13 @@ from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import Listener, NoListener
-from wasm_kernel.execution.spoken import only_travels
+from wasm_kernel.execution.pending_travel import TRAVELS
 from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
 from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
+from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
@@ -209,9 +210,9 @@ class GuestRunner:
         self.commands.begin_cell(self.next_count)
         return Turn(request, listener, self._parts)
 
-    def only_travels(self, code: str) -> list[protocol.Travel] | None:
+    def only_travels(self, code: str) -> list[CommandLine] | None:
         """Returns the commands of a cell that the host does without the guest; None for others."""
-        return only_travels(self._language.parse_cell(code))
+        return self._language.parse_cell(code).only_commands(TRAVELS)
 
     def refuse(self, request: Mapping[str, Any], listener: Listener) -> Turn:
         """Returns the turn of a cell that does not run, as its guest was lost before it."""
@@ -262,7 +263,7 @@ class GuestRunner:
             raise GuestCrashed("the cell broke the sandbox's own agent")
 
     def _run_without_guest(
-        self, turn: Turn, request: Mapping[str, Any], travels: list[protocol.Travel]
+        self, turn: Turn, request: Mapping[str, Any], travels: list[CommandLine]
     ) -> None:
         """Plans what a cell asks for that only travels: it works whatever became of the guest.
 

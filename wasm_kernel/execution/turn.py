@@ -30,10 +30,11 @@ from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.guests import protocol
+from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 
-_FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Travel, protocol.Errand)
+_FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Command)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
 _FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
@@ -160,9 +161,9 @@ class Turn:
                 return self._ask(frame)
             case protocol.Limit():
                 self._lower(frame)
-            case protocol.Travel() | protocol.Errand():
+            case protocol.Command():
                 self._check_running()
-                return self._commands.answer(frame)
+                return self._commands.answer(CommandLine(frame.name, frame.line, frame.cell))
             case protocol.Immortal():
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():

@@ -13,7 +13,7 @@ import json
 import struct
 from collections.abc import Mapping
 from sys import getsizeof
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -105,22 +105,14 @@ class Limit(_Frame, frozen=True, tag="limit"):
     seconds: Seconds | None = None
 
 
-class Travel(_Frame, frozen=True, tag="travel"):
-    """The cell asks to go elsewhere in the session's history when its turn is over.
+class Command(_Frame, frozen=True, tag="command"):
+    """A magic asks the host to do what the guest can't, such as to undo cells or to fork.
 
-    `how` is the magic's name, `line` the words behind it. `checkpoint` names the state after this
-    cell, `checkpoints` and `history_tree` only list what there is.
+    `line` holds the words behind the magic's name, `cell` the text below a cell magic.
     """
 
-    how: Literal["undo", "redo", "restore", "checkpoint", "checkpoints", "history_tree"]
-    line: str = ""
-
-
-class Errand(_Frame, frozen=True, tag="errand"):
-    """A magic asks the host to do what reaches beyond the guest."""
-
     name: str
-    line: str
+    line: str = ""
     cell: str | None = None
 
 
@@ -202,7 +194,7 @@ Output = Stream | Display | ClearOutput | Result | Error
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
 _CommWords = _CommOpen | _CommMsg | _CommClose | CommTarget | CommNext | CommDone
 _Shown = Display | UpdateDisplay | ClearOutput | Result | Error
-_Asked = Next | Input | Limit | Travel | Errand | Terminate | Immortal | Done
+_Asked = Next | Input | Limit | Command | Terminate | Immortal | Done
 Frame = _Shown | _Asked | CommFrame
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Shown | _Asked | _CommWords)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from wasm_kernel.errors import TravelError
-from wasm_kernel.execution.spoken import Wish, only_travels, wish_of
-from wasm_kernel.guests.protocol import Travel
+from wasm_kernel.execution.pending_travel import TRAVELS, TravelTarget, target_of
+from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.guests.python.cells import PythonCell
 
 
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ("%undo", [Travel("undo")]),
-        ("  %undo   3  \n", [Travel("undo", "3")]),
+        ("%undo", [CommandLine("undo")]),
+        ("  %undo   3  \n", [CommandLine("undo", "3")]),
         (
             "# back\n\n%undo 2\r\n%restore a b",
-            [Travel("undo", "2"), Travel("restore", "a b")],
+            [CommandLine("undo", "2"), CommandLine("restore", "a b")],
         ),
-        ("%undo 99", [Travel("undo", "99")]),
-        ("%checkpoint\n%checkpoints", [Travel("checkpoint"), Travel("checkpoints")]),
-        ("%history_tree", [Travel("history_tree")]),
-        ("%redo\n#", [Travel("redo")]),
+        ("%undo 99", [CommandLine("undo", "99")]),
+        ("%checkpoint\n%checkpoints", [CommandLine("checkpoint"), CommandLine("checkpoints")]),
+        ("%history_tree", [CommandLine("history_tree")]),
+        ("%redo\n#", [CommandLine("redo")]),
     ],
 )
-def test_a_cell_that_only_travels_is_read(code: str, found: list[Travel]) -> None:
-    assert only_travels(PythonCell(code)) == found
+def test_a_cell_that_only_travels_is_read(code: str, found: list[CommandLine]) -> None:
+    assert PythonCell(code).only_commands(TRAVELS) == found
 
 
 @pytest.mark.parametrize(
@@ -38,28 +38,33 @@ def test_a_cell_that_only_travels_is_read(code: str, found: list[Travel]) -> Non
     ],
 )
 def test_others_are_the_guests(code: str) -> None:
-    assert only_travels(PythonCell(code)) is None
+    assert PythonCell(code).only_commands(TRAVELS) is None
 
 
 @pytest.mark.parametrize(
-    ("travel", "wish"),
+    ("travel", "target"),
     [
-        (Travel("undo"), Wish()),
-        (Travel("undo", "3 --files"), Wish(cells=3, files=True)),
-        (Travel("undo", "9" * 5_000), Wish(cells=2**31)),
-        (Travel("redo", "--files"), Wish(files=True)),
-        (Travel("restore", "In[3]"), Wish(name="In[3]")),
-        (Travel("restore", "--files"), Wish(files=True)),
+        (CommandLine("undo"), TravelTarget()),
+        (CommandLine("undo", "3 --files"), TravelTarget(cells=3, files=True)),
+        (CommandLine("undo", "9" * 5_000), TravelTarget(cells=2**31)),
+        (CommandLine("redo", "--files"), TravelTarget(files=True)),
+        (CommandLine("restore", "In[3]"), TravelTarget(name="In[3]")),
+        (CommandLine("restore", "--files"), TravelTarget(files=True)),
     ],
 )
-def test_words_are_read(travel: Travel, wish: Wish) -> None:
-    assert wish_of(travel) == wish
+def test_words_are_read(travel: CommandLine, target: TravelTarget) -> None:
+    assert target_of(travel) == target
 
 
 @pytest.mark.parametrize(
     "travel",
-    [Travel("undo", "x"), Travel("undo", "-1"), Travel("redo", "1"), Travel("restore")],
+    [
+        CommandLine("undo", "x"),
+        CommandLine("undo", "-1"),
+        CommandLine("redo", "1"),
+        CommandLine("restore"),
+    ],
 )
-def test_words_that_say_nothing_are_refused(travel: Travel) -> None:
-    with pytest.raises(TravelError, match=f"%{travel.how} takes"):
-        wish_of(travel)
+def test_words_that_say_nothing_are_refused(travel: CommandLine) -> None:
+    with pytest.raises(TravelError, match=f"%{travel.name} takes"):
+        target_of(travel)

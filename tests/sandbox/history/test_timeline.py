@@ -14,7 +14,6 @@ from tests.private import private_of
 from tests.sandbox.story import Story
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.execution import sandbox as sandbox_file
 from wasm_kernel.folders.claim import Claim, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
@@ -271,7 +270,7 @@ def test_closing_waits_as_long_as_the_disk_takes(
         write(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(commits, "write", slow)
-    monkeypatch.setattr(sandbox_file, "_JOIN_SECONDS", 0.05)
+    monkeypatch.setattr("wasm_kernel.execution.jobs._JOIN_SECONDS", 0.05)
     first = opened()
     for value in range(4):
         first.execute(f"x = {value}")
