@@ -32,7 +32,6 @@ LANGUAGE = re.compile(r"python(?!\.org)|%pip", re.IGNORECASE)
 """What speaks of one guest language: identifiers, imports, sentences and comments alike."""
 SPEAKS_OF_PYTHON = {
     "execution/create.py",
-    "execution/outcome.py",
     "state/copying.py",
 }
 """Files of rooms without a language that still name one; each goes when its room is rebuilt."""
