@@ -268,6 +268,12 @@ def test_settings_of_this_kernel_are_accepted_in_silence(start: Start) -> None:
     assert kernel.log.read_bytes() == b""
 
 
+def test_the_log_has_the_events_at_level_info(start: Start) -> None:
+    kernel = start("--log-level=INFO", "--WasmKernel.session_id=told")
+    kernel.run("pass")
+    assert "[wasm_kernel] session.created session_id='told'" in kernel.log.read_text()
+
+
 @pytest.mark.parametrize(
     ("argument", "named"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -153,6 +154,19 @@ class Driven:
 
 def test_the_request_is_handed_over() -> None:
     assert Driven(begun=False).send({"op": "next"}) == REQUEST
+
+
+def test_each_frame_is_a_line_of_the_log_at_level_debug(caplog: pytest.LogCaptureFixture) -> None:
+    long = {"op": "display", "data": {"text/plain": "1\n2" * 5_000}}
+    with caplog.at_level(logging.DEBUG, "wasm_kernel.execution"):
+        Driven().send(long)
+    asked, shown = caplog.messages
+    assert '{"op":"next"}' in asked.replace(" ", "")
+    assert '"allow_stdin": true' in asked or '"allow_stdin":true' in asked
+    assert "display" in shown
+    assert shown.endswith("host {}")
+    assert len(shown) < 1_000
+    assert "\n" not in shown
 
 
 def test_the_request_is_handed_over_once() -> None:

@@ -5,6 +5,8 @@ Everything here runs on the sandbox's own thread; `clock` and `comms` are for ot
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,6 +39,7 @@ from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.quota import Quota
 
+_LOG = logging.getLogger("wasm_kernel.execution")
 _START_SECONDS = 30.0
 _MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
 
@@ -201,7 +204,9 @@ class GuestRunner:
         except GuestStopped as stopped:
             self._recover(turn, stopped, for_cell=True)
             return turn, stopped
+        began = time.monotonic()
         self._finish_cell(turn, request, ran=travels is None)
+        _LOG.debug("%s: the cell's effects are kept", _since(began))
         self._tell_notices(turn)
         return turn, None
 
@@ -295,6 +300,7 @@ class GuestRunner:
         """Starts another guest that stands where memory was before the turn, or before that state
         if no cell can begin there.
         """
+        _LOG.debug("the guest was lost", exc_info=stopped)
         self._close_guest()
         self.commands.cell_lost(turn, self.clock)
         self.timeline.fall_back()
@@ -420,6 +426,7 @@ class GuestRunner:
             self.timeline.commit_estranged(self._live_guest().instance)
 
     def _attach(self) -> None:
+        began = time.monotonic()
         while True:
             self._guest = self._language.start(self._setup())
             try:
@@ -431,6 +438,7 @@ class GuestRunner:
                 self._close_guest()
                 raise
             else:
+                _LOG.debug("%s: a guest has its memory and files", _since(began))
                 return
 
     def _send_start(self, guest: Guest, *, fresh: bool = True, reseed: bool = False) -> None:
@@ -482,3 +490,8 @@ class GuestRunner:
         if self._turn is None:
             return protocol.encode({"refused": "no turn is running"})
         return self._turn.answer(data)
+
+
+def _since(began: float) -> str:
+    """The time since `began`, for the log."""
+    return f"{(time.monotonic() - began) * 1000:.1f} ms"

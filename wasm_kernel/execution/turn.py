@@ -6,6 +6,8 @@ breaks the protocol, comes out of order or goes over a limit is refused and chan
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +36,8 @@ from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 
+_LOG = logging.getLogger("wasm_kernel.execution")
+_LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
 _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Command)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
@@ -114,6 +118,7 @@ class Turn:
         self._allowed = parts.allowance.of_cell()
         self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)
         self._frames = 0
+        self._began = time.monotonic()
         self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
@@ -143,9 +148,13 @@ class Turn:
         try:
             if self._frames > _FRAMES_MOST:
                 raise FrameError("this cell has sent too many")
-            return protocol.encode(self._answer(protocol.decode(data), len(data)))
+            answer = protocol.encode(self._answer(protocol.decode(data), len(data)))
         except FrameError as problem:
-            return protocol.encode({"refused": problem.why})
+            answer = protocol.encode({"refused": problem.why})
+        if _LOG.isEnabledFor(logging.DEBUG):
+            since = (time.monotonic() - self._began) * 1000
+            _LOG.debug("%.1f ms: guest %s, host %s", since, _excerpt(data), _excerpt(answer))
+        return answer
 
     def _answer(self, frame: protocol.Frame, size: int) -> Mapping[str, Any]:
         if isinstance(frame, protocol.Next):
@@ -241,6 +250,13 @@ class Turn:
             return {"refused": str(refusal)}
         finally:
             clock.resume()
+
+
+def _excerpt(frame: bytes) -> str:
+    """The beginning of a frame, for the log; what a guest writes stays on one line."""
+    text = frame[:_LOGGED_BYTES].decode("utf-8", "replace")
+    more = f"... ({len(frame):,} bytes)" if len(frame) > _LOGGED_BYTES else ""
+    return ascii(text)[1:-1] + more
 
 
 def _as_result(output: protocol.Output) -> result.Output:

@@ -147,6 +147,9 @@ class WasmKernelApp(JupyterApp):
         self.load_config_file(suppress_errors=False)
         self.update_config(from_command_line)
         self.log.setLevel(self.log_level)  # traitlets would have records made that nobody hears
+        own = logging.getLogger("wasm_kernel")
+        own.setLevel(self.log_level)
+        own.handlers, own.propagate = list(self.log.handlers), False
         self.settings = KernelSettings(parent=self)
 
     def print_help(self, classes: bool = False) -> None:
@@ -224,10 +227,11 @@ class WasmKernelApp(JupyterApp):
             commands.add("prune_sessions", switched_off(_PRUNE_OFF))
 
     def _logger(self, ending: ExitStack) -> SandboxLogger | None:
-        """Who hears of events: a file, where one is set, and otherwise nobody."""
+        """The logger of events: a file if one is set, else the log at level INFO or below."""
         place = self.settings.event_file
         if place is None:
-            return None
+            own = logging.getLogger("wasm_kernel")
+            return SandboxLogger(own) if own.isEnabledFor(logging.INFO) else None
         from wasm_kernel.events import EventFile
 
         file = EventFile(place)
