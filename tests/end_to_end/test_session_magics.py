@@ -73,6 +73,7 @@ def test_tables_reach_the_notebook_as_html_and_as_text(start: Starting) -> None:
     assert "<td" in files["text/html"]
     info = result_of(kernel, "%session_info")
     assert "walls around the kernel" in info["text/plain"]
+    assert "%session_path" in info["text/plain"]
     assert "<td" in info["text/html"]
 
 

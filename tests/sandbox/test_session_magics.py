@@ -208,6 +208,8 @@ def test_the_sessions_facts_are_a_dict_and_a_table(run: Run) -> None:
     assert info["history_is_saved"] is True
     shown = run("%session_info")
     assert "2.0 GiB" in value(shown)
+    assert "/app" in value(shown)
+    assert "%session_path" not in value(shown)  # which only kernels have
     assert "<table>" in value(shown, "text/html")
 
 

@@ -85,7 +85,7 @@ class BaseSandbox:
             inherited=inherited,
         )
         self._turns = GuestTurns(self._runner)
-        own = {"session_id": session_id, "runtime": driver.name}
+        own = {"session_id": session_id, "runtime": driver.name, "workspace": "/app"}
         self.commands = self._runner.commands
         self.language_commands = driver.commands(folders)
         self.facts = facts.offered(self.commands, self._runner, own)

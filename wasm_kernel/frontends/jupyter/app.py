@@ -205,12 +205,13 @@ class WasmKernelApp(JupyterApp):
         def say_path(_: object, context: CommandContext) -> None:
             context.say(f"{session.workspace}\n")  # to the user; the guest gets nothing back
 
-        def told() -> dict[str, str]:
+        def facts() -> dict[str, str]:
             state = confinement.state
-            return {"confinement": f"files: {state.files}; system calls: {state.calls}"}
+            walls = f"files: {state.files}; system calls: {state.calls}"
+            return {"confinement": walls, "host_folder": "%session_path prints it"}
 
         commands = sandbox.commands
-        sandbox.facts.add(told)
+        sandbox.facts.add(facts)
         commands.add("session_path", say_path)
         commands.add(FORK, fork_command(sandbox, session))
         if self.settings.pip:

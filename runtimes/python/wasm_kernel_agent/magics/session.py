@@ -30,6 +30,8 @@ _NAMES = {
     "history_bytes": "history",
     "history_is_saved": "variables outlive a crash",
     "confinement": "walls around the kernel's process",
+    "workspace": "its files",
+    "host_folder": "their folder on the host",
 }
 _PRUNING = re.compile(r"(?:.*=\s*)?%?prune_sessions\s")
 _UNMETERED = (
@@ -59,10 +61,7 @@ class SessionInfo(ShownAsTable, dict[str, Any]):
     def _rows(self) -> list[Row]:
         known = [name for name in _NAMES if name in self]
         names = [*known, *(name for name in self if name not in _NAMES)]
-        return [
-            *((_NAMES.get(name, name), _value(name, self[name])) for name in names),
-            ("its files", "/app; %session_path tells where that lies on the host"),
-        ]
+        return [(_NAMES.get(name, name), _value(name, self[name])) for name in names]
 
 
 class Policy(ShownAsTable, dict[str, Any]):
