@@ -148,7 +148,7 @@ class WasmKernelApp(JupyterApp):
         self.update_config(from_command_line)
         self.log.setLevel(self.log_level)  # traitlets would have records made that nobody hears
         own = logging.getLogger("wasm_kernel")
-        own.setLevel(self.log_level)
+        own.setLevel(self.log.level)
         own.handlers, own.propagate = list(self.log.handlers), False
         self.settings = KernelSettings(parent=self)
 
