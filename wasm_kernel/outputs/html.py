@@ -191,7 +191,6 @@ def _checkbox(element: str, removals: Removals) -> str:
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _BOUNDARY = re.compile(r"<(/?)svg(?=[\s>])")
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-NESTED = 1_000_000  # characters of an image inside an image
 
 
 def clean_svg(svg: str, removals: Removals) -> str:

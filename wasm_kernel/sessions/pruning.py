@@ -1,14 +1,14 @@
-"""Deleting the sessions that nobody has used for long: looked over, decided, then carried out.
+"""Deleting the sessions that nobody has used for long: found, planned, then deleted.
 
-What decides is `updated_at` in a session's metadata: the end of its last cell, successful or not. A
-session without metadata is never deleted, nor is one that another process has open or that a cell
-runs in. A sandbox of this process that is idle is closed. Only sessions that a UUID names are
-deleted; an old one whose id somebody chose is skipped. A link to one of them is another name of it
-(`aliases.py`): the session counts once, by its own id, and the link goes with it. No other link is
-followed.
+The age of a session is that of `updated_at` in its metadata: the end of its last cell, successful
+or not. A session without metadata is never deleted, nor one that another process has open or that a
+cell runs in. An idle sandbox of this process is closed. Only sessions named by a UUID are deleted;
+an old one whose id somebody chose is skipped. A link to a session is another name of it
+(`paths.py`): the session counts once, by its own id, and its links are removed with it. No other
+link is followed.
 
-If a cell asks for it, the broker does it: a kernel's own process can't reach other sessions once
-its walls stand. The broker is handed a number of hours and a yes or no, and no path.
+If a cell asks for it, the broker does it: a confined kernel can't reach other sessions. The broker
+gets a number of hours and a yes or no, and no path.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class PruneError(WasmKernelError, ValueError):
 
 
 class NoWorkspaceRoot(WasmKernelError, FileNotFoundError):
-    """The sessions' folder is not there."""
+    """A sessions' folder that does not exist."""
 
 
 @dataclass(frozen=True)
 class SessionAge:
-    """A session's folder, as it was found.
+    """The age of a session, or the reason why it is not known.
 
     Attributes:
         session_id: The session's id.
-        age: How long ago it last did something; None if its metadata does not say.
+        age: The time since its last cell; None if its metadata does not say.
         reason: Why not, in one word.
-        problem: What kept its metadata from being read at all.
+        problem: The error that kept its metadata from being read at all.
     """
 
     session_id: str
@@ -82,7 +82,7 @@ class SessionAge:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """What is to be deleted, the oldest first, and what can't be judged."""
+    """The sessions to be deleted, the oldest first, and those that can't be judged."""
 
     candidates: tuple[SessionAge, ...]
     skipped: tuple[SessionAge, ...]
@@ -93,7 +93,7 @@ def plan_pruning(found: Sequence[SessionAge], limit: timedelta) -> PrunePlan:
     """Returns what is to be done: sessions older than `limit` go, if a UUID names them. Pure."""
     old = [one for one in found if one.age is not None and one.age > limit]
     gone = [one for one in old if ids.uuid_in(one.session_id)]
-    chosen = [replace(one, reason=_CHOSEN_ID) for one in old if one not in gone]
+    chosen = [replace(one, reason=_CHOSEN_ID) for one in old if not ids.uuid_in(one.session_id)]
     return PrunePlan(
         tuple(sorted(gone, key=lambda one: one.age or limit, reverse=True)),
         (*(one for one in found if one.reason), *chosen),
@@ -109,27 +109,26 @@ def prune_sessions(
     *,
     private_root: Path | str | None = None,
 ) -> PruneResult:
-    """Delete the sessions in which no cell has run for long, whether it succeeded or not.
+    """Deletes the sessions in which no cell has run for long, whether it succeeded or not.
 
     Sessions without metadata, with corrupted metadata, or with an id that is not a UUID are
-    skipped. What another process has open
-    or a cell of this process runs in is spared. Other sandboxes of this process on such sessions
-    are closed, and a later call on them says why. A session that can't be deleted does not keep the
-    others, and has its id until it is gone. If the clock went back, a session that seems to come
-    from the future is not old.
+    skipped. A session is spared if another process has it open or a cell of this process runs in
+    it. Other sandboxes of this process on such sessions are closed, and later calls on them say
+    why. If a session can't be deleted, the others are, and it keeps its id. If the clock went back,
+    a session that seems to come from the future is not old.
 
     Args:
         older_than_hours: Sessions that were last used longer ago than this go; 0 means all.
         workspace_root: The folder that holds the sessions' folders.
-        dry_run: Only say what would be deleted; nothing is changed.
-        logger: Hears `session.prune.*`; silent by default.
+        dry_run: Says what would be deleted; nothing is changed.
+        logger: Gets `session.prune.*`; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
 
     Returns:
-        What was deleted, skipped or spared, what failed, and how many bytes it freed.
+        The sessions that were deleted, skipped or spared, the errors, and the freed bytes.
 
     Raises:
-        PruneError: `older_than_hours` is no number of hours.
+        PruneError: `older_than_hours` is not a number of hours.
         NoWorkspaceRoot: there is no such folder.
         OverlapError: it is one of the host's own folders.
     """
@@ -188,13 +187,13 @@ def _hours(hours: float) -> timedelta:
 
 
 def survey(root: int, now: datetime) -> list[SessionAge]:
-    """Returns every session's folder, and when it was last used.
+    """Returns the age of every session.
 
     A folder that is not named by a UUID is a session's if it has metadata.
 
     Args:
         root: A descriptor of the sessions' folder.
-        now: The present.
+        now: The present time.
     """
     with os.scandir(root) as listing:
         names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
@@ -203,7 +202,7 @@ def survey(root: int, now: datetime) -> list[SessionAge]:
 
 
 def _seen(root: int, name: str, now: datetime) -> SessionAge | None:
-    """One session's folder; None if it is gone by now."""
+    """The age of one session; None if it is deleted by now."""
     try:
         with walks.opened_folder(name, root) as folder:
             age = _age(folder, name, now)
@@ -222,15 +221,15 @@ def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
 
 
 class _UsedMeanwhile(Exception):
-    """The session was used after it had been found old."""
+    """A session that was used after it had been found old."""
 
 
 class _Used(Exception):
-    """Somebody uses the session; the word says who."""
+    """A session that somebody uses; the word says who."""
 
 
 class _Pruning:
-    """A plan on its way, and what has come of it so far."""
+    """One pruning, and its results so far."""
 
     def __init__(
         self,
@@ -254,7 +253,7 @@ class _Pruning:
         self._bytes = self._private_bytes = 0
 
     def run(self) -> PruneResult:
-        """Look, decide, act."""
+        """Finds the old sessions, and deletes them."""
         left = {} if self._dry_run else removal.finish_removals(self._root)
         self._links = aliases_in(self._place)
         plan = plan_pruning(survey(self._root, metadata.now()), self._limit)
@@ -298,9 +297,7 @@ class _Pruning:
             self._private_bytes += sizes[1]
 
     def _candidate(self, one: SessionAge) -> tuple[int, int]:
-        """Tell of a candidate.
-
-        A folder that its owner made read-only is his wish to keep it.
+        """Logs a candidate; refuses a folder that its owner made read-only, to keep it.
 
         Returns:
             The bytes of its workspace and, in a dry run, of its private folder.
@@ -317,7 +314,7 @@ class _Pruning:
         return size, private
 
     def _look(self, one: SessionAge, folder: int) -> int:
-        """See whether anybody would keep the session from being deleted; returns private bytes."""
+        """Checks that nobody uses the session; returns the bytes of its private folder."""
         workspace = self._place / one.session_id
         if used := OPEN_SANDBOXES.user(workspace):
             raise _Used(used)
@@ -333,7 +330,7 @@ class _Pruning:
         sizes: list[tuple[int, int]] = []
 
         def confirm(folder: int, private: Folder) -> None:
-            """Nobody can use it any more: is it still as old as it was?"""
+            """Checks, now that nobody can use it any more, that the session is still old."""
             self._check_age(folder, one.session_id)
             sizes.append((walks.size_of(folder, force=True), walks.size_of(private.fd, force=True)))
 
@@ -376,18 +373,18 @@ _TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])")
 
 
 class PruneSessions(Struct, frozen=True):
-    """The sessions in which no cell has run for so many hours are to be deleted."""
+    """A request to delete the sessions in which no cell has run for so many hours."""
 
     hours: float
     dry_run: bool = True
 
 
 class Pruned(Struct, frozen=True):
-    """What came of it. Lists and tables are cut, so that a cell can be told; the summary is whole.
+    """The result of a pruning, for a cell: lists and tables are cut, the summary is whole.
 
     Attributes:
         events: The events of the pruning, for the kernel's own log.
-        cancelled: Whether it ended early, between two sessions; then only the events are known.
+        cancelled: It ended early, between two sessions; then only the events are known.
     """
 
     summary: str = ""
@@ -403,13 +400,13 @@ class Pruned(Struct, frozen=True):
 
 
 def hours_of(text: str) -> float | None:
-    """The hours that a text such as `24h`, `30m`, `7d` or `2w` means; None if it means none."""
+    """Returns the hours in a text such as `24h`, `30m`, `7d` or `2w`; None for other texts."""
     found = _TIME.fullmatch(text)
     return float(found[1]) * _HOURS[found[2]] if found else None
 
 
 def request_of(line: str) -> PruneSessions:
-    """What the words of `%prune_sessions` ask for.
+    """Returns the request that the words of `%prune_sessions` make.
 
     Raises:
         commands.CommandRefused: they can't be read.
@@ -424,7 +421,7 @@ def request_of(line: str) -> PruneSessions:
 
 
 def prune_command(logger: SandboxLogger) -> commands.CommandHandler:
-    """Returns what `%prune_sessions` does; `logger` hears the events."""
+    """Returns the handler of `%prune_sessions`; `logger` gets the events."""
 
     def run(line: commands.CommandLine, context: commands.CommandContext) -> Any:
         pruned = context.broker.call(request_of(line.line), Pruned, context)
@@ -441,7 +438,7 @@ def prune_command(logger: SandboxLogger) -> commands.CommandHandler:
 def prune(
     root: Path, private_root: Path | str | None = None
 ) -> Callable[[PruneSessions, Task], Pruned]:
-    """Returns the handler of `PruneSessions`: it prunes the sessions in `root`, none elsewhere."""
+    """Returns the handler of `PruneSessions`: it prunes the sessions in `root` only."""
 
     def handle(request: PruneSessions, task: Task) -> Pruned:
         heard = _Events(task)
@@ -458,7 +455,7 @@ def prune(
 
 
 class _CutShort(BaseException):
-    """The pruning is to end between two sessions. A logger's exceptions would stop nothing."""
+    """Ends a pruning between two sessions; an `Exception` of a logger would be ignored."""
 
 
 class _Events:

@@ -74,7 +74,7 @@ _PRUNE_OFF = (
 )
 
 # Launchers hand these to every Python kernel. They name IPython's files on the host, which no guest
-# sees: understood, and without effect.
+# sees: accepted, and without effect.
 _IPYTHON = {
     "profile": "BaseIPythonApplication.profile",
     "profile-dir": "ProfileDir.location",
@@ -85,7 +85,7 @@ _IPYTHON = {
 def create(
     session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
 ) -> BaseSandbox:
-    """The sandbox of a real kernel."""
+    """Makes the sandbox of a real kernel."""
     from wasm_kernel.execution.create import create_sandbox
     from wasm_kernel.guests.python.language import PythonLanguage
 
@@ -104,13 +104,13 @@ def create(
 def open_broker(
     handlers: Handlers, confinement: Confinement, ending: ExitStack
 ) -> LocalBroker | ProcessBroker:
-    """Leaves a broker outside of the walls, if there will be any.
+    """Makes the broker; if the process will be confined, in a process that is not.
 
-    It comes first of all: what the process opens later is not the broker's.
+    Must come first: the broker should not have the files that the process opens later.
 
     Args:
-        handlers: What it does.
-        confinement: The walls.
+        handlers: The requests that it serves.
+        confinement: The confinement of this process.
         ending: Closes the broker.
     """
     if not confinement.is_closing:
@@ -141,19 +141,19 @@ class WasmKernelApp(JupyterApp):
         return logging.WARNING
 
     def initialize(self, argv: Sequence[str] | None = None) -> None:
-        """Read the command line and the config files; the command line wins."""
+        """Reads the command line and the config files; the command line wins."""
         self.parse_command_line(list(sys.argv[1:] if argv is None else argv))
         from_command_line: Config = deepcopy(self.config)
         self.load_config_file(suppress_errors=False)
         self.update_config(from_command_line)
-        self.log.setLevel(self.log_level)  # traitlets would have records made that nobody hears
+        self.log.setLevel(self.log_level)  # or traitlets makes records that nobody gets
         own = logging.getLogger("wasm_kernel")
         own.setLevel(self.log.level)
         own.handlers, own.propagate = list(self.log.handlers), False
         self.settings = KernelSettings(parent=self)
 
     def print_help(self, classes: bool = False) -> None:
-        """Help on the command line; what it names is imported only now.
+        """Prints help on the command line; imports the classes it names only now.
 
         Options that other kernels' launchers pass, and that mean nothing here, are not listed.
         """
@@ -165,7 +165,7 @@ class WasmKernelApp(JupyterApp):
         super().print_help(classes)
 
     def run(self, factory: SandboxFactory) -> None:
-        """Be a kernel until somebody shuts it down."""
+        """Runs the kernel until somebody shuts it down."""
         path = connection_path(self.connection_file)
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
@@ -185,7 +185,7 @@ class WasmKernelApp(JupyterApp):
             self._serve(sandbox, path, confinement)
 
     def _handlers(self, root: Path, session_id: str) -> Handlers:
-        """What the broker does for the kernel's cells: each row checks its request."""
+        """The handlers of the broker; each checks its request as a stranger's."""
         private = self.settings.private_folder
         handlers: Handlers = {
             **outer.handlers(outer.session_private(root, session_id, private)),
@@ -200,7 +200,7 @@ class WasmKernelApp(JupyterApp):
     def _add_commands(
         self, sandbox: BaseSandbox, session: Session, confinement: Confinement
     ) -> None:
-        """Lets cells have the host do what reaches beyond them."""
+        """Adds the commands by which cells ask the host for what they can't do."""
 
         def say_path(_: object, context: CommandContext) -> None:
             context.say(f"{session.workspace}\n")  # to the user; the guest gets nothing back
@@ -240,7 +240,7 @@ class WasmKernelApp(JupyterApp):
         return SandboxLogger(file.logger())
 
     def _session_id(self, path: Path) -> str:
-        """The session that is named, or the notebook's own, or the connection file's."""
+        """The id of the session that is named, or the notebook's, or the connection file's."""
         of_notebook = None
         if self.settings.resume == Resume.ALWAYS.value:
             of_notebook = session_of_notebook(os.environ)
@@ -314,7 +314,7 @@ class WasmKernelApp(JupyterApp):
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
-    """SIGINT interrupts the cell and SIGTERM ends the kernel, a second SIGTERM at once.
+    """Makes SIGINT interrupt the cell and SIGTERM end the kernel, a second SIGTERM at once.
 
     The handlers only wake the loop: whatever lock they would need may be held by the code that the
     signal came upon.
@@ -332,23 +332,16 @@ def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
 
 
 def _watch_parent() -> None:
-    """End with the process that started this kernel, where that asked for it."""
+    """Ends with the process that started this kernel, if that asked for it."""
     parent = int(os.environ.get("JPY_PARENT_PID") or 0)
-    if sys.platform == "win32":
-        event = int(os.environ.get("JPY_INTERRUPT_EVENT") or 0)
-        if parent or event:
-            from ipykernel.parentpoller import ParentPollerWindows
-
-            ParentPollerWindows(event, parent).start()
-    elif parent > 1:
-        # process 1 never goes away, and its children can't tell that theirs did
+    if parent > 1:  # process 1 never ends, and its children can't tell that theirs did
         from ipykernel.parentpoller import ParentPollerUnix
 
         ParentPollerUnix(parent_pid=parent).start()
 
 
 def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) -> None:
-    """Run a kernel in this process.
+    """Runs a kernel in this process.
 
     Args:
         argv: The command line, `sys.argv` by default.

@@ -1,9 +1,9 @@
-"""What a kernel's process keeps within its walls, which `linux/confinement.py` closes.
+"""The paths that a confined kernel keeps; `linux/confinement.py` closes all others.
 
 A cell that got out of its instance through a flaw in wasmtime would be native code in this process.
 So the process gives up what it does not need: first the files and outgoing connections, before the
-guest's thread begins; then, once it listens, new sockets, programs and processes. What reaches
-beyond, the broker does, which stays outside.
+guest's thread begins; then, once it listens, new sockets, programs and processes. The broker,
+which stays unconfined, does the rest.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ LATER = (
     *("comm", "dateutil", "psutil", "wasmtime", "packaging", "structlog"),
     *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec", "installer"),
 )
-"""The packages that a kernel imports when its walls stand already, or parts of them."""
+"""The packages that a kernel imports, or parts of which it imports, after it is confined."""
 
 
 def kept_by(
     folders: SandboxFolders, policy: ExecutionPolicy, file: Path, config: Config
 ) -> KeptPaths:
-    """What a kernel's process goes on using.
+    """Returns the paths that a kernel's process goes on using.
 
     Args:
         folders: Its session's folders.
-        policy: Says which other folders the guest sees.
+        policy: Names the other folders that the guest sees.
         file: The connection file.
-        config: Says how the kernel listens, where the file does not.
+        config: The kernel's address, if the file does not say it.
     """
     own = (folders.real, folders.private_path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
@@ -47,8 +47,8 @@ def kept_by(
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         writable.append(file.parent)  # it is written there, and removed at the end
     cached = default_folder()
-    with contextlib.suppress(OSError):  # whoever fills it says what is wrong
-        cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # nothing is kept that is not there
+    with contextlib.suppress(OSError):  # an error is told when the cache is filled
+        cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
     return KeptPaths(
         writable=tuple(writable),
         readable=(cached, runtimes_folder(), *_noted_places(), *_read_only(policy)),
@@ -59,7 +59,7 @@ def kept_by(
 
 
 def _noted_places() -> Iterator[Path]:
-    """What says which folders in its mounts are private, or sessions', by now."""
+    """The notes that say which folders in its mounts are private, or sessions'."""
     for folder in notes():
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _read_only(policy: ExecutionPolicy) -> Iterator[Path]:
 
 
 def _socket_folders(file: Path, config: Config) -> tuple[Path, ...]:
-    """Where an ipc transport's sockets are made: its `ip` is the stem of their names."""
+    """The folders of an ipc transport's sockets; its `ip` is the stem of their names."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
