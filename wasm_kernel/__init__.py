@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.create import create_sandbox as create_sandbox
     from wasm_kernel.execution.create import offer_pip as offer_pip
     from wasm_kernel.execution.sandbox import BaseSandbox as BaseSandbox
-    from wasm_kernel.folders.claim import Resume as Resume
+    from wasm_kernel.folders.locks import Resume as Resume
     from wasm_kernel.folders.overlap import OverlapError as OverlapError
     from wasm_kernel.folders.private import PrivateFolderError as PrivateFolderError
     from wasm_kernel.linux.folders import PlantedLinkError as PlantedLinkError
@@ -81,7 +81,7 @@ _NAMES = {  # the public names by module
     "events": "SandboxLogger",
     "execution.create": "create_sandbox offer_pip",
     "execution.sandbox": "BaseSandbox",
-    "folders.claim": "Resume",
+    "folders.locks": "Resume",
     "folders.overlap": "OverlapError",
     "folders.private": "PrivateFolderError",
     "linux.folders": "PlantedLinkError",

@@ -19,8 +19,8 @@ from tests.faces import wait_for
 from tests.private import private_of
 from tests.sandbox.committing import CELL, FILES, WHOLE
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.folders import claim
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders import locks
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commit as commits
@@ -214,7 +214,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
     def full(self: object) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(claim.Claim, "take", full)
+    monkeypatch.setattr(locks.HistoryLock, "take", full)
     with create_sandbox(workspace=tmp_path) as sandbox:
         assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
         sandbox.execute("import os; x = 2; os._exit(1)")

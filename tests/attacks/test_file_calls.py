@@ -15,7 +15,7 @@ import pytest
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import Mount
 from wasm_kernel.state.file_ledger import JOURNAL

@@ -10,7 +10,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.sampled import sampled
 from wasm_kernel import NeverBegan, create_sandbox
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
 LIMIT, GRACE = 1.0, 0.3

@@ -19,7 +19,7 @@ from wasm_kernel import (
     prune_sessions,
 )
 from wasm_kernel.folders import orphans
-from wasm_kernel.folders.presence import alone
+from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.folders import Folder
 
@@ -107,7 +107,7 @@ def test_what_came_back_while_the_lock_was_waited_for_stays(
 
     def slow(folder: Folder) -> AbstractContextManager[None]:
         (tmp_path / "ws.tmp").rename(root)
-        return alone(folder)
+        return exclusively(folder)
 
     monkeypatch.setattr(orphans, "alone", slow)
     assert orphans.sweep() == []

@@ -15,8 +15,8 @@ import pytest
 
 from tests.private import private_of
 from wasm_kernel import delete_session_workspace
+from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolders, discard
-from wasm_kernel.folders.presence import is_used
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import metadata, removal, staging

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import app
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.session import Session

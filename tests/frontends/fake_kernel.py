@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from tests.fake_sandbox import FakeSandbox
 from wasm_kernel.errors import CompileError
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.session import Session

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., BaseSandbox]

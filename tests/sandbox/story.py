@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
 KEEP = 4

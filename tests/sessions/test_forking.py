@@ -15,7 +15,7 @@ import pytest
 from tests.private import private_of
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
-from wasm_kernel.folders.claim import Claim, Resume
+from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import Folder
@@ -117,15 +117,15 @@ def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path)
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
-    claim = Claim(Folder.open(private_of(fork(parent))))
+    claim = HistoryLock(Folder.open(private_of(fork(parent))))
     claim.take()
     assert claim.wants(Resume.CRASH)
     assert not claim.wants(Resume.NEVER)
     claim.settled()
-    claim.give_back()
+    claim.release()
     claim.take()
     assert not claim.wants(Resume.CRASH)
-    claim.give_back()
+    claim.release()
 
 
 def test_open_files_are_called_as_their_copies(parent: Path) -> None:

@@ -257,7 +257,7 @@ def test_what_nobody_closed_is_saved_when_the_process_ends(root: Path) -> None:
 FORKING = """
 import os, sys
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.folders.presence import is_used
+from wasm_kernel.folders.locks import is_used
 with get_session_sandbox("abc-123", workspace_root=sys.argv[1]) as sandbox:
     sandbox.execute("x = 1")
     child = os.fork()

@@ -15,9 +15,8 @@ import pytest
 from tests.nobody import as_nobody
 from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
-from wasm_kernel.folders.claim import Claim
+from wasm_kernel.folders.locks import HistoryLock, exclusively, is_used
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.folders.presence import alone, is_used
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
@@ -103,12 +102,12 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
 
 
 def test_the_historys_own_lock_counts_too(workspace: Path, tmp_path: Path) -> None:
-    claim = Claim(Folder.open(private_of(workspace)))
+    claim = HistoryLock(Folder.open(private_of(workspace)))
     assert claim.take()
     assert used(workspace)
     with pytest.raises(SessionInUse):
         delete_session_workspace(ID, tmp_path)
-    claim.give_back()
+    claim.release()
     delete_session_workspace(ID, tmp_path)
     assert not workspace.exists()
 
@@ -123,7 +122,7 @@ def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_pat
     (workspace / "file").touch()
     opened: list[Session] = []
     with Folder.open(private_of(workspace)) as private, walks.opened_folder(tmp_path) as root:
-        with alone(private):
+        with exclusively(private):
             starting = threading.Thread(target=lambda: opened.append(Session(tmp_path, ID)))
             starting.start()
             time.sleep(0.1)
@@ -220,7 +219,7 @@ def test_who_is_late_does_not_delete_the_session_that_came_after(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another removal is done, and a session of that id begun, before the lock is had."""
-    locked = alone
+    locked = exclusively
 
     def late(private: Folder) -> AbstractContextManager[None]:
         monkeypatch.undo()

@@ -21,8 +21,8 @@ from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.pending_travel import TRAVELS
 from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
-from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
 from wasm_kernel.guests.commands import CommandLine

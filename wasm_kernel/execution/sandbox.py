@@ -24,8 +24,8 @@ from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.execution.turns import GuestTurns
-from wasm_kernel.folders.claim import Resume
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import MISSED
+from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.folders.places import places
-from wasm_kernel.folders.presence import alone
 from wasm_kernel.folders.private import Owner, Place, owner_of
 from wasm_kernel.folders.state_folder import forget_roots, state_folder
 from wasm_kernel.linux import trees, walks
@@ -193,7 +193,7 @@ def _removed(place: Place, one: Orphan) -> bool:
         if one.unfinished:
             trees.remove_tree(one.place / one.key)
             return True
-        with place.folder.enter(one.key) as folder, alone(folder):
+        with place.folder.enter(one.key) as folder, exclusively(folder):
             again = _judged(place, one.key)  # nobody can begin to use it from here on
             if again is None or not again.due:
                 return False

@@ -18,10 +18,9 @@ from pathlib import Path
 from wasm_kernel import events
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.folders.claim import is_forsaken
 from wasm_kernel.folders.folders import APP, HISTORY, TMP, SandboxFolders
+from wasm_kernel.folders.locks import begins_anew, exclusively
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.folders.presence import alone
 from wasm_kernel.guests.python.files import PACKAGES_GUEST
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
@@ -53,7 +52,7 @@ _NO_IMAGE = (
     "machine's cache any more."
 )
 _NO_VARIABLES = "The session has no variables that were kept."
-_FILES_ONLY = "The archive holds the files alone, as it was asked for."
+_FILES_ONLY = "The archive holds the files exclusively, as it was asked for."
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ def _folders(
 
 def _be_alone(held: ExitStack, private: Folder) -> None:
     try:
-        held.enter_context(alone(private))
+        held.enter_context(exclusively(private))
     except SessionInUse:
         raise SessionInUse(_IN_USE) from None
 
@@ -166,7 +165,7 @@ def _history_folder(held: ExitStack, folders: SandboxFolders | None) -> Folder |
     if folders is None:
         return None
     _be_alone(held, folders.private)
-    if is_forsaken(folders.private):
+    if begins_anew(folders.private):
         return None
     try:
         return held.enter_context(folders.private.enter(HISTORY))

@@ -15,7 +15,7 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.execution.create import check, create_sandbox
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders import orphans
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.linux.folders import open_named, real_path

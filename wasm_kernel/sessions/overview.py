@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from wasm_kernel.folders.folders import HISTORY
+from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders
-from wasm_kernel.folders.presence import is_used
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata

@@ -32,9 +32,9 @@ from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders import orphans
+from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.folders.presence import is_used
 from wasm_kernel.folders.private import PrivateFolderError
 from wasm_kernel.guests import commands
 from wasm_kernel.linux import walks

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from wasm_kernel.folders.hiding import ASIDE
+from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard, removing
-from wasm_kernel.folders.presence import alone
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
@@ -65,7 +65,7 @@ def remove(
         workspace = held.enter_context(walks.opened_folder(name, root, force=confirm is None))
         found = _private_of(root, name, workspace, privates)
         held.enter_context(found.folder)
-        with alone(found.folder):
+        with exclusively(found.folder):
             try:
                 if not _is_there(root, name, workspace):
                     raise _gone(name)

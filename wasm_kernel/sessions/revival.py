@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.folders.claim import leave_fork
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import CallbackTask
@@ -129,7 +129,7 @@ class Revival:
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
             Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
             Origin(max(memory.states), reseed=True, files=files).write(history)
-        leave_fork(self._private)
+        note_forked(self._private)
         return ""
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.execution.face import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.locks import PresenceLock, is_used
 from wasm_kernel.folders.overlap import (
     OverlapError,
     Spot,
@@ -27,7 +28,6 @@ from wasm_kernel.folders.overlap import (
     workspaces_above,
 )
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
-from wasm_kernel.folders.presence import Presence, is_used
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
 from wasm_kernel.linux.locks import try_lock
@@ -124,7 +124,7 @@ class Session:
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.root / self.id)
 
-    def _opened(self, named: Path) -> tuple[SandboxFolders, Presence]:
+    def _opened(self, named: Path) -> tuple[SandboxFolders, PresenceLock]:
         """The session's folders, with its lock; others may delete the session meanwhile."""
         privates = PrivateFolders(self.root, self.private_root)
         with open_named(named) as root:
@@ -136,7 +136,7 @@ class Session:
                         raise
         raise AssertionError("there are attempts")
 
-    def _once(self, root: Folder, privates: PrivateFolders) -> tuple[SandboxFolders, Presence]:
+    def _once(self, root: Folder, privates: PrivateFolders) -> tuple[SandboxFolders, PresenceLock]:
         self.made = self._make(root, privates)
         with ExitStack() as held:
             workspace = root.enter(self.id)
@@ -146,8 +146,8 @@ class Session:
                 _check_unseen(self.root, self.id)
             found = privates.open(self.id, workspace)
             held.callback(found.folder.close)
-            presence = Presence(found.folder)
-            held.callback(presence.leave)
+            presence = PresenceLock(found.folder)
+            held.callback(presence.release)
             there = root.status(self.id)
             same = there is not None and os.path.samestat(there, os.fstat(workspace.fd))
             if not (same and found.in_place):
@@ -266,7 +266,7 @@ class Session:
 
     def leave(self) -> None:
         """Gives up the lock, and the folders if there never was a sandbox. Safe to call twice."""
-        self._presence.leave()
+        self._presence.release()
         if not self._lived_in:
             self.folders.close()
 

@@ -12,8 +12,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from wasm_kernel.errors import ForkError
-from wasm_kernel.folders.claim import leave_fork
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.record import record
 from wasm_kernel.state import told
 from wasm_kernel.state.copying import copy_earlier, copy_files, names_in
@@ -54,7 +54,7 @@ def branch(timeline: Timeline, other: SandboxFolders, *, reseed: bool) -> Branch
         copy_earlier(folders, other, timeline.history.last, names)
         folder = other.private.enter(HISTORY, make=True)
         history = timeline.history.branch(folder, names, reseed=reseed)
-        leave_fork(other.private)
+        note_forked(other.private)
     except OSError as problem:
         raise ForkError(told.why(problem)) from problem
     return Branch(history, left_out)

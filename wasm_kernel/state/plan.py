@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from wasm_kernel.errors import ForkError
-from wasm_kernel.folders.claim import leave_fork
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.record import record
@@ -114,7 +114,7 @@ def carry_out(
                 for name in names_in_history(own):
                     link_or_copy(own.fd, name, name, history.fd)
             plan.mark.write(history)
-        leave_fork(other.private)
+        note_forked(other.private)
     except Cancelled as problem:
         raise ForkError("it was interrupted") from problem
     except OSError as problem:

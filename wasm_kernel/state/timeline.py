@@ -12,8 +12,8 @@ from wasm_kernel import events
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyError, TravelError
 from wasm_kernel.events import Notices
-from wasm_kernel.folders.claim import Claim, Resume
 from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 from wasm_kernel.state.branch import Branch
@@ -54,7 +54,7 @@ class Timeline:
         self._image_files: tuple[OpenFile, ...] = ()
         self._resume = resume
         self._inherited = inherited
-        self._claim = Claim(folders.private)
+        self._claim = HistoryLock(folders.private)
         self._policy = policy
         self.folders = folders
         self._recorder: Recorder | None = None
@@ -118,7 +118,7 @@ class Timeline:
 
     def forsake(self) -> None:
         """Who opens the session next begins without these variables. Any thread."""
-        self._claim.forsake()
+        self._claim.begin_anew()
 
     def _go_on(self, history: History) -> None:
         try:
@@ -412,7 +412,7 @@ class Timeline:
                 self._recorder.history.close()
                 self._recorder = None
             self.files.close()  # the next holder may read what it says at once
-            self._claim.give_back()
+            self._claim.release()
         finally:
             self.files.close()
             self.saving = False

@@ -11,7 +11,7 @@ from tests.faces import says
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.policy import ExecutionPolicy
 

@@ -13,7 +13,7 @@ from tests.sandbox.forks import TRAP, Forking, Opening
 from tests.sandbox.keeping import Keeping
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import files, trees
 
 STATE = """

@@ -14,7 +14,7 @@ from tests.private import private_of
 from tests.sandbox.story import Story
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.folders.claim import Claim, Resume
+from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commit as commits
@@ -308,19 +308,19 @@ def _no_memory(*args: object) -> bytes:
 
 
 def test_a_claim_is_one_holders(tmp_path: Path) -> None:
-    first, second = Claim(Folder.open(tmp_path)), Claim(Folder.open(tmp_path))
+    first, second = HistoryLock(Folder.open(tmp_path)), HistoryLock(Folder.open(tmp_path))
     assert first.take()
     assert not second.take()
-    first.give_back()
+    first.release()
     assert second.take()
-    second.give_back()
+    second.release()
 
 
 def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
-    first = Claim(Folder.open(tmp_path))
+    first = HistoryLock(Folder.open(tmp_path))
     first.take()
-    first.give_back()
-    ended = Claim(Folder.open(tmp_path))
+    first.release()
+    ended = HistoryLock(Folder.open(tmp_path))
     ended.take()
     assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
         False,
@@ -328,24 +328,24 @@ def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
         True,
     )
     ended._lock.release()  # as the system does when the process is killed
-    later = Claim(Folder.open(tmp_path))
+    later = HistoryLock(Folder.open(tmp_path))
     later.take()
     assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
         True,
         True,
         False,
     )
-    later.give_back()
+    later.release()
 
 
 def test_a_claim_that_is_not_held_wants_nothing(tmp_path: Path) -> None:
-    first, second = Claim(Folder.open(tmp_path)), Claim(Folder.open(tmp_path))
+    first, second = HistoryLock(Folder.open(tmp_path)), HistoryLock(Folder.open(tmp_path))
     first.take()
     second.take()
-    second.give_back()
+    second.release()
     assert not any(second.wants(resume) for resume in Resume)
     assert (tmp_path / "alive").exists()
-    first.give_back()
+    first.release()
 
 
 def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 
 
 @pytest.fixture

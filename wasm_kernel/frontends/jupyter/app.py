@@ -27,7 +27,7 @@ from traitlets.config import Config
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by
 from wasm_kernel.frontends.jupyter.connection_file import (

@@ -16,7 +16,7 @@ from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, de
 from traitlets.config import Configurable
 
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.folders.claim import Resume
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.outputs.bundle import Mode
