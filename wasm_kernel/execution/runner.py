@@ -200,12 +200,12 @@ class GuestRunner:
             if travels is None:
                 self._run_in_guest(turn, None)
             else:
-                self._run_without_guest(turn, request, travels)
+                self._run_without_guest(turn, travels)
         except GuestStopped as stopped:
             self._recover(turn, stopped, for_cell=True)
             return turn, stopped
         began = time.monotonic()
-        self._finish_cell(turn, request, ran=travels is None)
+        self._finish_cell(turn, ran=travels is None)
         _LOG.debug("%s: the cell's effects are kept", _since(began))
         self._tell_notices(turn)
         return turn, None
@@ -267,9 +267,7 @@ class GuestRunner:
         if not ended or turn.reply is None:
             raise GuestCrashed("the cell broke the sandbox's own agent")
 
-    def _run_without_guest(
-        self, turn: Turn, request: Mapping[str, Any], travels: list[CommandLine]
-    ) -> None:
+    def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
         """Plans what a cell asks for that only travels: it works whatever became of the guest.
 
         The guest hears of the cell with its next one, so that it has its text in `In`.
@@ -289,12 +287,11 @@ class GuestRunner:
             turn.end(number, ename="KeyboardInterrupt")
             return
         refused = self.commands.travel.run_from_text(travels, turn)
-        is_numbered = bool(request.get("store_history"))
         ename = "UsageError" if refused else ""
-        turn.end(number - (not is_numbered), ename=ename, evalue=refused)
-        if is_numbered:
-            code = str(request.get("code", ""))
-            self._missed.append((number, code if len(code) <= _MISSED_CHARACTERS else ""))
+        turn.end(number - (not turn.is_counted), ename=ename, evalue=refused)
+        if turn.is_counted:
+            code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
+            self._missed.append((number, code))
 
     def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
         """Starts another guest that stands where memory was before the turn, or before that state
@@ -313,23 +310,22 @@ class GuestRunner:
             stopped.kept = what_remains(turn, stopped, changed_files=changed)
         self._start_guest()
 
-    def _finish_cell(self, turn: Turn, request: Mapping[str, Any], *, ran: bool) -> None:
+    def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
         """Makes the cell's effects a commit, and does what the cell asked for.
 
         A cell that was done without the guest has no effects: the state is still that of the cell
         before.
         """
-        code, travel = str(request.get("code", "")), self.commands.travel
-        is_numbered = bool(request.get("store_history"))
-        cell = self.next_count if is_numbered else self.next_count - 1
-        self._note_count(turn, request)
+        travel = self.commands.travel
+        cell = self.next_count if turn.is_counted else self.next_count - 1
+        self._note_count(turn)
         is_left = not ran or (travel.journey is not None and not travel.here)
         if is_left or self.timeline.commit(
             self._live_guest().instance,
             cell=cell,
             count=self.next_count,
-            code=code,
-            counted=is_numbered,
+            code=turn.code,
+            counted=turn.is_counted,
         ):
             travel.name_here(turn)
         if ran:
@@ -385,9 +381,9 @@ class GuestRunner:
         self.timeline.settle(self._live_guest().instance, copies)
         return self.timeline
 
-    def _note_count(self, turn: Turn, request: Mapping[str, Any]) -> None:
+    def _note_count(self, turn: Turn) -> None:
         count = (turn.reply or {}).get("execution_count")
-        if request.get("store_history") and isinstance(count, int) and 0 < count < 2**31:
+        if turn.is_counted and isinstance(count, int) and 0 < count < 2**31:
             self.next_count = count + 1
 
     def _start_guest(self) -> None:

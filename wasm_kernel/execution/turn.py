@@ -96,6 +96,7 @@ class Turn:
 
     Attributes:
         is_cell: Whether it is a cell.
+        is_counted: Whether it is a cell that gets a number and a place in the history.
         is_comm: Whether the front end speaks on a comm, to code of the user's.
         is_visible: Whether it is a cell whose output somebody sees.
         code: The cell's source; empty if it is not a cell.
@@ -111,6 +112,7 @@ class Turn:
         self._parts = parts
         self._may_ask = bool(request.get("allow_stdin", False))
         self.is_cell = request.get("op") == "execute"
+        self.is_counted = bool(request.get("store_history"))
         self.is_comm = request.get("op") == "comm"
         self.is_visible = self.is_cell and not request.get("silent")
         self.code = str(request.get("code", "")) if self.is_cell else ""
