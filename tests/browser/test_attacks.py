@@ -92,7 +92,13 @@ def assert_untouched(lab: Lab, seen: Seen, canary: Canary, page_before: Any) -> 
     assert not any(found.values()), {what: it for what, it in found.items() if it}
 
 
-@pytest.mark.parametrize(("routes", "every"), [(FIRST, 1), (SECOND, 3)], ids=["rich", "others"])
+@pytest.mark.parametrize(
+    ("routes", "every"),
+    [
+        pytest.param(FIRST, 1, id="rich"),
+        pytest.param(SECOND, 3, id="others", marks=pytest.mark.soak),
+    ],
+)
 def test_nothing_runs_nothing_is_fetched_nothing_is_covered(
     lab: Lab, server: Server, canary: Canary, routes: tuple[str, ...], every: int
 ) -> None:
