@@ -28,7 +28,7 @@ STILL_UP = {
     ("state/copying.py", "guests.python.files"),
 }
 """Imports that still go up; each goes when its rooms are rebuilt, and none may come."""
-LANGUAGE = re.compile(r"python(?!\.org)|%pip", re.IGNORECASE)
+LANGUAGE = re.compile(r"(?<!RuntimeType\.)python|%pip", re.IGNORECASE)
 """What speaks of one guest language: identifiers, imports, sentences and comments alike."""
 SPEAKS_OF_PYTHON = {
     "execution/create.py",

@@ -20,7 +20,7 @@ from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
-from wasm_kernel.guests.python.language import HostChannel
+from wasm_kernel.guests.python.guest import HostChannel
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges

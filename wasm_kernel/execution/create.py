@@ -34,7 +34,7 @@ def create_sandbox(
     """A sandbox on a workspace folder, which is made if it is not there.
 
     Args:
-        runtime: The guest's language, such as `"python"`.
+        runtime: The guest's language, or its name.
         workspace: The host folder that the guest sees as `/app`.
         policy: The limits; the defaults fit a notebook.
         logger: Hears events; silent by default.

@@ -7,9 +7,10 @@ beside this file, with a module `language` in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from wasm_kernel.engine.clock import Clock, Signals
 from wasm_kernel.engine.compiler import Progress
@@ -19,14 +20,13 @@ from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.commands import CommandHandler, CommandLine
 from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.record import record
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.preopens import Preopens
 
 
 class ParsedCell(Protocol):
-    """What the host reads in a cell's text. Reading is linear in its length and never raises."""
+    """A cell's text, as the host reads it: in linear time, and without raising."""
 
     def only_commands(self, names: Collection[str]) -> list[CommandLine] | None:
         """Returns the commands of a cell that holds nothing but some of these; else None.
@@ -42,9 +42,8 @@ class ParsedCell(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class GuestSetup:
-    """What a guest is started with.
+class GuestSetup(Struct, frozen=True):
+    """The things that a guest is started with.
 
     Attributes:
         files: Its file calls; it closes them.
@@ -66,7 +65,7 @@ class GuestSetup:
 
 
 class Guest(Protocol):
-    """One booted guest. Its owner closes it; only the guest's thread uses it."""
+    """A booted guest. Its owner closes it; only the guest's thread uses it."""
 
     @property
     def instance(self) -> Instance:
@@ -78,10 +77,10 @@ class Guest(Protocol):
 
     @property
     def signals(self) -> Signals:
-        """How it is interrupted."""
+        """Its way to be interrupted."""
 
     def run_turn(self, fuel: int | None) -> bool:
-        """Lets the agent fetch one request and answer it.
+        """Runs the agent, which fetches one request and answers it.
 
         Args:
             fuel: The fuel of this turn, or None for no limit.
@@ -100,9 +99,8 @@ class Guest(Protocol):
         """Closes its files and its instance. Safe to call twice."""
 
 
-@record
-class LanguageInfo:
-    """What is said of a language without a running guest.
+class LanguageInfo(Struct, frozen=True):
+    """Facts about a language that are known without a running guest.
 
     Attributes:
         version: Its version, such as `3.15.0`; `unknown` if the guest's files are missing.
@@ -117,8 +115,7 @@ class LanguageInfo:
     help_links: tuple[tuple[str, str], ...] = ()
 
 
-@record
-class LanguageTexts:
+class LanguageTexts(Struct, frozen=True):
     """The sentences of the host's that depend on the language.
 
     Attributes:
@@ -129,14 +126,14 @@ class LanguageTexts:
 
 
 class GuestLanguage(Protocol):
-    """How a language gets into an instance. One object serves every sandbox of a process."""
+    """A language that guests run. One object serves every sandbox of a process."""
 
     name: str
     texts: LanguageTexts
 
     @property
     def info(self) -> LanguageInfo:
-        """What is said of it."""
+        """Facts about it."""
 
     def prepare(self, metered: bool, progress: Progress) -> BaseImage:
         """Makes everything that takes long, once a machine; quick if it is there already.

@@ -8,8 +8,7 @@ import pytest
 
 from tests.engine.tiny import MIB, Guest
 from wasm_kernel.errors import GuestCrashed
-from wasm_kernel.guests.python.image import Addresses
-from wasm_kernel.guests.python.language import PythonGuest
+from wasm_kernel.guests.python.guest import Addresses, PythonGuest
 
 
 def test_a_guest_without_memory_left_says_so(guest: Guest) -> None:

@@ -1,4 +1,4 @@
-"""What the host reads in a cell: which magics stand at top level, and with which words. Pure.
+"""Reading a cell: which magics stand at top level, and with which words. Pure.
 
 The text is read by Python's own rules (strings, f-strings as of 3.12, comments, brackets, joined
 lines) and by IPython's for its magics, so that a `%name` inside a string, a bracket, a nested block
@@ -11,8 +11,9 @@ import re
 from collections.abc import Collection, Iterator
 from textwrap import dedent
 
+from msgspec import Struct
+
 from wasm_kernel.guests.commands import CommandLine
-from wasm_kernel.record import record
 
 _ONE_CELL = frozenset({"capture", "limit", "prun", "time"})
 """Cell magics that run what stands below them once, as a cell; `%time` does so with its line."""
@@ -29,8 +30,7 @@ _FOR_THE_GUEST = re.compile(r"[${]|\?\Z|\\\Z")  # variables, a question, a line 
 _TEXT_MOST = 100_000  # characters of a cell that is read while the guest waits
 
 
-@record
-class PythonCell:
+class PythonCell(Struct, frozen=True):
     """A cell's text: a `ParsedCell`."""
 
     source: str
@@ -124,8 +124,7 @@ _START = re.compile(rf"([ \t\f]*)(?:([{re.escape(_ESCAPES)}])|(\w*))")
 _BRACKET, _FIELD, _FORMAT = "bracket", "field", "format"
 
 
-@record
-class _Formatted:
+class _Formatted(Struct, frozen=True):
     """An f-string that the reader is inside of."""
 
     mark: str

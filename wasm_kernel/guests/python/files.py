@@ -29,14 +29,13 @@ import msgspec
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import GuestBinary
 from wasm_kernel.errors import BundleError
-from wasm_kernel.record import record
 
 STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
 BUNDLE_NAME = "wasm-kernel.zip"
 LIB_GUEST = "/usr/local/lib"
 DATA_GUEST = f"{LIB_GUEST}/{STDLIB_NAME}/matplotlib/mpl-data"
 PACKAGES_GUEST = "/usr/local/lib/python3.15"
-"""Where the guest sees the packages of its session; it imports from `site-packages` in there."""
+"""The guest's path of its session's packages; it imports from `site-packages` in there."""
 
 _STACK_BYTES = 8 * 1024 * 1024  # what the binary is linked for
 _PACKAGE = Path(__file__).parents[2]
@@ -103,14 +102,13 @@ class GuestFiles(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct):
-    """What the cache remembers of the guest's sources."""
+    """The cache's note on the guest's sources."""
 
     stamp: str
     files: GuestFiles
 
 
-@record
-class GuestFolders:
+class GuestFolders(msgspec.Struct, frozen=True):
     """The laid-out files: host folders behind the guest's fixed, read-only paths."""
 
     lib: Path

@@ -1,50 +1,75 @@
-"""The base image of the Python guest: what the host must know of a booted interpreter's memory.
+"""Making the base image of the Python guest, once for each artifact and agent.
 
-Signals. CPython notes "signal N arrived" in a few words of its memory: one that says any signal
-did, one for the signal, and a bit in the evaluation loop's own word. Turned on from outside, they
-make the loop run the signal's handler at its next look, as after a real signal. They are found by
-watching which words `_thread.interrupt_main()` turns on: three C calls in a row, with no bytecode
-between them, give a look at memory before it and one after.
-
-SQLite's PRNG, the generator behind `random()` in SQL. Its state is part of a base image, so it
-would give the same numbers in every session; and SQLite in a guest, which has no `/dev/urandom`,
-would seed it with the time in seconds. No call of SQLite's seeds it anew from Python, so the host
-does. It is found by a look before and a look after a number is drawn. Source of the layout:
-`sqlite3Prng` in SQLite's random.c, since 3.42: 16 words of ChaCha20's state (the constant, 8 of
-key, 1 that counts, 3 of nonce), 64 bytes of output, and how many of those are left.
+Besides its bytes, the host must know where some things lie in a booted interpreter's memory. The
+words of signals are found by watching which words `_thread.interrupt_main()` turns on: three C
+calls in a row, with no bytecode between them, give a look at memory before it and one after.
+SQLite's generators are found by a look before and a look after a number is drawn.
 
 Immortal objects. CPython writes an object's reference count at every use, but not for an immortal
 object (PEP 683). Pages that hold only such objects stay as they are in the image: shared between
 kernels, neither copied nor saved with a commit. Source of the layout: `Include/refcount.h` of
 CPython 3.14 and later, the branch for 32-bit systems.
-
-The addresses are the same for every instance of one artifact, and are looked for once, when the
-base image is built.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator
 
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.clock import Clock
+from wasm_kernel.engine.compiler import Compiled
 from wasm_kernel.engine.host_calls import GuestMemory, OutOfBounds
-from wasm_kernel.record import record
+from wasm_kernel.engine.instance import Instance, InstanceOptions
+from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
+from wasm_kernel.errors import GuestStopped, ImageError
+from wasm_kernel.guests import protocol
+from wasm_kernel.guests.python.files import BUNDLE_NAME, LIB_GUEST
+from wasm_kernel.guests.python.guest import (
+    ARGV,
+    PRNG_CONSTANT,
+    PRNG_LEFT,
+    Addresses,
+    HostChannel,
+    PythonGuest,
+)
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.state import image
+from wasm_kernel.state.image import ImageRecord
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
+from wasm_kernel.wasi_files.preopens import Preopens
+from wasm_kernel.wasi_files.quota import Quota
 
+BOOT = (
+    f"import sys\nsys.path.append('{LIB_GUEST}/{BUNDLE_NAME}')\n"
+    f"import wasm_kernel_agent\nwasm_kernel_agent.turn()"
+)
+ENV = {
+    "HOME": "/app",
+    "PYTHONTZPATH": "",
+    "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - a guest path
+    "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
+    "TMPDIR": "/tmp",  # noqa: S108 - a guest path
+    "SCIKIT_LEARN_DATA": "/tmp/scikit_learn_data",  # noqa: S108 - a guest path
+    "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108 - a guest path
+    "TERM": "xterm-color",
+}
+_BOOT_MEMORY = 2048 * 1024 * 1024
 _PAGE = 4096
 
-SIGNALS_SETUP = (
+_SIGNALS_SETUP = (
     "import _host, _thread, collections, functools, operator, signal\n"
     "signal.signal(signal.SIGINT, lambda *_: None)\n"
     "_look = [functools.partial(_host.call, b'before'), _thread.interrupt_main, "
     "functools.partial(_host.call, b'after')]\n"
 )
-SIGNALS_ROUND = "collections.deque(map(operator.call, _look), maxlen=0)\n"
+_SIGNALS_ROUND = "collections.deque(map(operator.call, _look), maxlen=0)\n"
 
-_PRNG_CONSTANT = b"expand 32-byte k"
-_PRNG_STATE, _PRNG_LEFT = 64, 128
 _PRNG_DRAWN = 8  # bytes of one `random()`
-PRNG_ROUND = (
+_PRNG_ROUND = (
     "import _host, sqlite3\n"
     "_draw = sqlite3.connect(':memory:').execute\n"
     "_draw('select random()').fetchone()\n"
@@ -57,32 +82,127 @@ _IMMORTAL = 5 << 28  # _Py_IMMORTAL_INITIAL_REFCNT
 _PLAUSIBLE = 1 << 24
 
 
-@record
-class Addresses:
-    """What the host reaches for in a guest that has the image's memory.
+class ImageBuilder:
+    """Builds a base image; runs guests, so on a guest thread.
 
-    Attributes:
-        signal_words: The words that make an interrupt pending, and the bits to turn on.
-        sqlite_prngs: Where the states of SQLite's generators begin.
+    Args:
+        compiled: The guest's code, of any flavour.
+        preopens: Its library, and empty folders in place of a session's.
     """
 
-    signal_words: Mapping[int, int]
-    sqlite_prngs: Sequence[int] = ()
+    def __init__(self, compiled: Compiled, preopens: Preopens) -> None:
+        self._compiled = compiled
+        self._preopens = preopens
 
-    def as_extra(self) -> dict[str, Any]:
-        """Returns them as the language's part of an image's record."""
-        words = {str(at): bits for at, bits in self.signal_words.items()}
-        return {"signal_words": words, "sqlite_prngs": list(self.sqlite_prngs)}
+    def build(self, cache: Cache, name: str) -> ImageRecord:
+        """Boots a guest, and writes its memory to the cache under a name.
 
-    @classmethod
-    def of_extra(cls, extra: Mapping[str, Any]) -> Addresses:
-        """Reads them from there.
+        Returns:
+            What else must be known of the image.
 
         Raises:
-            KeyError, ValueError, TypeError, AttributeError: it is not what `as_extra` returns.
+            ImageError: the guest does not boot, or can't be interrupted.
         """
-        words = {int(at): int(bits) for at, bits in extra["signal_words"].items()}
-        return cls(words, [int(at) for at in extra["sqlite_prngs"]])
+        addresses = Addresses(self._find_signal_words(), self._find_sqlite_prngs())
+        booting, streams = _Booting(), OutputStreams()
+        streams.begin(booting.hear, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
+        with self._raw(booting, streams) as guest:
+            try:
+                ended = guest.run(BOOT.encode())
+            except GuestStopped as stopped:
+                raise ImageError(
+                    f"the sandbox could not be prepared: {stopped.happened} {booting.said[-2000:]}"
+                ) from stopped
+            if not (ended and booting.booted):
+                raise ImageError(f"the sandbox could not be prepared: {booting.said[-2000:]}")
+            make_immortal(guest.instance.memory, booting.immortal)
+            size, build = guest.instance.memory.size, secrets.token_hex(8)
+            cache.write(name, lambda path: image.save(guest.instance, path))
+            return ImageRecord(size, build, guest.files.opened(), addresses.as_extra())
+
+    def _find_signal_words(self) -> dict[int, int]:
+        """Returns the words that two rounds agree on."""
+        seen: dict[bytes, bytes] = {}
+
+        def look(request: bytes) -> bytes:
+            seen[request] = memory.read(0, memory.size)
+            return b""
+
+        with self._raw(look) as guest:
+            memory = guest.instance.memory
+            guest.run(_SIGNALS_SETUP.encode())
+            rounds = []
+            for _ in range(2):
+                guest.run(_SIGNALS_ROUND.encode())
+                rest = memory.read(0, memory.size)
+                rounds.append(signal_candidates(seen[b"before"], seen[b"after"], rest))
+        words = {at: bits for at, bits in rounds[0].items() if rounds[1].get(at) == bits}
+        if not words:
+            raise ImageError("this Python guest can't be interrupted: no signal words were found")
+        return words
+
+    def _find_sqlite_prngs(self) -> list[int]:
+        """Returns where SQLite's generators lie, if this artifact has any of that layout."""
+        seen: dict[bytes, bytes] = {}
+
+        def look(request: bytes) -> bytes:
+            seen[request] = memory.read(0, memory.size)
+            return b""
+
+        with self._raw(look) as guest:
+            memory = guest.instance.memory
+            guest.run(_PRNG_ROUND.encode())
+        return find_sqlite_prngs(seen.get(b"before", b""), seen.get(b"after", b""))
+
+    @contextlib.contextmanager
+    def _raw(
+        self,
+        answer: Callable[[bytes], bytes],
+        streams: OutputStreams | None = None,
+    ) -> Iterator[PythonGuest]:
+        """Runs a guest without an image, with memory as the artifact has it."""
+        streams, clock, policy = streams or OutputStreams(), Clock(), ExecutionPolicy()
+        app = next(preopen for preopen in self._preopens.fixed if preopen.tracked)
+        files = WasiFiles(
+            self._preopens,
+            FileChanges(app),
+            Quota(self._preopens.counted, policy.workspace_bytes, policy.workspace_files),
+            NO_FILE_HISTORY,
+            open_files=policy.open_files,
+            should_stop=clock.should_stop,
+            devices=streams.devices(),
+        )
+        options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV)
+        hosts = (files, HostChannel(answer))
+        with contextlib.closing(files):
+            instance = Instance(self._compiled, hosts, options, clock, streams)
+            with contextlib.closing(instance):
+                yield PythonGuest(instance, files, Addresses({}))
+
+
+class _Booting:
+    """The host's side of the one turn in which the base image boots."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.booted = False
+        self.immortal: tuple[int, ...] = ()
+        self.said = ""
+
+    def hear(self, name: str, text: str) -> None:
+        self.said += text
+
+    def __call__(self, data: bytes) -> bytes:
+        frame = protocol.decode(data)
+        if isinstance(frame, protocol.Next) and not self._asked:
+            self._asked = True
+            return protocol.encode({"op": "boot"})
+        if isinstance(frame, protocol.Immortal):
+            self.immortal += frame.words
+        if isinstance(frame, protocol.Done):
+            self.booted = frame.reply.get("status") == "ok"
+            self.said += "" if self.booted else str(dict(frame.reply))
+        return b"{}"
 
 
 def signal_candidates(before: bytes, after: bytes, rest: bytes) -> dict[int, int]:
@@ -101,49 +221,17 @@ def signal_candidates(before: bytes, after: bytes, rest: bytes) -> dict[int, int
     return found
 
 
-class SignalWords:
-    """The words of one guest that make an interrupt pending; the guest's thread owns it."""
-
-    def __init__(self, words: Mapping[int, int], memory: GuestMemory) -> None:
-        self._words = dict(words)
-        self._memory = memory
-
-    def raise_(self) -> None:
-        """Makes the interrupt pending."""
-        for at, bits in self._words.items():
-            self._memory.write_word(at, self._memory.read_word(at) | bits)
-
-    def pending(self) -> bool:
-        """Whether the interpreter has not taken it yet."""
-        return bool(self._words) and all(
-            self._memory.read_word(at) & bits for at, bits in self._words.items()
-        )
-
-    def clear(self) -> None:
-        """Takes it back."""
-        for at, bits in self._words.items():
-            self._memory.write_word(at, self._memory.read_word(at) & ~bits)
-
-
 def find_sqlite_prngs(before: bytes, after: bytes) -> list[int]:
     """Returns where a generator can lie: the state is as it was, and there are as many bytes less
     as were drawn.
     """
-    found, at = [], before.find(_PRNG_CONSTANT)
-    while at >= 0 and at + _PRNG_LEFT < min(len(before), len(after)):
-        same = before[at : at + _PRNG_LEFT] == after[at : at + _PRNG_LEFT]
-        if same and before[at + _PRNG_LEFT] - after[at + _PRNG_LEFT] == _PRNG_DRAWN:
+    found, at = [], before.find(PRNG_CONSTANT)
+    while at >= 0 and at + PRNG_LEFT < min(len(before), len(after)):
+        same = before[at : at + PRNG_LEFT] == after[at : at + PRNG_LEFT]
+        if same and before[at + PRNG_LEFT] - after[at + PRNG_LEFT] == _PRNG_DRAWN:
             found.append(at)
-        at = before.find(_PRNG_CONSTANT, at + 1)
+        at = before.find(PRNG_CONSTANT, at + 1)
     return found
-
-
-def reseed_sqlite(memory: GuestMemory, prngs: Sequence[int]) -> None:
-    """Seeds SQLite's generators anew, between two turns."""
-    for at in prngs:
-        state = _PRNG_CONSTANT + os.urandom(32) + bytes(4) + os.urandom(12)
-        memory.write(at, state.ljust(_PRNG_STATE, b"\0"))
-        memory.write(at + _PRNG_LEFT, b"\0")
 
 
 def make_immortal(memory: GuestMemory, addresses: Iterable[int]) -> int:

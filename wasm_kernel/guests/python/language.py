@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
-from wasm_kernel.engine.host_calls import BoundGuest, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance, InstanceOptions
-from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
-from wasm_kernel.errors import BundleError, GuestCrashed, GuestStopped, ImageError
+from wasm_kernel.errors import BundleError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
-from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import GuestSetup, LanguageInfo, LanguageTexts
 from wasm_kernel.guests.commands import CommandContext, CommandHandler, CommandLine
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python import outer
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
-from wasm_kernel.guests.python.image import (
-    PRNG_ROUND,
-    SIGNALS_ROUND,
-    SIGNALS_SETUP,
-    Addresses,
-    SignalWords,
-    find_sqlite_prngs,
-    make_immortal,
-    reseed_sqlite,
-    signal_candidates,
-)
+from wasm_kernel.guests.python.guest import ARGV, Addresses, HostChannel, PythonGuest
+from wasm_kernel.guests.python.image import BOOT, ENV, ImageBuilder
 from wasm_kernel.guests.python.outer import PrepareGuest
 from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.folders import Folder
@@ -47,34 +32,7 @@ from wasm_kernel.linux.task import CallbackTask
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
-from wasm_kernel.wasi_files.calls import WasiFiles
-from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
-from wasm_kernel.wasi_files.quota import Quota
-
-# The agent's anchor (in `wasm_kernel_agent/agent.py`): a turn that needs no import and no builtin,
-# so that it works whatever a cell did to either.
-_TURN = b"0j.__class__.__subclasses__()[0].turn()"
-_BOOT = (
-    f"import sys\nsys.path.append('{guest_files.LIB_GUEST}/{guest_files.BUNDLE_NAME}')\n"
-    f"import wasm_kernel_agent\nwasm_kernel_agent.turn()"
-)
-_ARGV = ("python",)
-_ENV = {
-    "HOME": "/app",
-    "PYTHONTZPATH": "",
-    "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - a guest path
-    "IPYTHONDIR": "/tmp/ipython",  # noqa: S108 - a guest path
-    "TMPDIR": "/tmp",  # noqa: S108 - a guest path
-    "SCIKIT_LEARN_DATA": "/tmp/scikit_learn_data",  # noqa: S108 - a guest path
-    "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108 - a guest path
-    "TERM": "xterm-color",
-}
-_BOOT_MEMORY = 2048 * 1024 * 1024
-_REQUEST_BYTES = 80 * 1024 * 1024
-_REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
-
 
 _HELP_LINKS = (
     ("Python Reference", "https://docs.python.org/3.15"),
@@ -83,80 +41,6 @@ _HELP_LINKS = (
     ("pandas Reference", "https://pandas.pydata.org/docs/reference/"),
     ("Matplotlib Reference", "https://matplotlib.org/stable/api/"),
 )
-
-
-class HostChannel:
-    """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
-
-    Args:
-        answer: Answers a request, on the guest's thread.
-    """
-
-    imports: Mapping[Import, str] = {("host", "call"): "iiii"}
-
-    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
-        self._answer = answer
-
-    def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
-        """Returns the handler for a guest."""
-        memory = guest.memory
-
-        def call(at: int, length: int, answer_at: int, answer_length_at: int) -> int:
-            if length > _REQUEST_BYTES:
-                return _REFUSED
-            answer = self._answer(memory.read(at, length))
-            try:
-                place = guest.call("host_alloc", max(1, len(answer)))
-            except GuestStopped:
-                place = 0  # the outer call ends for the same reason
-            if place == 0:
-                return _REFUSED
-            memory.write(place, answer)
-            memory.write_word(answer_at, place)
-            memory.write_word(answer_length_at, len(answer))
-            return abi.SUCCESS
-
-        return {("host", "call"): call}
-
-
-class PythonGuest:
-    """One interpreter: a `Guest`. Only the guest's thread uses it; close it."""
-
-    def __init__(self, instance: Instance, files: WasiFiles, addresses: Addresses) -> None:
-        self.instance = instance
-        self.files = files
-        self.signals = SignalWords(addresses.signal_words, instance.memory)
-        self._sqlite_prngs = addresses.sqlite_prngs
-
-    def run_turn(self, fuel: int | None) -> bool:
-        """Lets the agent fetch one request and answer it; as `Guest` has it."""
-        return self.run(_TURN, fuel)
-
-    def run(self, source: bytes, fuel: int | None = None) -> bool:
-        """Runs Python source in the guest's `__main__`; returns whether it raised nothing.
-
-        Raises:
-            GuestStopped: the guest did not come back; it is of no more use.
-        """
-        self.files.begin_turn()
-        with self.instance.turn(fuel):
-            at = self.instance.call("host_alloc", len(source))
-            if at == 0:
-                raise GuestCrashed("out of memory")
-            try:
-                self.instance.memory.write(at, source)
-            except OutOfBounds:
-                raise GuestCrashed("a broken allocator") from None
-            return self.instance.call("turn", at, len(source)) == 0
-
-    def reseed(self) -> None:
-        """Gives SQL's `random()` other numbers than in any other guest from now on."""
-        reseed_sqlite(self.instance.memory, self._sqlite_prngs)
-
-    def close(self) -> None:
-        """Closes its files and its instance. Safe to call twice."""
-        self.files.close()
-        self.instance.close()
 
 
 class PythonLanguage:
@@ -207,13 +91,13 @@ class PythonLanguage:
         It is memory and globals, no code: a new wasmtime takes it over, and with it the histories
         that stand on it.
         """
-        made_with = (image.FORMAT, _BOOT, sorted(_ENV.items()))
+        made_with = (image.FORMAT, BOOT, sorted(ENV.items()))
         text = f"{self.files.key} {made_with}"
         return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.image"
 
     @property
     def info(self) -> LanguageInfo:
-        """What is said of it without a running guest."""
+        """Facts about it that are known without a running guest."""
         try:
             version = self.files.python_version
         except BundleError:
@@ -298,92 +182,12 @@ class PythonLanguage:
         self.cache.sweep()
         with tempfile.TemporaryDirectory() as place, Folder.open(place) as empty:
             empty.enter(SITE, make=True).close()
-            words = self._find_signal_words(metered, empty)
-            prngs = self._find_sqlite_prngs(metered, empty)
-            self._addresses = Addresses(words, prngs)
-            record = self._boot(metered, empty)
+            app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
+            builder = ImageBuilder(self._module(metered), self._preopens(app, empty, empty))
+            record = builder.build(self.cache, self.image_name)
+        self._addresses = Addresses.of_extra(record.extra)
         self.cache.write(self._record_name, lambda path: _write_text(path, record.dump()))
         return self._known(record)
-
-    def _boot(self, metered: bool, empty: Folder) -> ImageRecord:
-        """Boots a guest and writes its memory down."""
-        booting, streams = _Booting(), OutputStreams()
-        streams.begin(booting.hear, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
-        with self._raw(metered, empty, booting, streams) as guest:
-            try:
-                ended = guest.run(_BOOT.encode())
-            except GuestStopped as stopped:
-                raise ImageError(
-                    f"the sandbox could not be prepared: {stopped.happened} {booting.said[-2000:]}"
-                ) from stopped
-            if not (ended and booting.booted):
-                raise ImageError(f"the sandbox could not be prepared: {booting.said[-2000:]}")
-            make_immortal(guest.instance.memory, booting.immortal)
-            size, build = guest.instance.memory.size, secrets.token_hex(8)
-            self.cache.write(self.image_name, lambda path: image.save(guest.instance, path))
-            return ImageRecord(size, build, guest.files.opened(), self._addresses.as_extra())
-
-    def _find_signal_words(self, metered: bool, empty: Folder) -> dict[int, int]:
-        """Returns the words that two rounds agree on."""
-        seen: dict[bytes, bytes] = {}
-
-        def look(request: bytes) -> bytes:
-            seen[request] = memory.read(0, memory.size)
-            return b""
-
-        with self._raw(metered, empty, look) as guest:
-            memory = guest.instance.memory
-            guest.run(SIGNALS_SETUP.encode())
-            rounds = []
-            for _ in range(2):
-                guest.run(SIGNALS_ROUND.encode())
-                rest = memory.read(0, memory.size)
-                rounds.append(signal_candidates(seen[b"before"], seen[b"after"], rest))
-        words = {at: bits for at, bits in rounds[0].items() if rounds[1].get(at) == bits}
-        if not words:
-            raise ImageError("this Python guest can't be interrupted: no signal words were found")
-        return words
-
-    def _find_sqlite_prngs(self, metered: bool, empty: Folder) -> list[int]:
-        """Returns where SQLite's generators lie, if this artifact has any of that layout."""
-        seen: dict[bytes, bytes] = {}
-
-        def look(request: bytes) -> bytes:
-            seen[request] = memory.read(0, memory.size)
-            return b""
-
-        with self._raw(metered, empty, look) as guest:
-            memory = guest.instance.memory
-            guest.run(PRNG_ROUND.encode())
-        return find_sqlite_prngs(seen.get(b"before", b""), seen.get(b"after", b""))
-
-    @contextlib.contextmanager
-    def _raw(
-        self,
-        metered: bool,
-        empty: Folder,
-        answer: Callable[[bytes], bytes],
-        streams: OutputStreams | None = None,
-    ) -> Iterator[PythonGuest]:
-        """A guest without an image: memory as the artifact has it. Its folders are an empty one."""
-        streams, clock, policy = streams or OutputStreams(), Clock(), ExecutionPolicy()
-        app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
-        preopens = self._preopens(app, empty, empty)
-        files = WasiFiles(
-            preopens,
-            FileChanges(app),
-            Quota(preopens.counted, policy.workspace_bytes, policy.workspace_files),
-            NO_FILE_HISTORY,
-            open_files=policy.open_files,
-            should_stop=clock.should_stop,
-            devices=streams.devices(),
-        )
-        options = InstanceOptions(_BOOT_MEMORY, argv=_ARGV, env=_ENV)
-        hosts = (files, HostChannel(answer))
-        with contextlib.closing(files):
-            instance = Instance(self._module(metered), hosts, options, clock, streams)
-            with contextlib.closing(instance):
-                yield PythonGuest(instance, files, Addresses({}))
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns its library, `/app`, `/tmp`, an empty `/`, packages, and mounts."""
@@ -414,7 +218,7 @@ class PythonLanguage:
         base = self._image
         if base is None:
             raise ImageError("the Python guest was not prepared")
-        options = InstanceOptions(setup.memory_bytes, _ARGV, clock_before=setup.clock_before)
+        options = InstanceOptions(setup.memory_bytes, ARGV, clock_before=setup.clock_before)
         hosts = (setup.files, HostChannel(setup.answer))
         compiled = self._module(setup.metered)
         with contextlib.ExitStack() as held:
@@ -449,31 +253,6 @@ class PythonLanguage:
         return outer.handlers(
             lambda: contextlib.nullcontext((folders.private, folders.private_path))
         )
-
-
-class _Booting:
-    """The host's side of the one turn in which the base image boots."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self.booted = False
-        self.immortal: tuple[int, ...] = ()
-        self.said = ""
-
-    def hear(self, name: str, text: str) -> None:
-        self.said += text
-
-    def __call__(self, data: bytes) -> bytes:
-        frame = protocol.decode(data)
-        if isinstance(frame, protocol.Next) and not self._asked:
-            self._asked = True
-            return protocol.encode({"op": "boot"})
-        if isinstance(frame, protocol.Immortal):
-            self.immortal += frame.words
-        if isinstance(frame, protocol.Done):
-            self.booted = frame.reply.get("status") == "ok"
-            self.said += "" if self.booted else str(dict(frame.reply))
-        return b"{}"
 
 
 def _write_text(path: Path, text: str) -> None:
