@@ -78,7 +78,7 @@ KNOWN = {
     "sessions/pruning.py:prune_sessions": ABOVE,
     "sessions/pruning.py:survey": NO_PATH,
     "sessions/removal.py:finish_removals": NO_PATH,
-    "sessions/revival.py:Revival._settle": CACHE,
+    "sessions/revival.py:Revival._fitted": CACHE,
     "sessions/session.py:Session.__init__": ABOVE,
     "sessions/session.py:Session.executed": NO_PATH,
     "sessions/tarball.py:open_target": CHOSEN,

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
 import json
-import os
-import struct
+import re
 import tarfile
 import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.attacks.test_archives import manifest, member, packed, refused
@@ -26,16 +26,14 @@ from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
 from wasm_kernel.sessions.tarball import ArchiveError, Packing
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state.commit import Commit, CommitFile
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 
 ID = "bounds"
-FIRST = "memory/0000000001.commit"
+STATES = "memory/states.jsonl"
 
 
 @pytest.fixture
@@ -62,16 +60,20 @@ def on_disk(folder: Path) -> int:
     return sum(p.lstat().st_blocks * 512 for p in folder.rglob("*"))
 
 
-def with_states(parts: Path, target: Path, states: dict[str, Path], **changes: Any) -> Path:
+def with_states(
+    parts: Path, target: Path, states: bytes, contents: Sequence[Path], **changes: Any
+) -> Path:
     """The honest archive with states of a stranger's."""
     told = json.loads((parts / "manifest.json").read_text())
-    numbers = sorted(int(name.partition(".")[0]) for name in states)
+    numbers = [int(one) for one in re.findall(rb'"id":(\d{1,9})[,}]', states)] or [1]
     told["memory"] |= {"states": numbers, "at": numbers[-1], "after": numbers[-1]} | changes
     told["memory"] |= {"names": {}, "undone": [], "handles": {}}
+    (target.parent / "states").write_bytes(states)
     with target.open("wb") as file:
         packing = Packing(file)
         packing.text("manifest.json", json.dumps(told).encode())
-        members = {"image": parts / "memory" / "image", **states}
+        first = {"image": parts / "memory" / "image", "states.jsonl": target.parent / "states"}
+        members = first | {path.name: path for path in contents}
         for name, path in members.items():
             with path.open("rb") as source:
                 packing.file(f"memory/{name}", source.fileno())
@@ -79,40 +81,37 @@ def with_states(parts: Path, target: Path, states: dict[str, Path], **changes: A
     return target
 
 
-def hollow(path: Path, commit: Commit) -> None:
-    """A commit's file whose pages are one hole."""
-    header = commit.dump()
-    header += b" " * (-(24 + len(header)) % PAGE)
-    fixed = struct.pack("<8sIIQ", commits.MAGIC, commits.VERSION, len(header), commit.page_bytes)
-    checksum, block = zlib.crc32(fixed + header), bytes(PAGE * 64)
-    for _ in range(commit.page_bytes // len(block)):
-        checksum = zlib.crc32(block, checksum)
+def honest(parts: Path) -> tuple[bytes, list[Path]]:
+    """The first of the honest states, and what it holds."""
+    line = (parts / STATES).read_bytes().splitlines()[0]
+    return line, [parts / "memory" / json.loads(line)["content"]]
+
+
+def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> tuple[bytes, list[Path]]:
+    """States whose pages are one hole."""
+    line, contents = honest(parts)
+    digest, block = hashlib.sha256(), bytes(PAGE * 64)
+    for _ in range(pages // 64):
+        digest.update(block)
+    path = folder / digest.hexdigest()
     with path.open("wb") as file:
-        file.write(fixed + header)
-        file.truncate(len(fixed + header) + commit.page_bytes)
-        file.seek(0, os.SEEK_END)
-        file.write(checksum.to_bytes(4, "little"))
-
-
-def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> dict[str, Path]:
-    with Folder.open(parts / "memory") as memory, CommitFile(memory, FIRST[7:]) as file:
-        honest = file.commit
-    states = {FIRST[7:]: parts / FIRST}
+        file.truncate(pages * PAGE)
+    first, lines = msgspec.json.decode(line, type=Commit), [line]
     for one in range(2, count + 2):
-        fields = {name: getattr(honest, name) for name in ("image", "cell", "count", "label")}
         size, runs = 65_536 * 4096 * 2, ((10_000, pages),)
-        commit = Commit(id=one, parent=one - 1, time=0.0, size=size, runs=runs, **fields)
-        path = folder / f"{one:010d}.commit"
-        hollow(path, commit)
-        states[path.name] = path
-    return states
+        commit = Commit(
+            one, one - 1, first.cell, first.count, first.label, 0.0, size, runs=runs,
+            content=path.name,
+        )  # fmt: skip
+        lines.append(msgspec.json.encode(commit))
+    return b"\n".join(lines), [*contents, path]
 
 
 def test_states_that_are_holes_become_no_more_than_is_allowed(
     parts: Path, root: Path, tmp_path: Path
 ) -> None:
     states = hollow_states(parts, tmp_path, 4, 20_480)
-    archive = with_states(parts, tmp_path / "a.tar.gz", states)
+    archive = with_states(parts, tmp_path / "a.tar.gz", *states)
     with contextlib.suppress(ArchiveError):
         import_session(archive, root, max_bytes=300 * MB)
     assert on_disk(root) < 300 * MB
@@ -126,24 +125,15 @@ def test_states_of_gigabytes_are_not_taken_into_memory(
     parts: Path, root: Path, tmp_path: Path
 ) -> None:
     states = hollow_states(parts, tmp_path, 1, 40_960 * 8)
-    archive = with_states(parts, tmp_path / "a.tar.gz", states)
+    archive = with_states(parts, tmp_path / "a.tar.gz", *states)
     peak = Peak()
     made = import_session(archive, root)
     assert peak.grown < 450 * MB  # both images are mapped, and count
     assert on_disk(root / made.session_id) < 200 * MB
 
 
-def raw_state(folder: Path, header: bytes) -> dict[str, Path]:
-    header += b" " * (-(24 + len(header)) % PAGE)
-    fixed = struct.pack("<8sIIQ", commits.MAGIC, commits.VERSION, len(header), 0)
-    data = fixed + header
-    path = folder / FIRST[7:]
-    path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
-    return {path.name: path}
-
-
 HEADERS = {
-    "8 million lists": b'{"runs":[' + b"[]," * 8_000_000 + b"[]]}",
+    "8 million lists": b'{"type":"commit","runs":[' + b"[]," * 8_000_000 + b"[]]}",
     "a million dicts": b'{"runs":[' + b'{"":0},' * 500_000 + b"{}]}",
     "nested": b"[" * 100_000,
     "a number without end": b'{"id":' + b"9" * 100_000 + b"}",
@@ -155,7 +145,7 @@ HEADERS = {
 def test_a_states_header_takes_little_memory(
     parts: Path, root: Path, tmp_path: Path, header: bytes
 ) -> None:
-    archive = with_states(parts, tmp_path / "a.tar.gz", raw_state(tmp_path, header))
+    archive = with_states(parts, tmp_path / "a.tar.gz", header, [])
     peak = Peak()
     made = import_session(archive, root)
     assert peak.grown < 150 * MB
@@ -175,8 +165,8 @@ FACTS = {
 def test_facts_that_are_none_cost_the_variables_alone(
     parts: Path, root: Path, tmp_path: Path, facts: str
 ) -> None:
-    states = {FIRST[7:]: parts / FIRST}
-    made = import_session(with_states(parts, tmp_path / "a.tar.gz", states, facts=facts), root)
+    archive = with_states(parts, tmp_path / "a.tar.gz", *honest(parts), facts=facts)
+    made = import_session(archive, root)
     assert (made.states, made.note != "") == (0, True)
 
 

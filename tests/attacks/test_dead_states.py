@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.private import private_of
+from tests.stored import commits_in, rewritten, state_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions.archive import export_session
 from wasm_kernel.sessions.arrival import import_session
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state.commit import Commit, CommitFile
-from wasm_kernel.state.found import names_in
+from wasm_kernel.state.commits import write_content
+from wasm_kernel.state.index import Commit, Record
 from wasm_kernel.state.pages import PAGE
 
 ID = "dead"
@@ -27,10 +26,6 @@ def hook(event, args):
     while True: pass
 sys.addaudithook(hook)
 """
-
-
-def history_of(root: Path, session_id: str = ID) -> Path:
-    return private_of(root / session_id) / "history"
 
 
 def opened(root: Path, session_id: str = ID) -> BaseSandbox:
@@ -55,13 +50,19 @@ def noise(commit: Commit) -> tuple[Commit, list[bytes]]:
 
 
 def spoil(root: Path, kind: Callable[[Commit], tuple[Commit, list[bytes]]], *, head: bool) -> None:
-    """Put garbage with a right checksum in the place of the last state, or of all."""
-    with Folder.open(history_of(root)) as folder:
-        names = names_in(folder)
-        for name in names[-1:] if head else names:
-            with CommitFile(folder, name) as file:
-                commit = file.commit
-            commits.write(folder, name, *kind(commit))
+    """Put garbage with a right digest in the place of the last state, or of all."""
+    state = state_of(root / ID)
+    newest = max(commits_in(state))
+
+    def garbage(record: Record) -> Record:
+        if not isinstance(record, Commit) or (head and record.id != newest):
+            return record
+        commit, content = kind(record)
+        with Folder.open(state / "contents") as folder:
+            name, _ = write_content(folder, content)
+        return replace(commit, content=name)
+
+    rewritten(state, garbage)
 
 
 @pytest.mark.parametrize(("kind", "imported"), [(zeros, False), (zeros, True), (noise, False)])

@@ -10,20 +10,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.faces import wait_for
-from tests.private import private_of
 from tests.sandbox.committing import CELL, FILES, WHOLE
+from tests.stored import commits_in, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders import locks
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commit as commits
+from wasm_kernel.state import commits, index
+from wasm_kernel.state.pages import Content
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
@@ -127,7 +130,8 @@ def saved(warm: None, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, seed: int) -> None:
     dice = random.Random(seed)
-    file = dice.choice(sorted((private_of(saved) / "history").glob("[!.]*")))
+    file = dice.choice(sorted(p for p in state_of(saved).rglob("[!.]*") if p.is_file()))
+    file.chmod(0o600)
     data = bytearray(file.read_bytes())
     at = dice.randrange(len(data))
     if seed % 2:
@@ -139,7 +143,8 @@ def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, see
 
 
 def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
-    for file in (private_of(saved) / "history").iterdir():
+    for file in [path for path in state_of(saved).rglob("*") if path.is_file()]:
+        file.chmod(0o600)
         file.write_bytes(b"x" * 100)
     number, told = found_in(saved)
     assert number == 0
@@ -149,7 +154,7 @@ def test_a_history_that_is_damaged_as_a_whole_is_told(saved: Path) -> None:
 
 def test_a_history_of_another_version_is_refused_in_words(saved: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "VERSION", 99)
+        patch.setattr(index, "VERSION", 99)
         number, told = found_in(saved)
     assert number == 0
     assert "The variables are gone" in told
@@ -162,16 +167,16 @@ def test_a_failing_disk_is_told_and_rollback_works(
     victim_of: Making, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
 ) -> None:
     victim = victim_of()
-    write, done = commits.write, 0
+    write, done = commits.write_content, 0
 
-    def failing(*args: object) -> None:
+    def failing(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
         nonlocal done
         done += 1
         if done > nth:
             raise OSError(number, os.strerror(number))
-        write(*args)  # type: ignore[arg-type]
+        return write(folder, parts)
 
-    monkeypatch.setattr(commits, "write", failing)
+    monkeypatch.setattr(commits, "write_content", failing)
     told: list[str] = []
 
     def heard() -> bool:
@@ -189,7 +194,7 @@ def test_a_failing_disk_is_told_and_rollback_works(
 def test_with_room_again_a_crash_loses_nothing(victim_of: Making) -> None:
     victim = victim_of()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "write", _full)
+        patch.setattr(commits, "write_content", _full)
         victim.run("x = 1")
         victim.run("y = 2")
         time.sleep(0.1)
@@ -223,11 +228,10 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
 
 def test_a_history_that_is_removed_under_a_session_is_told(victim_of: Making) -> None:
     victim = victim_of()
-    history = private_of(victim.app) / "history"
+    state = state_of(victim.app)
     victim.run("x = 1")
-    wait_for(lambda: list(history.glob("*2.commit")))
-    for file in history.iterdir():
-        file.unlink()
+    wait_for(lambda: 2 in commits_in(state), "a commit")
+    trees.remove_tree(state)
     victim.run("import os; os._exit(1)")
     assert "can't be read any more" in victim.run("1").stderr
     victim.lives()

@@ -169,7 +169,7 @@ def test_many_forks_that_fail_leave_the_parent_as_it_was(
     def full(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("wasm_kernel.state.origin.Origin.write", full)
+    monkeypatch.setattr("wasm_kernel.state.index.Index.rewrite", full)
     for _ in range(5):
         with pytest.raises(ForkError):
             victim.sandbox.fork(3)

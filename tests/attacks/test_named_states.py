@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from tests.private import private_of
+from tests.stored import state_of
 from wasm_kernel.errors import TravelError
 
 MB = 1 << 20
@@ -46,8 +46,8 @@ def by_host_call(victim: Victim, name: str) -> str:
 
 
 def on_disk(victim: Victim) -> int:
-    folder = private_of(victim.app) / "history"
-    return sum(path.stat().st_size for path in folder.glob("*.commit"))
+    folder = state_of(victim.app) / "contents"
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def settled(victim: Victim, most: int) -> int:

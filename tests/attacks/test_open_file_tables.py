@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,17 +71,12 @@ def archive(honest: Path, tmp_path: Path) -> Iterator[Path]:
 Files = list[dict[str, Any]]
 
 
-def changed(state: Path, change: Callable[[Files], None]) -> None:
-    """A state whose table of open files says something else."""
-    data = state.read_bytes()
-    magic, version, length, pages = struct.unpack_from("<8sIIQ", data)
-    raw = json.loads(data[24 : 24 + length])
-    change(raw["files"])
-    header = json.dumps(raw).encode()
-    header += b" " * (-(24 + len(header)) % 4096)
-    made = struct.pack("<8sIIQ", magic, version, len(header), pages) + header
-    made += data[24 + length : -4]
-    state.write_bytes(made + zlib.crc32(made).to_bytes(4, "little"))
+def changed(states: Path, change: Callable[[Files], None]) -> None:
+    """States whose tables of open files say something else."""
+    records = [json.loads(line) for line in states.read_text().splitlines()]
+    for record in records:
+        change(record["files"])
+    states.write_text("\n".join(map(json.dumps, records)))
 
 
 def descriptors() -> int:
@@ -92,7 +85,8 @@ def descriptors() -> int:
 
 def packed(parts: Path, target: Path) -> Path:
     members = ["manifest.json", "files/own"]
-    members += [f"memory/{path.name}" for path in sorted((parts / "memory").iterdir())]
+    names = {path.name for path in (parts / "memory").iterdir()} - {"image", "states.jsonl"}
+    members += [f"memory/{name}" for name in ("image", "states.jsonl", *sorted(names))]
     with target.open("wb") as file:
         packing = Packing(file)
         for name in members:
@@ -134,8 +128,7 @@ CHANGES = {
 def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
     archive: Path, tmp_path: Path, change: Callable[[Files], None]
 ) -> None:
-    for state in (archive / "memory").glob("*.commit"):
-        changed(state, change)
+    changed(archive / "memory" / "states.jsonl", change)
     made = import_session(packed(archive, tmp_path / "b.tar.gz"), tmp_path / "there")
     before = descriptors()
     with get_session_sandbox(made.session_id, workspace_root=tmp_path / "there") as sandbox:

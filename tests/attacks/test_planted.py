@@ -29,11 +29,22 @@ from wasm_kernel import (
 ID = "planted"
 OLD: tuple[str, ...] = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/loose")
 OLD += ("/files/journal",)
-OLD += ("/history", "/history/head.json", "/alive", "/lock", "/present", "/anew", "/forked")
+OLD += ("/history", "/state", "/state/index", "/alive", "/lock", "/present", "/anew", "/forked")
 OLD += ("/metadata.spare", "/fetched")
 NAMES = [
     *(f".wasm_kernel{name}" for name in OLD),
-    *("tmp", "packages", "history", "files", "loose", "fetched", "lock", "present", "alive"),
+    *(
+        "tmp",
+        "packages",
+        "state",
+        "history",
+        "files",
+        "loose",
+        "fetched",
+        "lock",
+        "present",
+        "alive",
+    ),
     *("record.json", "metadata.spare", "output-1-stdout.txt", ".metadata.json"),
     *(".metadata.json~write-0123456789abcdef", ".metadata.json~open-0123456789abcdef"),
 ]
@@ -89,7 +100,7 @@ def outside(tmp_path: Path) -> Path:
     """A folder of the host with files of the names that the first version removed."""
     folder = tmp_path / "outside"
     folder.mkdir()
-    for name in ("key", ".bashrc", "123", "0000000001.commit", "head.json", "origin.json"):
+    for name in ("key", ".bashrc", "123", "0000000001.commit", "index", "contents"):
         (folder / name).write_text("SECRET")
     return folder
 

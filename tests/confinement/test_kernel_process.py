@@ -233,4 +233,4 @@ def test_private_state_lies_where_the_trait_says(start: Start, tmp_path: Path) -
     kernel.run("x = 1; open('/tmp/scratch', 'w').write('x')")
     (private,) = (tmp_path / "mine").iterdir()
     assert (private / "tmp" / "scratch").read_text() == "x"
-    assert list((private / "history").glob("*.commit"))
+    assert list((private / "state" / "contents").iterdir())

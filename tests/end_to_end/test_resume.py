@@ -59,7 +59,7 @@ def tomorrow(start: Starting, notebook: Path, **traits: str) -> RealKernel:
 def commits_in(sessions: Path) -> list[Path]:
     """The commits of all sessions in a folder."""
     found = [private_of(path) for path in sessions.iterdir() if (path / ".metadata.json").exists()]
-    return [commit for private in found for commit in private.glob("history/*.commit")]
+    return [commit for private in found for commit in private.glob("state/contents/*")]
 
 
 def saved(sessions: Path, commits: int = 2) -> None:

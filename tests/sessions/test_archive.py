@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import tarfile
@@ -380,14 +381,14 @@ def test_a_damaged_state_costs_the_variables_and_not_the_files(
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
         says(sandbox, "x = 1; open('a', 'w').write('kept')")
     export_session(ID, archive, here)
-    damaged = rewritten(archive, tmp_path / "damaged.tar", flip="0000000001.commit")
+    damaged = rewritten(archive, tmp_path / "damaged.tar", flip=True)
     made = import_session(damaged, there)
     assert (made.files, made.states) == (1, 0)
     assert "damaged" in made.note
-    assert not list((private_of(there / made.session_id) / "history").iterdir())
+    assert not list((private_of(there / made.session_id) / "state").iterdir())
 
 
-def rewritten(archive: Path, target: Path, *, flip: str = "", **memory: Any) -> Path:
+def rewritten(archive: Path, target: Path, *, flip: bool = False, **memory: Any) -> Path:
     """The archive with other words in its manifest, or with a byte of a member changed."""
     with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
         for info in old:
@@ -397,7 +398,7 @@ def rewritten(archive: Path, target: Path, *, flip: str = "", **memory: Any) -> 
                 manifest = json.loads(data)
                 manifest["memory"] |= memory
                 data = json.dumps(manifest).encode()
-            if flip and info.name.endswith(flip):
+            if flip and re.fullmatch("memory/[0-9a-f]{64}", info.name):
                 data = data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
             plain = tarfile.TarInfo(info.name)
             plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)

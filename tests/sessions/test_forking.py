@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.private import private_of
+from tests.stored import state_of
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.folders.locks import HistoryLock, Resume
@@ -24,12 +26,14 @@ from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
-from wasm_kernel.state.bookmark import Bookmark
+from wasm_kernel.state.commits import write_content
 from wasm_kernel.state.copying import OpenThere
-from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.index import Commit, Head, Name, Origin
+from wasm_kernel.state.pages import PAGE
 from wasm_kernel.state.plan import Plan
+from wasm_kernel.state.stored import Position, StoredState, write_state
 
-PLAN = Plan(Bookmark(3, 4, {"early": 2}, (4,)), True, ())
+PLAN = Plan(Position(3, 4, {"early": 3}, (4,)), True, ())
 
 
 @pytest.fixture
@@ -41,15 +45,24 @@ def parent(tmp_path: Path) -> Path:
     (app / "data.csv").write_text("1,2\n")
     own = private_of(app)
     (own / "tmp" / "scratch").write_text("x")
-    (own / "history").mkdir()
-    (own / "history" / "0000000003.commit").write_text("a commit")
-    (own / "history" / "head.json").write_text("the parent's")
-    (own / "history" / ".0000000004.commit.aside").write_text("half a commit")
+    (own / "state" / "contents").mkdir(parents=True)
+    (own / "state" / "contents" / ".4.aside").write_text("half a commit")
+    with Folder.open(own / "state") as state, state.enter("contents") as contents:
+        name, _ = write_content(contents, [bytes([7]) * PAGE])
+        commit = Commit(3, 0, 1, 2, "x = 1", 0.0, 9 * PAGE, runs=((1, 1),), content=name)
+        other = replace(commit, id=4, parent=3, runs=(), content="")
+        write_state(state, "image", [Origin(), commit, other, Name("theirs", 3), Head(3, 3)])
     return app
 
 
-def history_of(workspace: Path) -> Path:
-    return private_of(workspace) / "history"
+def stored_in(workspace: Path) -> StoredState:
+    with Folder.open(state_of(workspace)) as folder:
+        return StoredState.read(folder)
+
+
+def content_in(parent: Path) -> Path:
+    """The only content of the parent's."""
+    return state_of(parent) / "contents" / stored_in(parent).commits[3].content
 
 
 def fork(parent: Path, plan: Any = PLAN, name: str = "fork") -> Path:
@@ -105,15 +118,14 @@ def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
 
 
 def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path) -> None:
-    made = history_of(fork(parent))
-    assert sorted(path.name for path in made.iterdir()) == [
-        "0000000003.commit",
-        "head.json",
-        "origin.json",
-    ]
-    assert (made / "0000000003.commit").samefile(history_of(parent) / "0000000003.commit")
-    assert Bookmark.read(Folder.open(made)) == PLAN.mark
-    assert Origin.read(Folder.open(made), 99) == Origin(4, True, {})
+    made = fork(parent)
+    assert {path.name for path in state_of(made).iterdir()} == {"index", "contents"}
+    (content,) = (state_of(made) / "contents").iterdir()
+    assert content.samefile(content_in(parent))
+    stored = stored_in(made)
+    assert (stored.image, stored.commits) == ("image", stored_in(parent).commits)
+    assert stored.position == PLAN.mark
+    assert stored.origin == Origin(4, True, {})
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
@@ -136,8 +148,10 @@ def test_open_files_are_called_as_their_copies(parent: Path) -> None:
         OpenThere("mounted", "mounted", "/data", "data.csv"),
     )
     made = fork(parent, Plan(PLAN.mark, False, inventory))
-    names = Origin.read(Folder.open(history_of(made)), 99).files
-    assert names == {"written": file_identity(str(made / "data.csv")), "replaced": "gone"}
+    assert stored_in(made).origin.files == {
+        "written": file_identity(str(made / "data.csv")),
+        "replaced": "gone",
+    }
 
 
 @pytest.mark.parametrize("path", ["../other/secret", "a/../../other/secret", ".."])
@@ -147,7 +161,7 @@ def test_a_plan_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> No
     (other / "secret").touch()
     known = file_identity(str(other / "secret"))
     made = fork(parent, Plan(PLAN.mark, False, (OpenThere("x", known, "/app", path),)))
-    assert Origin.read(Folder.open(history_of(made)), 99).files == {"x": "gone"}
+    assert stored_in(made).origin.files == {"x": "gone"}
 
 
 @pytest.mark.parametrize("name", ["parent", "other"])
@@ -192,13 +206,13 @@ def test_a_plan_survives_the_way_between_processes() -> None:
     assert Plan.from_json(plan.as_json()) == plan
 
 
-@pytest.mark.parametrize("place", [".", "tmp", "history"])
+@pytest.mark.parametrize("place", [".", "tmp", "state", "state/contents"])
 def test_a_private_folder_that_is_a_link_leads_nowhere(
     parent: Path, tmp_path: Path, place: str
 ) -> None:
-    for name in ("tmp", "history"):
+    for name in ("tmp", "state"):
         (tmp_path / "secret" / name).mkdir(parents=True)
-        (tmp_path / "secret" / name / "key.commit").write_text("secret")
+        (tmp_path / "secret" / name / "key").write_text("secret")
     (tmp_path / "secret" / "scratch").write_text("secret")
     planted = (private_of(parent) / place).resolve()
     planted.rename(tmp_path / "aside")
@@ -208,16 +222,17 @@ def test_a_private_folder_that_is_a_link_leads_nowhere(
     except ForkError:
         assert [path.name for path in parent.parent.iterdir()] == ["parent"]
     else:
-        assert not [path for path in made.rglob("*") if path.name in ("scratch", "key.commit")]
+        assert not [path for path in made.rglob("*") if path.name in ("scratch", "key")]
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_among_the_commits_is_refused(
+def test_what_is_no_file_among_the_contents_is_refused(
     parent: Path, tmp_path: Path, kind: str
 ) -> None:
     """F11: a pipe held whoever read it."""
     (tmp_path / "secret").write_text("secret")
-    place = history_of(parent) / "0000000004.commit"
+    place = content_in(parent)
+    place.unlink()
     if kind == "link":
         place.symlink_to(tmp_path / "secret")
     else:
@@ -228,14 +243,15 @@ def test_what_is_no_file_among_the_commits_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_among_the_commits_is_not_copied_either(
+def test_what_is_no_file_among_the_contents_is_not_copied_either(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def no_links(*args: object, **options: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     (tmp_path / "secret").write_text("secret")
-    place = history_of(parent) / "0000000004.commit"
+    place = content_in(parent)
+    place.unlink()
     if kind == "link":
         place.symlink_to(tmp_path / "secret")
     else:
@@ -301,7 +317,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
             assert [path.name for path in parent.parent.iterdir()] == ["parent"], number
             continue
         assert (made / "folder" / "link").is_symlink(), number
-        assert Bookmark.read(Folder.open(history_of(made))) == PLAN.mark, number
+        assert stored_in(made).position == PLAN.mark, number
         assert (made / "data.csv").read_text() == "1,2\n", number
         if left > 0:
             break

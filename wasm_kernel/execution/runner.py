@@ -31,8 +31,8 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
 from wasm_kernel.state import told
 from wasm_kernel.state.branch import Branch
+from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
-from wasm_kernel.state.history import Unreadable
 from wasm_kernel.state.timeline import Timeline
 from wasm_kernel.state.travel import Journey, Past
 from wasm_kernel.wasi_files.calls import WasiFiles

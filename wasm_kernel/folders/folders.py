@@ -26,7 +26,9 @@ from wasm_kernel.wasi_files.preopens import Preopen
 
 APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
-HISTORY, FETCHED, KEPT, LOOSE = "history", "fetched", "files", "loose"
+STATE, FETCHED, KEPT, LOOSE = "state", "fetched", "files", "loose"
+FIRST_HISTORY = "history"
+"""The folder of states in the first format, which is set aside unread."""
 PRESENT = "present"
 """The file in a private folder that whoever uses the workspace has locked, with others."""
 MISSED = "missed"

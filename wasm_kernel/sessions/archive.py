@@ -10,15 +10,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from wasm_kernel import events
 from wasm_kernel.errors import HistoryError, SessionInUse
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.folders.folders import APP, HISTORY, TMP, SandboxFolders
+from wasm_kernel.folders.folders import APP, STATE, TMP, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew, exclusively
 from wasm_kernel.folders.places import PrivateFolders
 from wasm_kernel.guests.python.files import PACKAGES_GUEST
@@ -27,13 +29,14 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import manifest
 from wasm_kernel.sessions.files import folder_of
 from wasm_kernel.sessions.handles import standing
-from wasm_kernel.sessions.manifest import Manifest, Memory
+from wasm_kernel.sessions.manifest import STATES, STATES_MOST_BYTES, Manifest, Memory
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.tarball import NAME_MOST, ArchiveError, Packing, open_target
-from wasm_kernel.state.bookmark import Bookmark
-from wasm_kernel.state.commit import Commit
-from wasm_kernel.state.found import name_of, names_in, usable
-from wasm_kernel.state.origin import Origin
+from wasm_kernel.state import told as texts
+from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
+from wasm_kernel.state.index import NAME as INDEX
+from wasm_kernel.state.index import Commit
+from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 FILES, MEMORY, IMAGE = "files", "memory", "memory/image"
@@ -52,7 +55,11 @@ _NO_IMAGE = (
     "machine's cache any more."
 )
 _NO_VARIABLES = "The session has no variables that were kept."
-_FILES_ONLY = "The archive holds the files exclusively, as it was asked for."
+_TOO_MANY_PIECES = (
+    "The variables are not in the archive: their memory is in too many pieces. Restart the kernel "
+    "or export the files alone."
+)
+_FILES_ONLY = "The archive holds the files alone, as it was asked for."
 
 
 @dataclass(frozen=True)
@@ -113,18 +120,20 @@ def export_session(
     with ExitStack() as held:
         folder = held.enter_context(walks.opened_folder(workspace))
         folders = _folders(held, workspace, folder, private_root)
-        memory, image, note = None, None, _FILES_ONLY
+        found: _Variables | str = _FILES_ONLY
         history = None if files_only else _history_folder(held, folders)
         if not files_only:
-            memory, image, note = _memory(folders, history)
+            found = _variables(folders, history)
+        memory = None if isinstance(found, str) else found.memory
+        note = found if isinstance(found, str) else ""
         with open_target(path) as file:
             try:
                 packing = Packing(file)
                 packed = _Packed(packing)
                 packing.text(manifest.NAME, Manifest(workspace.name, memory, note).dump())
                 packed.parts(folder, folders)
-                if memory is not None and image is not None and history is not None:
-                    packed.memory(history, memory, image)
+                if not isinstance(found, str) and history is not None:
+                    packed.memory(history, found)
                 packing.close()
             except BaseException:
                 with suppress(OSError):
@@ -168,54 +177,77 @@ def _history_folder(held: ExitStack, folders: SandboxFolders | None) -> Folder |
     if begins_anew(folders.private):
         return None
     try:
-        return held.enter_context(folders.private.enter(HISTORY))
+        return held.enter_context(folders.private.enter(STATE))
     except OSError:
         return None
 
 
-def _memory(
-    folders: SandboxFolders | None, folder: Folder | None
-) -> tuple[Memory | None, Path | None, str]:
-    """The history that can be exported with the image that it lies over, or why there is none."""
+@dataclass(frozen=True)
+class _Variables:
+    """A history that is going to be exported.
+
+    Attributes:
+        memory: What the manifest says of it.
+        image: The base image that it lies over.
+        commits: Its states, oldest first.
+    """
+
+    memory: Memory
+    image: Path
+    commits: tuple[Commit, ...]
+
+    def dump(self) -> bytes:
+        """The records of the states, one a line."""
+        return b"\n".join(map(msgspec.json.encode, self.commits))
+
+
+def _variables(folders: SandboxFolders | None, folder: Folder | None) -> _Variables | str:
+    """The history that can be exported, or why there is none."""
     from wasm_kernel.guests.python.language import shared_language
 
-    files = [] if folder is None else names_in(folder)
-    if folders is None or folder is None or not files:
-        return None, None, _NO_VARIABLES
+    if folders is None or folder is None or folder.status(INDEX) is None:
+        return _NO_VARIABLES
     image = shared_language().image_at_hand()
     if image is None:
-        return None, None, _NO_IMAGE
+        return _NO_IMAGE
     try:
-        found, _ = usable(folder, files, image.id)
-    except HistoryError as problem:
-        return None, None, f"The variables are not in the archive: {problem}."
-    if not found:
-        return None, None, _NO_VARIABLES
-    head = _head(folder, found)
+        stored = StoredState.read(folder)
+        if stored.image != image.id:
+            raise HistoryError(OTHER_IMAGE)
+        usable = stored.usable(_unreadable(folder, stored.commits.values()))
+    except (HistoryError, OSError) as problem:
+        return f"The variables are not in the archive: {texts.why(problem)}."
+    if not usable.commits:
+        return _NO_VARIABLES
+    commits = tuple(commit for _, commit in sorted(usable.commits.items()))
     memory = Memory(
         image.name,
         image.id,
         image.record.dump(),
-        tuple(sorted(found)),
-        head.at,
-        head.after,
-        head.names,
-        head.undone,
-        standing(folders, found.values(), Origin.read(folder, max(found))),
+        tuple(usable.commits),
+        usable.position.at,
+        usable.position.after,
+        usable.position.names,
+        usable.position.undone,
+        standing(folders, commits, stored.origin),
     )
-    return memory, image.path, ""
+    found = _Variables(memory, image.path, commits)
+    return found if len(found.dump()) <= STATES_MOST_BYTES else _TOO_MANY_PIECES
 
 
-def _head(folder: Folder, found: Mapping[int, Commit]) -> Bookmark:
-    """Where memory stands among the commits that can be used, and what those are called."""
-    newest = max(found)
-    mark = Bookmark.read(folder)
-    if mark is None:
-        return Bookmark(newest, newest)
-    names = {name: one for name, one in mark.names.items() if one in found}
-    if newest > mark.after or mark.at not in found:
-        return Bookmark(newest, max(newest, mark.after), names)
-    return Bookmark(mark.at, mark.after, names, tuple(one for one in mark.undone if one in found))
+def _unreadable(folder: Folder, commits: Collection[Commit]) -> set[int]:
+    """The states whose pages are not there, or not as they were written."""
+    with folder.enter(CONTENTS) as contents:
+        gone = missing_in(contents, commits)
+        for commit in commits:
+            if commit.id in gone or not commit.content:
+                continue
+            try:
+                with ContentFile(contents, commit) as file:
+                    file.verify()
+            except (OSError, HistoryError):
+                gone.add(commit.id)
+    return gone
 
 
 class _Packed:
@@ -277,11 +309,13 @@ class _Packed:
         finally:
             os.close(descriptor)
 
-    def memory(self, history: Folder, memory: Memory, image: Path) -> None:
-        """The base image, and each state."""
-        self._opened(IMAGE, os.open(image, _READ))
-        for name in map(name_of, memory.states):
-            self._opened(f"{MEMORY}/{name}", history.open_regular(name))
+    def memory(self, state: Folder, found: _Variables) -> None:
+        """The base image, the records of the states, and what they hold."""
+        self._opened(IMAGE, os.open(found.image, _READ))
+        self._packing.text(f"{MEMORY}/{STATES}", found.dump())
+        with state.enter(CONTENTS) as contents:
+            for name in sorted({commit.content for commit in found.commits} - {""}):
+                self._opened(f"{MEMORY}/{name}", contents.open_regular(name))
 
     def _opened(self, name: str, descriptor: int) -> None:
         try:

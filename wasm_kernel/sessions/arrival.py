@@ -201,10 +201,10 @@ class _Arrival:
         told = Manifest.load(content.read(info.size))
         self.was = told.session_id
         self._folders = self._begin(self.was)
+        self._has_memory = told.skips_memory or told.memory is not None
         if told.memory is None:
             self.result = replace(self.result, note=told.why_not or "It holds no variables.")
             return
-        self._has_memory = True
         fits = fitting(told.memory, progress)
         if isinstance(fits, str):
             self.result = replace(self.result, note=fits)

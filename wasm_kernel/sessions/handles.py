@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from wasm_kernel.folders.folders import APP, TMP, SandboxFolders
 from wasm_kernel.linux.files import file_identity_below
-from wasm_kernel.state.commit import Commit
-from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.index import Commit, Origin
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 HANDLES_MOST = 10_000

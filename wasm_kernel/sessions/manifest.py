@@ -15,9 +15,20 @@ from wasm_kernel.state.image import ImageRecord
 from wasm_kernel.state.travel import checked_name
 
 NAME = "manifest.json"
-KIND, VERSION = "wasm-kernel session", 1
+KIND, VERSION = "wasm-kernel session", 2
+_FIRST = 1
 MOST_BYTES = 2 * 1024 * 1024  # some thirty times as much of this process's memory
-_STATES_MOST = 50_000
+STATES = "states.jsonl"
+"""The member of the memory with the record of each state, one a line."""
+
+STATES_MOST_BYTES = 16 * 1024 * 1024  # it takes some ten times as much of this process's memory
+STATES_MOST = 50_000
+
+
+_FIRST_FORMAT = (
+    "The variables were not imported: an earlier version of the sandbox has saved them, in a "
+    "format that this one does not read. The files are all there."
+)
 
 
 @dataclass(frozen=True)
@@ -62,15 +73,18 @@ class Manifest:
         session_id: The session that it was made of.
         memory: Its history, where the archive has one.
         why_not: Why there is none, as a sentence.
+        skips_memory: Whether the archive has one in a format that is not read any more.
     """
 
     session_id: str
     memory: Memory | None
     why_not: str = ""
+    skips_memory: bool = False
 
     def dump(self) -> bytes:
         """As JSON."""
         fields = {"kind": KIND, "version": VERSION, **asdict(self)}
+        del fields["skips_memory"]
         return json.dumps(fields, indent=1).encode()
 
     @classmethod
@@ -86,13 +100,16 @@ class Manifest:
             raise ArchiveError("This is no archive of a session: it says nothing.") from None
         if not isinstance(raw, dict) or raw.get("kind") != KIND:
             raise ArchiveError("This is no archive of a session.")
-        if raw.get("version") != VERSION:
+        version = raw.get("version")
+        if version not in (_FIRST, VERSION):
             raise ArchiveError(
                 f"The archive is of format version {raw.get('version')!r:.20}, and this is version "
                 f"{VERSION}. Import it with the wasm-kernel that made it, or a later one."
             )
         session_id = ids.checked(_text(raw, "session_id"))
         memory = raw.get("memory")
+        if version == _FIRST and memory is not None:
+            return cls(session_id, None, _FIRST_FORMAT, skips_memory=True)
         return cls(session_id, None if memory is None else _memory(memory), "")
 
 
@@ -143,7 +160,7 @@ def _number(raw: Mapping[str, Any], name: str) -> int:
 
 def _numbers(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:
     values = raw.get(name)
-    if not isinstance(values, list) or len(values) > _STATES_MOST:
+    if not isinstance(values, list) or len(values) > STATES_MOST:
         raise ArchiveError(f"The archive's manifest has no proper {name}.")
     if any(type(value) is not int or not 0 < value < 1 << 31 for value in values):
         raise ArchiveError(f"The archive's manifest has no proper {name}.")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from wasm_kernel.folders.folders import HISTORY
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders
 from wasm_kernel.linux import walks
@@ -19,8 +20,7 @@ from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.paths import target_of
-from wasm_kernel.state.bookmark import Bookmark
-from wasm_kernel.state.found import names_in
+from wasm_kernel.state.stored import StoredState
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 
@@ -109,7 +109,8 @@ def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | 
     except MetadataCorrupted:
         known = None
     sizes = list(_file_sizes(folder))
-    states, mark = ([], None) if private is None else _states(private.folder)
+    stored = None if private is None else _stored(private.folder)
+    commits = stored.commits.values() if stored is not None else ()
     return Overview(
         name,
         workspace,
@@ -117,21 +118,20 @@ def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | 
         known.updated_at if known else None,
         len(sizes),
         sum(sizes),
-        len(states),
-        sum(states),
-        tuple(sorted(mark.names)) if mark else (),
+        len(commits),
+        sum({commit.content: commit.page_bytes for commit in commits}.values()),
+        tuple(sorted(stored.position.names)) if stored is not None else (),
         private is not None and is_used(private.folder),
     )
 
 
-def _states(private: Folder) -> tuple[list[int], Bookmark | None]:
-    """The sizes of the states of a session's memory, and what they are called."""
+def _stored(private: Folder) -> StoredState | None:
+    """What the session's index says; None if that can't be read."""
     try:
-        with private.enter(HISTORY) as history:
-            found = [status for name in names_in(history) if (status := history.status(name))]
-            return [one.st_size for one in found], Bookmark.read(history)
-    except OSError:
-        return [], None
+        with private.enter(STATE) as state:
+            return StoredState.read(state)
+    except (OSError, HistoryError):
+        return None
 
 
 def _file_sizes(folder: int) -> Iterator[int]:

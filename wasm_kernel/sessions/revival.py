@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from typing import IO
 
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, TooLong
 from wasm_kernel.linux.task import CallbackTask
 from wasm_kernel.sessions.handles import Handles, arrived
-from wasm_kernel.sessions.manifest import Memory
+from wasm_kernel.sessions.manifest import STATES, STATES_MOST, STATES_MOST_BYTES, Memory
 from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
-from wasm_kernel.state.bookmark import Bookmark
-from wasm_kernel.state.commit import CommitFile
-from wasm_kernel.state.found import name_of
+from wasm_kernel.state.commits import CONTENTS
 from wasm_kernel.state.image import BaseImage, ImageRecord
-from wasm_kernel.state.origin import Origin
-from wasm_kernel.state.transplant import HEADER_MOST, Soil, transplant
+from wasm_kernel.state.index import Commit, Origin, decode
+from wasm_kernel.state.stored import Position, records_of, write_state
+from wasm_kernel.state.transplant import Soil, transplant
 
 Progress = Callable[[str], None]
 _ARRIVING = "arriving"
@@ -88,7 +87,9 @@ class Revival:
         self._room = room
         self._private = folders.private
         self._folder = self._private.enter(_ARRIVING, make=True)
-        self._expected = {_IMAGE, *(name_of(one) for one in fitting.memory.states)}
+        self._expected = {_IMAGE, STATES}
+        self._commits: list[Commit] = []
+        self._problem = ""
 
     def take(self, name: str, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         """Put a member of the archive aside.
@@ -97,6 +98,8 @@ class Revival:
             ArchiveError: it is none that belongs there.
             OSError: it can't be written.
         """
+        if self._problem:
+            return
         if content is None or name not in self._expected:
             raise ArchiveError("The archive holds something in its memory that it does not name.")
         self._expected.discard(name)
@@ -106,6 +109,25 @@ class Revival:
             unpack(info, content, descriptor)
         finally:
             os.close(descriptor)
+        if name == STATES:
+            try:
+                self._read_states()
+            except HistoryError as problem:
+                self._problem = str(problem)
+
+    def _read_states(self) -> None:
+        try:
+            data = self._folder.read(STATES, STATES_MOST_BYTES)
+        except TooLong:
+            raise HistoryError("the record of its states is damaged") from None
+        for line in data.splitlines():
+            commit = decode(line)
+            if not isinstance(commit, Commit) or len(self._commits) == STATES_MOST:
+                raise HistoryError("the record of its states is damaged")
+            self._commits.append(commit)
+        if tuple(one.id for one in self._commits) != self._fitting.memory.states:
+            raise HistoryError("the record of its states is damaged")
+        self._expected |= {one.content for one in self._commits} - {""}
 
     def finish(self) -> str:
         """Make the session's history of what arrived; a sentence where it can't be.
@@ -114,21 +136,25 @@ class Revival:
             ArchiveError: a part of it is missing.
             OSError: it can't be written.
         """
-        if self._expected:
+        if self._expected and not self._problem:
             raise ArchiveError("The archive lacks a part of the memory that it names.")
         memory = self._fitting.memory
         files = arrived(self._folders, memory.handles)
-        with self._private.enter(HISTORY, make=True) as history:
+        with self._private.enter(STATE, make=True) as state:
             try:
-                self._settle(history, {one: memory.handles[one] for one in files})
+                with state.enter(CONTENTS, make=True) as contents:
+                    commits = self._fitted(contents, {one: memory.handles[one] for one in files})
             except HistoryError as problem:
-                _empty(history)
+                with state.enter(CONTENTS) as contents:
+                    _empty(contents)
+                os.rmdir(CONTENTS, dir_fd=state.fd)
                 return _DAMAGED.format(why=problem)
             finally:
                 _empty(self._folder)
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
-            Bookmark(memory.at, memory.after, memory.names, memory.undone).write(history)
-            Origin(max(memory.states), reseed=True, files=files).write(history)
+            position = Position(memory.at, memory.after, memory.names, memory.undone)
+            origin = Origin(max(memory.states), reseed=True, files=files)
+            write_state(state, self._fitting.image.id, records_of(origin, commits, position))
         note_forked(self._private)
         return ""
 
@@ -136,26 +162,25 @@ class Revival:
         """Closes its folder. Safe to call twice."""
         self._folder.close()
 
-    def _settle(self, history: Folder, handles: Handles) -> None:
-        fitting, known, beginnings = self._fitting, {0}, 0
+    def _fitted(self, contents: Folder, handles: Handles) -> dict[int, Commit]:
+        if self._problem:
+            raise HistoryError(self._problem)
+        fitting, fitted = self._fitting, dict[int, Commit]()
         with (
             _mapped(self._folder.open_regular(_IMAGE)) as theirs,
             _mapped(os.open(fitting.image.path, os.O_RDONLY | os.O_CLOEXEC)) as ours,
         ):
             if len(theirs) != fitting.theirs.size:
                 raise HistoryError("its base image is not complete")
-            library = frozenset({LIB_GUEST, DATA_GUEST})
-            soil = Soil(theirs, ours, fitting.image.id, library, handles)
-            for one in fitting.memory.states:
-                was, take = fitting.memory.image, self._room.take
-                with CommitFile(self._folder, name_of(one), HEADER_MOST) as file:
-                    commit = transplant(file, history, soil, was, take)
-                if commit.id != one or commit.parent not in known:
+            soil = Soil(theirs, ours, frozenset({LIB_GUEST, DATA_GUEST}), handles)
+            for commit in self._commits:
+                if commit.parent and commit.parent not in fitted:
                     raise HistoryError("a state stands on one that is not there")
-                known.add(one)
-                beginnings += commit.parent == 0
-                if beginnings > _BEGINNINGS_MOST:
+                take = self._room.take
+                fitted[commit.id] = transplant(commit, self._folder, contents, soil, take)
+                if sum(not one.parent for one in fitted.values()) > _BEGINNINGS_MOST:
                     raise HistoryError("it begins too often")
+        return fitted
 
 
 def _empty(folder: Folder) -> None:

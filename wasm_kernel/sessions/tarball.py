@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import data_ranges
-from wasm_kernel.state.commit import DAMAGED
+from wasm_kernel.state.index import DAMAGED
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
 _CHUNK = 4 * 1024 * 1024

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from wasm_kernel.errors import ForkError
-from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.record import record
 from wasm_kernel.state import told
@@ -52,7 +52,7 @@ def branch(timeline: Timeline, other: SandboxFolders, *, reseed: bool) -> Branch
         left_out = copy_files(folders, other)
         names = names_in(other, folders, timeline.inventory())
         copy_earlier(folders, other, timeline.history.last, names)
-        folder = other.private.enter(HISTORY, make=True)
+        folder = other.private.enter(STATE, make=True)
         history = timeline.history.branch(folder, names, reseed=reseed)
         note_forked(other.private)
     except OSError as problem:

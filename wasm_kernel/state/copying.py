@@ -12,8 +12,8 @@ from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.record import record
 from wasm_kernel.state.history import History
+from wasm_kernel.state.index import GONE
 from wasm_kernel.state.inherit import inherit
-from wasm_kernel.state.origin import GONE
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 _GUESTS = (APP, TMP, PACKAGES_GUEST)

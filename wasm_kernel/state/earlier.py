@@ -12,10 +12,10 @@ from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
-from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.file_restore import RestoredFiles, restore_files, restore_unlinked
 from wasm_kernel.state.file_versions import FileVersions, nothing_kept
 from wasm_kernel.state.history import History
+from wasm_kernel.state.index import Commit
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.open_files import OpenFile

@@ -7,15 +7,24 @@ own, and only then removes those: at every moment the tree on disk is whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from wasm_kernel.record import record
-from wasm_kernel.state.commit import Commit, Run
-from wasm_kernel.state.cover import Cover
-from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.index import Commit
+from wasm_kernel.state.pages import PAGE, PageSet, Run
 
 HEAVY_BYTES = 64 * 1024 * 1024
 _FAR = 4
+
+
+def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
+    """A commit and those it stands on, newest first."""
+    line = []
+    while one:
+        line.append(commits[one])
+        one = commits[one].parent
+    return line
 
 
 def plan(
@@ -144,17 +153,17 @@ def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
     runs: list[Run] = []
     zeros: list[Run] = []
     pieces: list[Piece] = []
-    cover = Cover(line[0].size // PAGE)
+    covered = PageSet(line[0].size // PAGE)
     for commit in line:
         at = 0
         for first, pages in commit.runs:
-            for start, end in cover.free(first, pages):
+            for start, end in covered.free(first, pages):
                 runs.append((start, end - start))
                 offset = at + (start - first) * PAGE
                 pieces.append(Piece(commit.id, offset, (end - start) * PAGE))
             at += pages * PAGE
         for first, pages in commit.zeros:
-            zeros += [(start, end - start) for start, end in cover.free(first, pages)]
+            zeros += [(start, end - start) for start, end in covered.free(first, pages)]
     cells = sum(commit.cells for commit in line)
     whole = replace(line[0], parent=line[-1].parent, cells=cells)
-    return replace(whole, runs=tuple(runs), zeros=tuple(zeros)), pieces
+    return replace(whole, runs=tuple(runs), zeros=tuple(zeros), content=""), pieces

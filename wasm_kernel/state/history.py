@@ -1,40 +1,31 @@
 """A session's memory as a tree of commits: kept on disk, given back to a new instance.
 
-Every cell leaves one commit (`commit.py`), whose parent is the commit that the cell began at. The
-state at a commit is the base image with the pages of its ancestors and its own laid over it, the
-newest version of each page winning. `head` is the commit that the living memory stands at.
+Every cell leaves one commit, whose parent is the commit that the cell began at. The state at a
+commit is the base image with the pages of its ancestors and its own laid over it, the newest
+version of each page winning. `head` is the commit that the living memory stands at.
 
-The tree and its names are here, what the commits hold is on the `Shelf`. The guest's thread owns a
-`History`; writing happens on the recorder's thread, which alone calls `squeeze` and `store`, and
-thins it (`thinning.py`).
+The tree and its names are here and in the index (`index.py`), what the commits hold is in the
+`CommitStore`. The guest's thread owns a `History`; the recorder's thread writes, and alone calls
+`squeeze` and `store`, and thins it (`thinning.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import bookmark, folding, origin
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state.bookmark import Bookmark
-from wasm_kernel.state.commit import Commit, Content
-from wasm_kernel.state.origin import Origin
-from wasm_kernel.state.shelf import Shelf
-from wasm_kernel.state.target import Target
+from wasm_kernel.state import folding
+from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable
+from wasm_kernel.state.index import Commit, Drop, Head, Index, IndexGone, Name, Origin, Record
+from wasm_kernel.state.pages import Content
+from wasm_kernel.state.stored import Position, StateFolder, Usable, records_of
 
 _UNDONE_MOST = 1_000  # states that a redo can come back to, one after the other
-
-
-class Unreadable(HistoryError):
-    """A commit can't be read; `one` is its number."""
-
-    def __init__(self, one: int, why: str) -> None:
-        super().__init__(why)
-        self.one = one
+_USELESS_MOST = 100  # records
 
 
 class History:
@@ -46,61 +37,117 @@ class History:
     """
 
     def __init__(self, folder: Folder | None, image: str) -> None:
-        self._folder = folder
+        self._place = None if folder is None else StateFolder(folder)
         self.image = image
         self._guard = threading.Lock()  # over the tables below
         self._shape = threading.Lock()  # over the tree: no folding while memory is filled from it
-        self._saving = threading.Lock()  # over the bookmark on disk
-        self.shelf = Shelf(folder)
-        self._pinned: frozenset[int] = frozenset()
-        self._last = 0  # the highest number that was ever given
-        self._stale = False  # the bookmark on disk
-        self.origin = Origin()
-        self.commits: dict[int, Commit] = {}
-        self.head = 0
-        self.names: dict[str, int] = {}
-        self.undone: tuple[int, ...] = ()  # commits that were left by going back, the latest last
-
-    def load(self) -> list[str]:
-        """Find the commits on disk; what is damaged, or stands on that, is set aside.
-
-        Returns:
-            Sentences on what was damaged.
-
-        Raises:
-            HistoryError: there are some, and none can be used.
-        """
-        self.commits, problems = self.shelf.find(self.image, bookmark.NAME, origin.NAME)
-        if self._folder is not None:
-            self.origin = Origin.read(self._folder, max(self.commits, default=0))
-        self._load_head()
-        return problems
-
-    def clear(self) -> None:
-        """Begin anew: what an earlier process left is removed."""
-        self.shelf.clear(bookmark.NAME, origin.NAME)
-        self._begin()
-
-    def set_aside(self) -> None:
-        """Begin anew: what is on disk stays there unused, as long as there is room for it."""
-        self.shelf.set_aside(None, bookmark.NAME, origin.NAME)
+        self._saving = threading.RLock()  # over what is recorded: a new index has all of it
+        self._index = None if folder is None else Index(folder, image)
+        self.commits_store = CommitStore()
         self._begin()
 
     def _begin(self) -> None:
-        self._pinned, self.origin = frozenset(), Origin()
-        self.commits, self.names, self.undone, self.head, self._last = {}, {}, (), 0, 0
+        self._pinned: frozenset[int] = frozenset()
+        self.origin = Origin()
+        self.commits: dict[int, Commit] = {}
+        self.names: dict[str, int] = {}
+        self.undone: tuple[int, ...] = ()  # commits that were left by going back, latest last
+        self.head = 0
+        self._last = 0  # the highest number that was ever given
+        self._stale = False  # the head on disk
+        self._head_after = 0  # the newest commit when the head was last written
+        self._saved_names: dict[str, int] = {}
+        self._undropped: set[int] = set()  # the index does not say yet that they are gone
 
-    def _load_head(self) -> None:
-        self.head = self._last = newest = max(self.commits, default=0)
-        mark = None if self._folder is None else Bookmark.read(self._folder)
-        if mark is not None:
-            self.names = {name: one for name, one in mark.names.items() if one in self.commits}
-            if newest <= mark.after and mark.at in self.commits:
-                self.head = mark.at
-                self.undone = tuple(one for one in mark.undone if one in self.commits)
-                self._pinned = frozenset(self.undone)
-            # a commit that the bookmark knew and that was lost: its number would look older
-            self._last = max(newest, mark.after)
+    def load(self) -> Usable | None:
+        """Find the commits on disk; what is damaged, or stands on that, is set aside.
+
+        Returns:
+            What could be used; None if nothing was stored.
+
+        Raises:
+            HistoryError: there are some, and none can be used. They are where they were.
+            OSError: the folder can't be read or written.
+        """
+        if self._place is None or self._index is None:
+            return None
+        stored = self._place.read(self.image)
+        if stored is None:
+            self.clear()
+            return None
+        usable = self._place.usable(stored)
+        position = usable.position
+        self.commits, self.origin, self._last = dict(usable.commits), stored.origin, stored.last
+        self.head, self.undone, self.names = position.at, position.undone, dict(position.names)
+        self._pinned, self._saved_names = frozenset(self.undone), dict(self.names)
+        self._head_after = position.after
+        self._open_store(self._place)
+        if usable.is_damaged:
+            self._place.set_index_aside()
+            self._rewrite()
+        else:
+            self._index.go_on(stored.reading)
+        return usable
+
+    def clear(self) -> None:
+        """Begin anew: what an earlier process left is removed."""
+        self._begin_anew(StateFolder.clear)
+
+    def set_aside(self) -> None:
+        """Begin anew: what is on disk stays there unused, as long as there is room for it."""
+        self._begin_anew(StateFolder.set_aside)
+
+    def _begin_anew(self, empty: Callable[[StateFolder], None]) -> None:
+        self._begin()
+        if self._place is not None:
+            empty(self._place)
+            self._open_store(self._place)
+            self._rewrite()
+
+    def _open_store(self, place: StateFolder) -> None:
+        self.commits_store.close()
+        self.commits_store = CommitStore(place.contents())
+
+    def _live(self) -> Iterable[Record]:
+        """The records that a new index needs. What waits to be written is not among them."""
+        with self._guard:
+            waiting = set(self.commits_store.waiting)
+            commits = {one: c for one, c in self.commits.items() if one not in waiting}
+            self._head_after, self._stale = self._last, False
+            self._saved_names, self._undropped = dict(self.names), set()
+            position = Position(self.head, self._last, self._saved_names, self.undone)
+            return records_of(self.origin, commits, position)
+
+    def _append(self, *records: Record) -> None:
+        if self._index is None or not records:
+            return
+        with self._saving:
+            try:
+                self._index.append(*records)
+            except IndexGone:
+                self._rewrite()
+                self._index.append(*records)
+
+    def _rewrite(self) -> None:
+        if self._index is None:
+            return
+        with self._saving:
+            try:
+                self._index.rewrite(self._live)
+            except OSError:
+                with self._guard:
+                    self._stale, self._saved_names = True, {}
+                raise
+
+    def tidy(self) -> None:
+        """Write the index anew if more than half of it is of no use.
+
+        Raises:
+            OSError: it can't be written; it is as it was.
+        """
+        needed = len(self.commits) + len(self.names)
+        if self._index is not None and self._index.lines > 2 * needed + _USELESS_MOST:
+            self._rewrite()
 
     def branch(self, folder: Folder, files: Mapping[str, str], *, reseed: bool) -> History:
         """A history of its own, in an empty folder, which begins where this stands.
@@ -110,7 +157,7 @@ class History:
 
         Args:
             folder: Where it is to be; it belongs to that history.
-            files: How the files that were open at commits are called there (`origin.py`).
+            files: How the files that were open at commits are called there (`Origin`).
             reseed: Whether other random numbers are drawn there.
 
         Raises:
@@ -119,26 +166,32 @@ class History:
         other = History(folder, self.image)
         try:
             with self._shape:
-                with self._guard:
-                    other.commits, other.names = dict(self.commits), dict(self.names)
-                    other.head, other.undone, other._last = self.head, self.undone, self._last
-                other.origin = Origin(other._last, reseed, files)
-                other.origin.write(folder)
-                self.shelf.lend(other.shelf, sorted(other.commits))
-            other._pinned, other._stale = frozenset(other.undone), True
-            other.save_head()
+                other._grow_from(self, Origin(self._last, reseed, files))
         except BaseException:
             other.close()
             raise
         return other
 
+    def _grow_from(self, parent: History, origin: Origin) -> None:
+        with parent._guard:
+            self.commits, self.names = dict(parent.commits), dict(parent.names)
+            self.head, self.undone, self._last = parent.head, parent.undone, parent._last
+        self.origin, self._pinned = origin, frozenset(self.undone)
+        if self._place is None:
+            raise HistoryError("a history in memory alone has no branches")
+        self._open_store(self._place)
+        for one in sorted(self.commits):
+            while not parent.commits_store.give(self.commits_store, self.commits[one]):
+                self.commits[one] = parent.current(self.commits[one])
+        self._rewrite()
+
     @contextlib.contextmanager
-    def still(self) -> Iterator[Bookmark]:
+    def still(self) -> Iterator[Position]:
         """Nothing is folded away while a block lasts; it gets where memory stands."""
         with self._shape:
             with self._guard:
-                mark = Bookmark(self.head, self._last, self.names, self.undone)
-            yield mark
+                position = Position(self.head, self._last, dict(self.names), self.undone)
+            yield position
 
     @property
     def last(self) -> int:
@@ -151,7 +204,7 @@ class History:
 
     def add(self, commit: Commit, content: Content) -> None:
         """A commit of the living memory, which it becomes the head of; not on disk yet."""
-        self.shelf.hold(commit, content)
+        self.commits_store.hold(commit, content)
         self._grow(commit)
 
     def add_written(self, commit: Commit, content: Iterable[memoryview]) -> None:
@@ -160,8 +213,10 @@ class History:
         Raises:
             OSError: it can't be written, or there is no disk; nothing was added.
         """
-        self.shelf.write(commit, content)
-        self._grow(commit)
+        written = self.commits_store.write(commit, content)
+        with self._saving:
+            self._append(written)
+            self._grow(written)
 
     def _grow(self, commit: Commit) -> None:
         with self._guard:
@@ -174,18 +229,34 @@ class History:
 
     def squeeze(self, one: int) -> None:
         """Take the pages of zeros out of a commit that is not on disk yet."""
-        squeezed = self.shelf.squeeze(one)
+        squeezed = self.commits_store.squeeze(one)
         with self._guard:
             if squeezed is not None and one in self.commits:
                 self.commits[one] = squeezed
 
     def store(self, one: int) -> None:
-        """Write a commit to disk; nothing happens where it was dropped meanwhile.
+        """Write a commit to disk; nothing happens if it was dropped meanwhile.
 
         Raises:
             OSError: it can't be written, and stays in memory.
         """
-        self.shelf.store(one)
+        commit = self.commits_store.write_held(one)
+        if commit is None:
+            return
+        with self._saving:
+            recorded = self.has([one])
+            if recorded:
+                self._append(commit)
+            with self._guard:
+                there = one in self.commits
+                if there:
+                    self.commits[one] = commit
+                    self._stale = self._stale or one <= self._head_after
+                elif recorded:
+                    self._undropped.add(one)
+            self.commits_store.release(one)
+        if not there:
+            self._forget_content([commit])
 
     @property
     def waiting(self) -> list[int]:
@@ -193,7 +264,7 @@ class History:
 
         A commit on disk is of no use before all that it stands on are.
         """
-        return self.shelf.waiting
+        return self.commits_store.waiting
 
     @property
     def unwritten(self) -> int:
@@ -214,7 +285,7 @@ class History:
     def name(self, name: str, one: int) -> None:
         """Give a commit a name, which keeps it from being folded away. Call `save_head`."""
         with self._guard:
-            self.names, self._stale = {**self.names, name: one}, True
+            self.names = {**self.names, name: one}
 
     def least_bytes(self, names: Mapping[str, int], undone: Collection[int] = ()) -> int:
         """Returns how many bytes of pages stay when all is folded away that can be.
@@ -245,40 +316,51 @@ class History:
             self._pinned = frozenset(some)
 
     def save_head(self) -> None:
-        """Remember the head and the names over a crash, where they are not yet.
+        """Remember the head and the names over a crash, as far as they are not yet.
 
         Raises:
             OSError: they can't be written; a later call tries again.
         """
-        with self._saving:
+        with self._guard:
+            stale, self._stale = self._stale, False
+            head = [Head(self.head, self._last, self.undone)] if stale else []
+            names, gone = dict(self.names), tuple(sorted(self._undropped))
+            new = [Name(n, one) for n, one in names.items() if self._saved_names.get(n) != one]
+            drops = [Drop(gone)] if gone else []
+        try:
+            self._append(*drops, *new, *head)
+        except OSError:
             with self._guard:
-                mark = Bookmark(self.head, self._last, self.names, self.undone)
-                stale, self._stale = self._stale, False
-            try:
-                if stale and self._folder is not None:
-                    mark.write(self._folder)
-            except OSError:
-                self._stale = True
-                raise
+                self._stale = self._stale or stale
+            raise
+        with self._guard:
+            self._saved_names.update(names)
+            self._undropped -= set(gone)
+            self._head_after = head[0].after if head else self._head_after
 
-    def forget(self, one: int) -> None:
-        """A commit can't be read: it and what stands on it are no more, the head is before it."""
+    def forget(self, one: int) -> int:
+        """A commit can't be read: it and what stands on it are no more, the head is before it.
+
+        Returns:
+            How many states are lost.
+        """
         with self._shape:
             before, gone = self.commits[one].parent, {one}
             for other in sorted(self.commits):
                 if self.commits[other].parent in gone:
                     gone.add(other)
-            with contextlib.suppress(OSError):
-                self.drop(gone)
             with self._guard:
                 self.names = {n: other for n, other in self.names.items() if other not in gone}
                 self.undone = tuple(other for other in self.undone if other not in gone)
                 self.head, self._stale = before, True
+            kept = {c.content for other, c in self.commits.items() if other not in gone}
+            lost = {self.commits[other].content for other in gone} - kept - {""}
+            with contextlib.suppress(OSError):
+                if self._place is not None:
+                    self._place.set_contents_aside(lost)
+                self.drop(gone)
             self._pinned -= gone
-
-    def lineage(self, one: int) -> list[Commit]:
-        """A commit and its ancestors, newest first."""
-        return commits.lineage(self.commits, one)
+        return len(gone)
 
     def fill(self, instance: Instance, one: int) -> None:
         """Lay the pages of a commit over an instance that has the base image's memory.
@@ -288,24 +370,53 @@ class History:
             MemoryError: the policy's memory limit is below the commit's size.
         """
         with self._shape:
-            line = self.lineage(one)
+            line = folding.lineage(self.commits, one)
             if not line:
                 return
             instance.grow_to(line[0].size)
-            target = Target(instance)
+            pages = GuestPages(instance)
             for commit in line:
                 try:
-                    self.shelf.lay(commit.id, target)
+                    now = commit
+                    while not self.commits_store.lay(now, pages):
+                        now = self.current(now)
                 except (HistoryError, OSError) as problem:
                     why = problem.strerror if isinstance(problem, OSError) else str(problem)
                     raise Unreadable(commit.id, why or "it can't be read") from problem
 
+    def current(self, commit: Commit) -> Commit:
+        """A commit as it is on disk, which was in memory before.
+
+        Raises:
+            HistoryError: it is not there any more.
+        """
+        now = self.commits.get(commit.id)
+        if now is None or now == commit:
+            raise HistoryError("what it held is not there any more")
+        return now
+
     def drop(self, some: Collection[int]) -> None:
-        """Forget commits that no others stand on."""
+        """Forget commits that no others stand on.
+
+        Raises:
+            OSError: a content can't be removed.
+        """
         with self._guard:
-            for one in some:
-                self.commits.pop(one, None)
-        self.shelf.drop(some)
+            waiting = set(self.waiting)
+            gone = [self.commits.pop(one) for one in some if one in self.commits]
+            if self._place is not None:
+                self._undropped.update(c.id for c in gone if c.id not in waiting)
+        for commit in gone:
+            self.commits_store.release(commit.id)
+        with contextlib.suppress(OSError):  # the next `save_head` tries again
+            self.save_head()
+        self._forget_content(gone)
+
+    def _forget_content(self, gone: Iterable[Commit]) -> None:
+        """Remove what commits held that are no more, and no other has."""
+        with self._guard:
+            used = {commit.content for commit in self.commits.values()}
+        self.commits_store.remove({commit.content for commit in gone} - used - {""})
 
     def has(self, some: Collection[int]) -> bool:
         """Whether all these commits are there."""
@@ -319,21 +430,45 @@ class History:
             return folding.chains(folding.plan(dict(self.commits), self.head, stay, keep))
 
     def let_go(self, chain: Collection[int], merged: Commit | None = None) -> None:
-        """Drop commits that were folded away, into `merged` or nowhere, if nobody needs them."""
+        """Drop commits that were folded away, into `merged` or nowhere, if nobody needs them.
+
+        Raises:
+            OSError: the index can't be written; all is as it was.
+        """
         child = None if merged is None else merged.id
         with self._shape:
             with self._guard:
                 needed = {self.head, *self._pinned, *self.names.values()}
-                if not folding.free(self.commits, needed, chain, child):
-                    return
-                if merged is not None:
-                    self.commits[merged.id] = merged
-            self.drop(chain)
+                free = folding.free(self.commits, needed, chain, child)
+                before = self.commits.get(child or 0)
+            if merged is not None and (not free or not self._replace(merged)):
+                self._forget_content([merged])
+                return
+            if free:
+                self.drop(chain)
+                self._forget_content([] if before is None else [before])
+
+    def _replace(self, merged: Commit) -> bool:
+        """A commit has others folded into it from now on; False if it is not there any more."""
+        with self._guard:
+            before = self.commits.get(merged.id)
+            if before is None:
+                return False
+            self.commits[merged.id] = merged
+        if self.on_disk and not self.commits_store.in_memory(merged.id):
+            try:
+                self._append(merged)
+            except OSError:
+                with self._guard:
+                    self.commits[merged.id] = before
+                self._forget_content([merged])
+                raise
+        return True
 
     @property
     def on_disk(self) -> bool:
         """Whether commits have a place on disk."""
-        return self._folder is not None
+        return self._place is not None
 
     @property
     def staying(self) -> int:
@@ -347,9 +482,17 @@ class History:
         """How many bytes of pages all commits hold, and what is set aside."""
         with self._guard:
             pages = sum(commit.page_bytes for commit in self.commits.values())
-        return pages + self.shelf.unused_bytes
+        return pages + (0 if self._place is None else self._place.unused_bytes)
+
+    def drop_unused(self) -> None:
+        """Remove what was set aside."""
+        if self._place is not None:
+            self._place.drop_unused()
 
     def close(self) -> None:
         """Closes its folder. Safe to call twice."""
-        if self._folder is not None:
-            self._folder.close()
+        self.commits_store.close()
+        if self._index is not None:
+            self._index.close()
+        if self._place is not None:
+            self._place.close()

@@ -23,7 +23,7 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
 from wasm_kernel.linux import memory
 from wasm_kernel.record import record
-from wasm_kernel.state.commit import DAMAGED
+from wasm_kernel.state.index import DAMAGED
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536

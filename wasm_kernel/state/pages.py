@@ -19,11 +19,16 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 PAGE = 4096
 Range = tuple[int, int]
+Run = tuple[int, int]
+"""First page and number of pages."""
+
+Content = bytes | bytearray
+"""The pages of runs, one after the other."""
 
 _BLOCK = 64 * PAGE
 
@@ -41,6 +46,29 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Stop tracking; idempotent."""
+
+
+class PageSet:
+    """Pages of a memory that are covered already, if newer things are laid before older ones."""
+
+    def __init__(self, pages: int) -> None:
+        self._flags = bytearray(pages)
+
+    def holds(self, first: int, pages: int) -> bool:
+        """Whether a run lies inside the memory."""
+        return first >= 0 and pages >= 0 and first + pages <= len(self._flags)
+
+    def free(self, first: int, pages: int) -> Iterator[tuple[int, int]]:
+        """Start and end of the stretches of a run that are not covered; afterwards they are."""
+        at, end = first, first + pages
+        while at < end:
+            begin = self._flags.find(b"\0", at, end)
+            if begin < 0:
+                break
+            stop = self._flags.find(b"\1", begin, end)
+            at = end if stop < 0 else stop
+            yield begin, at
+        self._flags[first:end] = b"\1" * pages
 
 
 def merge(ranges: Iterable[Range]) -> list[Range]:

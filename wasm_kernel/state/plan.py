@@ -10,22 +10,22 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from wasm_kernel.errors import ForkError
-from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+import msgspec
+
+from wasm_kernel.errors import ForkError, HistoryError
+from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.record import record
 from wasm_kernel.state import told
-from wasm_kernel.state.bookmark import Bookmark
 from wasm_kernel.state.copying import (
     OpenThere,
     copy_earlier,
     copy_files,
     names_in,
 )
-from wasm_kernel.state.found import names_in as names_in_history
-from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.index import Origin
+from wasm_kernel.state.stored import Position, fork_state
 
 if TYPE_CHECKING:
     from wasm_kernel.state.timeline import Timeline
@@ -43,13 +43,13 @@ class Plan:
         inventory: The files that were open at any commit.
     """
 
-    mark: Bookmark
+    mark: Position
     reseed: bool
     inventory: tuple[OpenThere, ...]
 
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        mark = {**self.mark.__dict__, "names": dict(self.mark.names)}
+        mark = msgspec.to_builtins(self.mark)
         files = [[file.written, file.known, file.guest, file.path] for file in self.inventory]
         return {"mark": mark, "reseed": self.reseed, "inventory": files}
 
@@ -61,10 +61,7 @@ class Plan:
             ForkError: it is no plan.
         """
         try:
-            mark = raw["mark"]
-            names = {str(name): int(one) for name, one in mark["names"].items()}
-            undone = tuple(int(one) for one in mark["undone"])
-            where = Bookmark(int(mark["at"]), int(mark["after"]), names, undone)
+            where = msgspec.convert(raw["mark"], Position)
             files = []
             for written, known, guest, path in raw["inventory"]:
                 files.append(OpenThere(str(written), str(known), str(guest), str(path)))
@@ -108,15 +105,12 @@ def carry_out(
         left_out = copy_files(folders, other, task)
         names = names_in(other, folders, plan.inventory)
         copy_earlier(folders, other, plan.mark.after, names)
-        with other.private.enter(HISTORY, make=True) as history:
-            Origin(plan.mark.after, plan.reseed, names).write(history)
-            with folders.private.enter(HISTORY) as own:
-                for name in names_in_history(own):
-                    link_or_copy(own.fd, name, name, history.fd)
-            plan.mark.write(history)
+        origin = Origin(plan.mark.after, plan.reseed, names)
+        with folders.private.enter(STATE) as own, other.private.enter(STATE, make=True) as state:
+            fork_state(own, state, plan.mark, origin)
         note_forked(other.private)
     except Cancelled as problem:
         raise ForkError("it was interrupted") from problem
-    except OSError as problem:
+    except (OSError, HistoryError) as problem:
         raise ForkError(told.why(problem)) from problem
     return left_out

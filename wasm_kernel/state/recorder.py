@@ -14,18 +14,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.memory import available_memory
-from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.gather import gather, in_steps, stretch
 from wasm_kernel.state.history import History
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Range, Tracker, best, merge
 from wasm_kernel.state.thinning import thin
 from wasm_kernel.state.zeros import sort_out
 from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.open_files import OpenFile
 
 BACKLOG_BYTES = 256 * 1024 * 1024
 _SHARE = 8  # of the memory that is left, an eighth may be taken
@@ -97,16 +99,15 @@ class Recorder:
         commit = Commit(
             id=self.history.next_id(),
             parent=self.history.head,
-            image=self.history.image,
             cell=cell,
             count=count,
-            label=label,
+            label=_plain(label),
             time=time.time(),
             size=size,
             cells=cells,
             clock=instance.monotonic(),
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
-            files=self._files.opened(),
+            files=tuple(map(_writable, self._files.opened())),
         )
         if self._room(commit.page_bytes) or not self._written(commit, instance, ranges):
             self.history.add(commit, gather(instance.memory.address, ranges))
@@ -174,6 +175,10 @@ class Recorder:
             self._thread.join()
 
     def _fold(self) -> None:
+        self._thin()
+        self.history.tidy()
+
+    def _thin(self) -> None:
         """Fold old commits away, some cells at a time: each folding writes a commit anew.
 
         It waits for a pause between cells, but not for ever: there may be none, and no more than
@@ -189,7 +194,7 @@ class Recorder:
         if not paused and self.history.disk_bytes <= 2 * self._cap:
             return
         if self.history.disk_bytes > self._cap:
-            self.history.shelf.drop_unused()
+            self.history.drop_unused()
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
             thin(self.history, keep, unwritten, all_of_it=True)
@@ -252,3 +257,15 @@ class Recorder:
                 self._trouble(problem)
             except BaseException:
                 _LOG.exception("A notice on a session's history was lost")
+
+
+def _plain(text: str) -> str:
+    """Text as UTF-8 can have it: a lone surrogate becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _writable(file: OpenFile) -> OpenFile:
+    """What was open; a path that UTF-8 can't have counts as lost."""
+    if file.path is None or _plain(file.path) == file.path:
+        return file
+    return OpenFile(file.fd, file.guest, None, 0, 0, 0, 0, 0)

@@ -52,7 +52,7 @@ def _fold(history: History, chain: list[int], child: int | None) -> None:
     while len(chain) > _AT_ONCE:  # each is an open file meanwhile
         some, chain = chain[: _AT_ONCE - 1], chain[_AT_ONCE - 1 :]
         _merge(history, some, chain[0])
-    held = history.shelf.in_memory
+    held = history.commits_store.in_memory
     disk = history.on_disk and held(child)
     written = [one for one in chain if disk and not held(one)]
     _merge(history, [one for one in chain if one not in written], child)
@@ -65,8 +65,8 @@ def _merge(history: History, chain: list[int], child: int) -> None:
     if not chain or not history.has(line):
         return
     try:
-        merged = history.shelf.fold(line)
-    except FileNotFoundError:
+        merged = history.commits_store.fold([history.commits[one] for one in line])
+    except (FileNotFoundError, KeyError):
         if history.has(line):
             raise
         return  # given up meanwhile

@@ -12,17 +12,19 @@ from wasm_kernel import events
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyError, TravelError
 from wasm_kernel.events import Notices
-from wasm_kernel.folders.folders import HISTORY, SandboxFolders
+from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
 from wasm_kernel.state.branch import Branch
-from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.copying import OpenThere, inventory
 from wasm_kernel.state.earlier import EarlierFiles
-from wasm_kernel.state.history import History, Unreadable
+from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.recorder import Recorder
+from wasm_kernel.state.stored import set_first_aside
 from wasm_kernel.state.travel import NAMES_MOST, Journey, Past, listed
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -101,11 +103,12 @@ class Timeline:
         return branch.history
 
     def _found(self, image: str) -> History:
-        history = History(self.folders.private.enter(HISTORY, make=True), image)
+        history = History(self.folders.private.enter(STATE, make=True), image)
         resume = self._resume if self.folders.lasting else Resume.NEVER
         if self._claim.wants(resume):
             self._go_on(history)
         else:
+            set_first_aside(self.folders.private)
             history.clear()
         return history
 
@@ -122,7 +125,9 @@ class Timeline:
 
     def _go_on(self, history: History) -> None:
         try:
-            damaged = history.load()
+            usable = history.load()
+            if usable is None and set_first_aside(self.folders.private):
+                raise HistoryError(told.FIRST_FORMAT)
         except HistoryError as problem:
             self._notices.tell(told.lost(problem), error=told.why(problem))
             history.set_aside()
@@ -133,9 +138,9 @@ class Timeline:
             return
         claim, self.untried = self._claim, True
         self._tell_resumed(head, forked=claim.forked, crashed=claim.crashed)
-        if damaged:
-            words = f"{len(damaged)} saved states are damaged"
-            self._notices.tell(told.damaged(len(damaged)), error=words)
+        if usable is not None and usable.is_damaged:
+            words = f"{usable.lost} saved states are damaged"
+            self._notices.tell(told.damaged(usable, head), error=words)
 
     def _tell_resumed(self, head: Commit, *, forked: bool, crashed: bool) -> None:
         fields = {"cell": head.cell, "crashed": crashed}
@@ -198,8 +203,8 @@ class Timeline:
     def give_up(self, problem: Unreadable) -> None:
         """A commit that the head stands on can't be read: the head is the state before it now."""
         lost = self.history.commits[problem.one]
-        self._notices.tell(told.unreadable(lost, problem), error=told.why(problem))
-        self.history.forget(lost.id)
+        count = self.history.forget(lost.id)
+        self._notices.tell(told.unreadable(lost, count, problem), error=told.why(problem))
         self._save_head()
 
     def pass_over(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:

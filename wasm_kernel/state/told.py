@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 
 from wasm_kernel.errors import describe
 from wasm_kernel.result import readable
-from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.file_ledger import NotKept
 from wasm_kernel.state.file_restore import RestoredFiles
+from wasm_kernel.state.index import Commit
+from wasm_kernel.state.stored import Usable
 
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
@@ -51,8 +52,10 @@ _UNTAKEN = (
 )
 _UNREADABLE = (
     "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
-    "as they were before that.\n"
+    "as they were before that{also}.\n"
 )
+FIRST_FORMAT = "they were saved by an earlier version, in a format that this one does not read"
+_ALSO = "; {count} states that came later are lost, too"
 _DEAD = (
     "[wasm-kernel] No guest runs in the saved state after {after}. The variables are as they were "
     "before that.\n"
@@ -61,7 +64,14 @@ DEAD_LOST = (
     "[wasm-kernel] The variables are gone: no guest runs in the states that were tried. The files "
     "in /app are all there. %checkpoints lists what %restore can still try.\n"
 )
-_DAMAGED = "[wasm-kernel] {count} saved states were damaged and are left out.\n"
+_DAMAGED = (
+    "[wasm-kernel] {count} saved states were damaged and are left out. The variables are as they "
+    "were after {after}{doubt}. The files in /app are as they were left.\n"
+)
+_DOUBT = (
+    ", the newest state that can be used; that may not be where the session was left, and names of "
+    "checkpoints may be missing"
+)
 _NARROWED = (
     "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "
     "({most}). From here on {cells} can be undone; variables and named checkpoints are "
@@ -132,9 +142,12 @@ def untaken(cell: int, label: str, problem: Exception) -> str:
     return _UNTAKEN.format(after=f"In[{cell}] ({label})", why=describe(problem))
 
 
-def unreadable(commit: Commit, problem: Exception) -> str:
-    """A saved state can't be read."""
-    return _UNREADABLE.format(after=_place(commit), why=problem) if commit.parent else lost(problem)
+def unreadable(commit: Commit, count: int, problem: Exception) -> str:
+    """A saved state can't be read, and so many are lost with all that stood on it."""
+    if not commit.parent:
+        return lost(problem)
+    also = _ALSO.format(count=count - 1) if count > 1 else ""
+    return _UNREADABLE.format(after=_place(commit), why=problem, also=also)
 
 
 def dead(commit: Commit) -> str:
@@ -142,9 +155,10 @@ def dead(commit: Commit) -> str:
     return _DEAD.format(after=_place(commit))
 
 
-def damaged(count: int) -> str:
-    """Saved states were damaged, but not the one that counts."""
-    return _DAMAGED.format(count=count)
+def damaged(usable: Usable, head: Commit) -> str:
+    """Saved states were damaged; the session goes on at one that is whole."""
+    doubt = "" if usable.is_certain else _DOUBT
+    return _DAMAGED.format(count=usable.lost, after=_place(head), doubt=doubt)
 
 
 def narrowed(cells: int, most: int) -> str:

@@ -12,22 +12,22 @@ that are known to have come along.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_file
+
+import msgspec
+from msgspec.structs import replace
 
 from wasm_kernel.engine import abi
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state.commit import ID_MOST, Commit, CommitFile, Run
-from wasm_kernel.state.cover import Cover
-from wasm_kernel.state.found import name_of
-from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.commits import ContentFile, places, write_content
+from wasm_kernel.state.index import ID_MOST, Commit
+from wasm_kernel.state.pages import PAGE, PageSet, Run
 from wasm_kernel.state.zeros import split_zeros
 from wasm_kernel.wasi_files.open_files import OpenFile
-
-HEADER_MOST = 4 * 1024 * 1024
-"""The most bytes of a header; it takes some twenty times as much of this process's memory."""
 
 _LABEL_MOST = 200
 _STEP_PAGES = 256
@@ -49,7 +49,6 @@ class Soil:
     Attributes:
         theirs: The memory of the one.
         ours: The memory of the other.
-        image: What ours is called.
         readable: The guest's names of the folders whose files are the same everywhere.
         handles: The session's own files that came along: the guest's folder and the path of each,
             by its identity there.
@@ -57,51 +56,66 @@ class Soil:
 
     theirs: memoryview
     ours: memoryview
-    image: str
     readable: frozenset[str]
     handles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def transplant(
-    file: CommitFile, folder: Folder, soil: Soil, was: str, take: Callable[[int], None]
+    commit: Commit, source: Folder, target: Folder, soil: Soil, take: Callable[[int], None]
 ) -> Commit:
-    """Put a commit's file of somebody else's into a history's folder, fitted to the image of here.
+    """Put a commit of somebody else's into a history's folder, fitted to the image of here.
 
     Args:
-        file: The file; its header was read, and no more than `HEADER_MOST` of it.
-        folder: The history's folder.
+        commit: The commit.
+        source: The folder that its content lies in.
+        target: The folder of the history's contents.
         soil: The two images.
-        was: What the image was called where the commit was made.
         take: Hears how many bytes are going to be written, and raises if they are too many.
 
     Raises:
-        HistoryError: it is none, is damaged, or says what can't be.
+        HistoryError: it is damaged, or says what can't be.
         OSError: it can't be read, or the new one not be written.
     """
-    file.verify()
-    commit = _checked(file.commit, was)
+    commit = _checked(commit)
     pages, empty = _differing(commit, soil) if commit.parent == 0 else ([], [])
-    own, zeros = _own(file)
-    pieces = sorted([*own, *((first, count, _THEIRS) for first, count in pages)])
-    fitted = replace(
-        commit,
-        image=soil.image,
-        files=tuple(_file(each, soil) for each in commit.files),
-        runs=_merged((first, count) for first, count, _ in pieces),
-        zeros=_merged([*commit.zeros, *zeros, *empty]),
-    )
-    take(fitted.page_bytes + len(fitted.dump()))
-    commits.write(folder, name_of(commit.id), fitted, _content(file, soil.theirs, pieces))
-    return fitted
+    with _opened(commit, source) as file:
+        own, zeros = ([], []) if file is None else _own(commit, file)
+        pieces = sorted([*own, *((first, count, _THEIRS) for first, count in pages)])
+        fitted = replace(
+            commit,
+            files=tuple(_file(each, soil) for each in commit.files),
+            runs=_merged((first, count) for first, count, _ in pieces),
+            zeros=_merged([*commit.zeros, *zeros, *empty]),
+        )
+        take(fitted.page_bytes + len(msgspec.json.encode(fitted)))
+        name, _ = write_content(target, _content(file, soil.theirs, pieces))
+    return replace(fitted, content=name)
 
 
-def _checked(commit: Commit, was: str) -> Commit:
+@contextlib.contextmanager
+def _opened(commit: Commit, source: Folder) -> Iterator[ContentFile | None]:
+    """The content of a commit, once its digest was found right; None if it has no pages.
+
+    Raises:
+        HistoryError: it is damaged.
+    """
+    if not commit.runs and not commit.content:
+        yield None
+        return
+    if not commit.content:
+        raise HistoryError("a commit has no content")
+    with ContentFile(source, commit) as file:
+        file.verify()
+        yield file
+
+
+def _checked(commit: Commit) -> Commit:
     """Returns a commit with a label that can be shown.
 
     Raises:
-        HistoryError: it lies over another image.
+        HistoryError: its number is too high.
     """
-    if commit.id >= ID_MOST or commit.image != was:
+    if commit.id >= ID_MOST:
         raise HistoryError("a commit says of itself what can't be")
     label = "".join(c if c.isprintable() else "\ufffd" for c in commit.label[:_LABEL_MOST])
     return replace(commit, label=label, time=float(commit.time))
@@ -113,7 +127,7 @@ def _file(file: OpenFile, soil: Soil) -> OpenFile:
     """
     path = file.path
     known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST
-    fitted = replace(
+    fitted = replace_file(
         file,
         flags=file.flags & abi.O_DIRECTORY,
         rights=file.rights & abi.FILE_RIGHTS,
@@ -125,12 +139,12 @@ def _file(file: OpenFile, soil: Soil) -> OpenFile:
     if file.guest not in soil.readable or not known:
         return OpenFile(file.fd, "/", None, 0, 0, 0, 0, 0)
     rights, inheriting = fitted.rights & ~_CHANGING, fitted.inheriting & ~_CHANGING
-    return replace(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
+    return replace_file(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
 
 
 def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:
     """The pages that neither the commit has nor both images have alike: with content, and empty."""
-    cover = Cover(commit.size // PAGE)
+    cover = PageSet(commit.size // PAGE)
     for first, count in (*commit.runs, *commit.zeros):
         list(cover.free(first, count))
     full: list[Run] = []
@@ -165,11 +179,11 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple((first, pages) for first, pages in merged)
 
 
-def _own(file: CommitFile) -> tuple[list[Piece], list[Run]]:
+def _own(commit: Commit, file: ContentFile) -> tuple[list[Piece], list[Run]]:
     """Returns where a commit has content in its file, and its long stretches of zeros."""
     kept: list[Piece] = []
     zeros: list[Run] = []
-    for first, pages, at, block in _steps(file.places(), file):
+    for first, pages, at, block in _steps(places(commit), file):
         runs, _, empty = split_zeros([(first, pages)], block)
         kept += [(start, count, at + (start - first) * PAGE) for start, count in runs]
         zeros += empty
@@ -177,21 +191,21 @@ def _own(file: CommitFile) -> tuple[list[Piece], list[Run]]:
 
 
 def _content(
-    file: CommitFile, theirs: memoryview, pieces: Iterable[Piece]
+    file: ContentFile | None, theirs: memoryview, pieces: Iterable[Piece]
 ) -> Iterator[memoryview | bytes]:
     """The content of pieces, in their order and in steps; each is good until the next."""
     for first, pages, at in pieces:
         if at == _THEIRS:
             yield _page(theirs, first)
-        else:
+        elif file is not None:
             yield from (memoryview(block) for *_, block in _steps([(first, pages, at)], file))
 
 
-def _steps(pieces: Iterable[Piece], file: CommitFile) -> Iterator[tuple[int, int, int, bytearray]]:
+def _steps(pieces: Iterable[Piece], file: ContentFile) -> Iterator[tuple[int, int, int, bytearray]]:
     """Pieces of a file cut into smaller ones, each with its content."""
     for first, pages, at in pieces:
         for done in range(0, pages, _STEP_PAGES):
             count = min(_STEP_PAGES, pages - done)
             block = bytearray(count * PAGE)
-            file.read_into(memoryview(block), at + done * PAGE)
+            file.read(at + done * PAGE, memoryview(block))
             yield first + done, count, at + done * PAGE, block

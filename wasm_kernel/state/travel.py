@@ -13,7 +13,8 @@ from typing import Any
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.record import record
-from wasm_kernel.state.commit import Commit, lineage
+from wasm_kernel.state.folding import lineage
+from wasm_kernel.state.index import Commit
 
 _NAME = re.compile(r"[\w][\w .+-]{0,63}")
 NAMES_MOST = 1000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
 
-from wasm_kernel.state.commit import Content, Run
-from wasm_kernel.state.pages import PAGE, Range, merge
+from wasm_kernel.state.pages import PAGE, Content, Range, Run, merge
 
 _ZERO = bytes(PAGE)
 _STEP = 1024 * 1024

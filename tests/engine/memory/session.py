@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.engine.tiny import Guest
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.history import History
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 from wasm_kernel.state.recorder import Recorder
 
@@ -29,12 +29,12 @@ class Session:
         load: bool = False,
         history: History | None = None,
     ) -> None:
-        self.folder = folder / "history"
+        self.folder = folder / "state"
         self._parent = folder
         if not history and disk:
             self.folder.mkdir(exist_ok=True)
         self.history = history or History(Folder.open(self.folder) if disk else None, image)
-        self.problems = self.history.load() if load else []
+        self.found = self.history.load() if load else None
         if not (load or history):
             self.history.clear()
         self.troubles: list[str] = []
@@ -93,8 +93,17 @@ class Session:
     def grow(self, wasm_pages: int) -> None:
         self.guest.call("grow", wasm_pages)
 
+    def content(self, one: int) -> Path:
+        """The file with a commit's pages."""
+        return self.folder / "contents" / self.history.commits[one].content
+
     def files(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir())
+        """The names in its folder, and in those below."""
+        found = (path for path in self.folder.rglob("*") if not path.is_dir())
+        return sorted(str(path.relative_to(self.folder)) for path in found)
+
+    def contents(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "contents").iterdir())
 
     def flush(self) -> None:
         self.recorder.flush()

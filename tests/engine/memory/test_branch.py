@@ -12,10 +12,9 @@ import pytest
 
 from tests.engine.memory.session import IMAGE, Session
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state.commit import Commit
+from wasm_kernel.state import commits
 from wasm_kernel.state.history import History
-from wasm_kernel.state.origin import Origin
+from wasm_kernel.state.index import Commit, Origin
 from wasm_kernel.state.thinning import thin
 from wasm_kernel.wasi_files.open_files import OpenFile
 
@@ -32,8 +31,8 @@ def branched(session_of: Making, tmp_path: Path) -> Callable[..., Session]:
         made += 1
         folder = tmp_path / f"branch {made}"
         folder.mkdir()
-        (folder / "history").mkdir()
-        place = Folder.open(folder / "history")
+        (folder / "state").mkdir()
+        place = Folder.open(folder / "state")
         history = session.history.branch(place, {}, reseed=reseed)
         return session_of(folder=folder, history=history)
 
@@ -65,24 +64,22 @@ def test_commits_on_disk_are_shared(session: Session, branched: Branching) -> No
     session.cell(p1="one")
     session.flush()
     branch = branched(session)
-    names = [name for name in session.files() if name.endswith(".commit")]
-    assert [name for name in branch.files() if name.endswith(".commit")] == names
-    for name in names:
-        assert (branch.folder / name).samefile(session.folder / name)
+    assert branch.contents() == session.contents()
+    assert branch.content(1).samefile(session.content(1))
 
 
 def test_what_is_not_on_disk_yet_is_written_twice(
     session: Session, branched: Branching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.flush()
-    wrote = commits.write
+    wrote = commits.write_content
     gate = threading.Event()
 
-    def late(*args: object) -> None:
+    def late(*args: object) -> object:
         gate.wait(30)
-        wrote(*args)  # type: ignore[arg-type]
+        return wrote(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(commits, "write", late)
+    monkeypatch.setattr(commits, "write_content", late)
     session.cell(p1="one")
     branch = branched(session)
     assert branch.state == {1: "one"}
@@ -100,7 +97,7 @@ def test_a_session_without_a_disk_branches_off_to_one(
     session.cell(p1="one")
     branch = branched(session)
     branch.flush()
-    assert [name for name in branch.files() if name.endswith(".commit")] == ["0000000001.commit"]
+    assert branch.contents() == [branch.history.commits[1].content]
     assert branch.state == {1: "one"}
 
 
@@ -173,7 +170,8 @@ def test_a_branch_is_found_by_a_later_process(
     own = branch.cell(p1="two")
     branch.close()
     later = session_of(folder=branch.folder.parent, load=True)
-    assert later.problems == []
+    assert later.found is not None
+    assert not later.found.is_damaged
     assert later.state == {1: "two"}
     assert later.history.origin == Origin(inherited, True, {})
     assert not later.history.origin.inherits(own)
@@ -202,8 +200,7 @@ def test_where_files_can_not_be_shared_they_are_copied(
     monkeypatch.setattr(os, "link", no_links)
     branch = branched(session)
     assert branch.state == {1: "one"}
-    name = "0000000001.commit"
-    assert not (branch.folder / name).samefile(session.folder / name)
+    assert not branch.content(1).samefile(session.content(1))
 
 
 def test_a_full_disk_is_told(
@@ -225,7 +222,7 @@ def opened(identity: str) -> OpenFile:
 
 def commit(one: int, *identities: str) -> Commit:
     files = tuple(map(opened, identities))
-    return Commit(one, one - 1, IMAGE, one, one + 1, "", 0.0, 4096, files=files)
+    return Commit(one, one - 1, one, one + 1, "", 0.0, 4096, files=files)
 
 
 def test_inherited_files_are_called_as_their_copies() -> None:
@@ -236,17 +233,3 @@ def test_inherited_files_are_called_as_their_copies() -> None:
 
 def test_files_of_ones_own_are_called_as_they_are() -> None:
     assert Origin(5, False, {"1:a": "2:b"}).files_of(commit(6, "1:a")) == (opened("1:a"),)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"last": 3}', '{"files": 3}', "\xff"])
-def test_a_damaged_origin_trusts_no_file_and_no_seed(tmp_path: Path, text: str) -> None:
-    (tmp_path / "origin.json").write_text(text)
-    origin = Origin.read(Folder.open(tmp_path), 7)
-    assert (origin.last, origin.reseed) == (7, True)
-    assert origin.files_of(commit(7, "1:a")) == (opened("1:a"),)  # no file here is called so
-
-
-def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
-    origin = Origin(5, True, {"1:a": "2:b"})
-    origin.write(Folder.open(tmp_path))
-    assert Origin.read(Folder.open(tmp_path), 99) == origin

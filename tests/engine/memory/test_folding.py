@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from wasm_kernel.state.commit import Commit
 from wasm_kernel.state.folding import Piece, chains, merge, plan, spared
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 
 SIZE = 12
 
 
 def commit(one: int, parent: int, **fields: object) -> Commit:
-    plain = Commit(one, parent, "image", one, one + 1, f"cell {one}", 0.0, SIZE * PAGE)
-    return replace(plain, **fields)  # type: ignore[arg-type]
+    plain = Commit(one, parent, one, one + 1, f"cell {one}", 0.0, SIZE * PAGE)
+    return replace(plain, **fields)
 
 
 @st.composite

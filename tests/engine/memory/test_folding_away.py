@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.memory.session import Session
 from tests.engine.memory.test_history import reopened, three
-from wasm_kernel.state import commit as commits
+from wasm_kernel.state import commits
 from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
@@ -43,13 +43,14 @@ def test_a_rollback_does_not_wait_for_a_folding(
 ) -> None:
     """And whoever goes where the folding is at work finds everything there."""
     three(session)
-    write, states = commits.write, list[dict[int, str]]()
+    write, states = commits.write_content, list[dict[int, str]]()
 
-    def meanwhile(*args: object) -> None:
-        write(*args)  # type: ignore[arg-type]
+    def meanwhile(*args: object) -> object:
+        written = write(*args)  # type: ignore[arg-type]
         states.extend(session.go(one) for one in (3, 1))
+        return written
 
-    monkeypatch.setattr(commits, "write", meanwhile)
+    monkeypatch.setattr(commits, "write_content", meanwhile)
     thin(session.history, 1)
     assert states == [{0: "A", 1: "b", 2: "c"}, {0: "a"}]
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
@@ -61,7 +62,7 @@ def test_folding_leaves_on_disk_what_stands_below_memory_only(
 ) -> None:
     three(session)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "write", _full)
+        patch.setattr(commits, "write_content", _full)
         for number in range(5):
             session.cell(**{f"p{number}": "unsaved"})
         session.flush()

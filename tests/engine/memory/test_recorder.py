@@ -11,10 +11,9 @@ import pytest
 
 from tests.engine.memory.session import Session
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state import folding, gather, recorder
-from wasm_kernel.state.commit import Commit, Content
-from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
+from wasm_kernel.state import commits, folding, gather, recorder
+from wasm_kernel.state.index import Index
+from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 
 Making = Callable[..., Session]
 
@@ -24,13 +23,13 @@ class Disk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.broken = 0
-        self._write = commits.write
-        patch.setattr(commits, "write", self.write)
+        self._write = commits.write_content
+        patch.setattr(commits, "write_content", self.write)
 
-    def write(self, folder: Folder, name: str, commit: Commit, content: Iterable[Content]) -> None:
+    def write(self, folder: Folder, parts: Iterable[Content | memoryview]) -> object:
         if self.broken:
             raise OSError(self.broken, "the disk failed")
-        self._write(folder, name, commit, content)
+        return self._write(folder, parts)
 
 
 @pytest.fixture
@@ -184,11 +183,11 @@ def test_a_state_above_the_cap_is_not_written_anew_for_each_cell(
     session.grow(10)
     session.cell(**{f"p{page}": "large" for page in range(100)})
     session.flush()
-    before = (session.folder / "0000000001.commit").stat().st_ino
+    before = session.content(1).stat().st_ino
     for number in range(12):
         session.cell(p0=f"v{number}")
         session.flush()
-    assert (session.folder / "0000000001.commit").stat().st_ino == before
+    assert session.content(1).stat().st_ino == before
     assert len(session.history.commits) <= 3
     assert session.go(session.history.head)[99] == "large"
 
@@ -341,13 +340,13 @@ def test_a_disk_that_stays_full_does_not_fill_memory(
     assert session.go(session.history.head) == {0: "v39"}
 
 
-def test_a_bookmark_that_fails_is_written_with_the_next_commit(
+def test_a_head_that_fails_is_written_with_the_next_commit(
     session_of: Making, session: Session
 ) -> None:
     session.cell(p0="a")
     session.flush()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Folder, "replacing", _no_room)
+        patch.setattr(Index, "append", _no_room)
         session.history.name("here", 1)
         with pytest.raises(OSError, match="No space"):
             session.history.save_head()
@@ -365,7 +364,8 @@ def test_a_damaged_commit_that_is_to_be_folded_ends_nothing(session_of: Making) 
     for number in range(3):
         session.cell(p0=f"v{number}")
     session.flush()
-    for path in session.folder.glob("*.commit"):
+    for path in (session.folder / "contents").iterdir():
+        path.chmod(0o600)
         path.write_bytes(b"x")
     for number in range(3, 9):
         session.cell(p0=f"v{number}")
@@ -401,7 +401,7 @@ def test_flush_waits_for_every_commit(session: Session, monkeypatch: pytest.Monk
     session.cell(p0="a")
     threading.Timer(0.2, going.set).start()
     session.flush()
-    assert "0000000001.commit" in session.files()
+    assert session.content(1).exists()
 
 
 def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engine.memory.session import Session
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
-from wasm_kernel.state.commit import Commit
+from wasm_kernel.state import folding
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.thinning import thin
 
 
@@ -43,10 +46,10 @@ def test_writes_over_a_mapped_commit_stay_out_of_its_file(session: Session) -> N
     session.grow(40)
     session.cell(**{f"p{page}": f"one {page}" for page in range(200)})
     session.flush()
-    before = (session.folder / "0000000001.commit").read_bytes()
+    before = session.content(1).read_bytes()
     session.go(1)
     session.cell(p100="other")
-    assert (session.folder / "0000000001.commit").read_bytes() == before
+    assert session.content(1).read_bytes() == before
     assert session.go(1)[100] == "one 100"
 
 
@@ -66,9 +69,8 @@ def test_a_mapped_commit_may_be_folded_away(session: Session) -> None:
 
 def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
     three(session)
-    commit = session.history.commits[3]
-    object.__setattr__(commit, "runs", ((2**40, 1),))
-    session.history.shelf.hold(commit, bytes(4096))
+    commit = replace(session.history.commits[3], runs=((2**40, 1),))
+    session.history.commits_store.hold(commit, bytes(4096))
     with pytest.raises(HistoryError, match="outside"):
         session.go(3)
 
@@ -81,17 +83,17 @@ def test_pages_that_are_squeezed_meanwhile_are_laid_right(
     session.cell(**{f"p{page}": "old" for page in range(60)})
     session.flush()
     history = session.history
-    lineage, squeeze, store = history.lineage, history.squeeze, history.store
+    lineage, squeeze, store = folding.lineage, history.squeeze, history.store
     monkeypatch.setattr(history, "squeeze", lambda one: None)
     monkeypatch.setattr(history, "store", lambda one: None)
     session.cell(**{f"p{page}": "" for page in range(30)}, p40="new")
     session.flush()
 
-    def meanwhile(one: int) -> list[Commit]:
-        line = lineage(one)
+    def meanwhile(commits: Mapping[int, Commit], one: int) -> list[Commit]:
+        line = lineage(commits, one)
         squeeze(2)
         store(2)
         return line
 
-    monkeypatch.setattr(history, "lineage", meanwhile)
+    monkeypatch.setattr(folding, "lineage", meanwhile)
     assert session.go(2) == dict.fromkeys(range(30, 60), "old") | {40: "new"}

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faces import says, wait_for
-from tests.private import private_of
 from tests.sandbox.story import Story
+from tests.stored import commits_in, content_of, flip, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state import recorder
-from wasm_kernel.state.pages import Compare, Pagemap, WriteProtect
+from wasm_kernel.state import commits, recorder
+from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 
 Opening = Callable[..., BaseSandbox]
 TRAP = "import os; os._exit(3)"
@@ -246,13 +245,13 @@ def test_two_sandboxes_of_one_process_do_not_share_a_history(opened: Opening) ->
 def test_closing_writes_what_the_writer_is_behind_with(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = commits.write
+    write = commits.write_content
 
-    def slow(*args: object) -> None:
+    def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
         time.sleep(0.05)
-        write(*args)  # type: ignore[arg-type]
+        return write(folder, parts)
 
-    monkeypatch.setattr(commits, "write", slow)
+    monkeypatch.setattr(commits, "write_content", slow)
     first = opened()
     for value in range(20):
         first.execute(f"x = {value}")
@@ -263,13 +262,13 @@ def test_closing_writes_what_the_writer_is_behind_with(
 def test_closing_waits_as_long_as_the_disk_takes(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = commits.write
+    write = commits.write_content
 
-    def slow(*args: object) -> None:
+    def slow(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
         time.sleep(0.3)
-        write(*args)  # type: ignore[arg-type]
+        return write(folder, parts)
 
-    monkeypatch.setattr(commits, "write", slow)
+    monkeypatch.setattr(commits, "write_content", slow)
     monkeypatch.setattr("wasm_kernel.execution.jobs._JOIN_SECONDS", 0.05)
     first = opened()
     for value in range(4):
@@ -377,11 +376,9 @@ def test_a_commit_that_is_damaged_under_a_session_is_told_once_and_gone_before(
 ) -> None:
     for value in range(1, 6):
         sandbox.execute(f"x = {value}")
-    file = private_of(sandbox.workspace) / "history" / "0000000004.commit"
-    wait_for(file.with_stem("0000000005").exists)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    state = state_of(sandbox.workspace)
+    wait_for(lambda: 5 in commits_in(state))
+    flip(content_of(state, 4))
     assert sandbox.execute(TRAP).error is not None
     told = sandbox.execute("print(x)")
     assert told.stdout == "2\n"

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.state import travel
-from wasm_kernel.state.commit import Commit
+from wasm_kernel.state.index import Commit
 from wasm_kernel.state.travel import Past
 
 
 def commit(one: int, parent: int, *, cell: int | None = None, cells: int = 1) -> Commit:
     count = one - 1 if cell is None else cell
-    return Commit(one, parent, "image", count, count + 1, f"cell {count}", 0.0, 4096, cells)
+    return Commit(one, parent, count, count + 1, f"cell {count}", 0.0, 4096, cells)
 
 
 def line(length: int, **fields: object) -> Past:

@@ -11,9 +11,8 @@ import pytest
 from tests.engine.memory.session import Session
 from tests.engine.memory.test_history import damage, reopened, three
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.state import commit as commits
-from wasm_kernel.state import folding, recorder, shelf
-from wasm_kernel.state.history import Unreadable
+from wasm_kernel.state import commits, folding, recorder
+from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
@@ -32,7 +31,7 @@ def test_a_large_commit_is_on_disk_at_once(
     monkeypatch.setattr(session.history, "store", lambda one: None)
     session.cell(p0="a", p9="b")
     assert session.history.unwritten == 0
-    assert "0000000001.commit" in session.files()
+    assert session.content(1).exists()
 
 
 def test_large_commits_give_their_states(
@@ -63,7 +62,7 @@ def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commits, "write", full)
+        patch.setattr(commits, "write_content", full)
         session.cell(p0="a")
         session.flush()
     assert len(session.troubles) == 1
@@ -76,7 +75,7 @@ def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
 def test_merging_in_small_steps_is_the_same(
     session: Session, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr(shelf, "_STEP", step)
+    monkeypatch.setattr(commits, "_STEP", step)
     session.cell(**{f"p{page}": "one" for page in range(30)})
     session.cell(**{f"p{page}": "two" for page in range(10, 20)})
     session.cell(p5="three")
@@ -106,8 +105,8 @@ def test_damage_is_found_before_memory_is_filled_with_it(session: Session, one: 
 
 def test_a_commit_that_is_cut_or_gone_is_found(session: Session) -> None:
     three(session)
-    os.truncate(session.folder / "0000000003.commit", 100)
-    (session.folder / "0000000002.commit").unlink()
+    os.truncate(session.content(3), 100)
+    session.content(2).unlink()
     for one in (3, 2):
         with pytest.raises(Unreadable) as found:
             session.go(one)
@@ -116,7 +115,7 @@ def test_a_commit_that_is_cut_or_gone_is_found(session: Session) -> None:
 
 def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None:
     three(session)
-    for path in session.folder.glob("*.commit"):
+    for path in (session.folder / "contents").iterdir():
         os.utime(path)
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
 
@@ -130,7 +129,7 @@ def test_a_far_larger_state_stays_where_it_is(
     for number in range(8):
         session.cell(p0=f"v{number}")
     session.flush()
-    path = session.folder / "0000000001.commit"
+    path = session.content(1)
     before = path.stat()
     thin(session.history, 2)
     assert sorted(session.history.commits) == [1, 7, 8, 9]

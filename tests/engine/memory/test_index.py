@@ -1,0 +1,385 @@
+"""The index: what is read was written here and whole, or is damage; never something else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace as replace_file
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state import index as module
+from wasm_kernel.state.commits import ContentFile, write_content
+from wasm_kernel.state.index import (
+    Commit,
+    Drop,
+    Head,
+    Index,
+    IndexGone,
+    Name,
+    Origin,
+    Record,
+    decode,
+    read_index,
+)
+from wasm_kernel.state.pages import PAGE
+from wasm_kernel.wasi_files.open_files import OpenFile
+
+FILE = OpenFile(9, "/app", "data/ä.txt", 17, 0, 3, 5, 1)
+COMMIT = Commit(
+    id=7,
+    parent=6,
+    cell=3,
+    count=4,
+    label="x = 'é'",
+    time=1.5,
+    size=100 * PAGE,
+    clock=12,
+    runs=((1, 2), (9, 1)),
+    zeros=((20, 30),),
+    files=(FILE,),
+    content="ab" * 32,
+)
+RECORDS: list[Record] = [
+    Origin(3, True, {"1:2": "3:4"}),
+    COMMIT,
+    replace(COMMIT, id=8, parent=7),
+    Name("here", 7),
+    Drop((1, 2)),
+    Head(7, 8, (8,)),
+]
+PAGES = b"".join(bytes([n]) * PAGE for n in (1, 2, 3))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    with Folder.open(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def written(folder: Folder, tmp_path: Path) -> Path:
+    """An index on disk."""
+    index = Index(folder, "image")
+    index.rewrite(lambda: RECORDS[:2])
+    index.append(RECORDS[2])
+    index.append(*RECORDS[3:])
+    index.close()
+    return tmp_path / "index"
+
+
+def entries(folder: Folder) -> list[Record | None]:
+    return list(read_index(folder).entries)
+
+
+def test_what_is_written_is_read(folder: Folder, written: Path) -> None:
+    reading = read_index(folder)
+    assert list(reading.entries) == RECORDS
+    assert (reading.image, reading.next_number) == ("image", len(RECORDS) + 1)
+    assert written.stat().st_mode & 0o077 == 0, "its owner's alone"
+
+
+def test_a_later_process_goes_on(folder: Folder, written: Path) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    index.append(Name("later", 8))
+    index.close()
+    assert entries(folder) == [*RECORDS, Name("later", 8)]
+
+
+def test_a_last_line_without_its_end_was_never_written(folder: Folder, written: Path) -> None:
+    whole = written.read_bytes()
+    last = whole[:-1].rindex(b"\n") + 1
+    for length in range(last, len(whole)):
+        written.write_bytes(whole[:length])
+        assert entries(folder) == RECORDS[:-1], length
+        index = Index(folder, "image")
+        index.go_on(read_index(folder))
+        index.append(Name("later", 8))
+        index.close()
+        assert entries(folder) == [*RECORDS[:-1], Name("later", 8)], length
+
+
+def believed(found: list[Record | None]) -> bool:
+    """Whether what was read was written, in this order, with damage where something is not."""
+    rest = iter(RECORDS)
+    known = [one for one in found if one is not None]
+    whole = all(any(one == other for other in rest) for one in known)
+    return whole and (known == RECORDS[: len(known)] or None in found)
+
+
+def damaged(path: Path, folder: Folder, data: bytes | bytearray) -> None:
+    path.write_bytes(data)
+    try:
+        found = entries(folder)
+    except HistoryError:
+        return
+    assert believed(found), found
+
+
+def test_no_flipped_bit_is_believed(folder: Folder, written: Path) -> None:
+    whole, dice = written.read_bytes(), random.Random(7)
+    for at in range(len(whole)):
+        torn = bytearray(whole)
+        torn[at] ^= 1 << dice.randrange(8)
+        damaged(written, folder, torn)
+
+
+def test_no_cut_is_believed(folder: Folder, written: Path) -> None:
+    whole = written.read_bytes()
+    for length in range(len(whole)):
+        damaged(written, folder, whole[:length])
+
+
+@pytest.mark.parametrize("at", range(1, len(RECORDS) + 1))
+@pytest.mark.parametrize("kind", ["taken out", "doubled", "exchanged", "of another index", "x"])
+def test_no_line_out_of_its_place_is_believed(
+    folder: Folder, written: Path, at: int, kind: str
+) -> None:
+    lines = written.read_bytes().splitlines(keepends=True)
+    line = lines.pop(at)
+    if kind == "doubled":
+        lines[at:at] = [line, line]
+    elif kind == "exchanged":
+        lines.insert(max(at - 1, 1), line)
+    elif kind == "of another index":
+        index = Index(folder, "image")
+        index.rewrite(lambda: RECORDS)
+        lines.insert(at, written.read_bytes().splitlines(keepends=True)[at])
+    elif kind == "x":
+        lines.insert(at, b"x" * 100 + b"\n")
+    damaged(written, folder, b"".join(lines))
+    if kind in ("of another index", "x"):
+        assert None in entries(folder)
+
+
+def test_a_huge_index_is_not_read(folder: Folder, written: Path) -> None:
+    os.truncate(written, 8 << 30)
+    with pytest.raises(HistoryError, match="damaged"):
+        read_index(folder)
+
+
+def test_a_million_empty_lines_are_one_damage(folder: Folder, written: Path) -> None:
+    with written.open("ab") as file:
+        file.write(b"\n" * 1_000_000)
+    assert entries(folder) == [*RECORDS, None]
+
+
+@pytest.mark.parametrize("header", ["", "[]", "{}", "[" * 4000, '{"index":2,"image":3,"salt":""}'])
+def test_an_index_without_its_header_is_refused(folder: Folder, written: Path, header: str) -> None:
+    lines = written.read_bytes().splitlines(keepends=True)
+    written.write_bytes(header.encode() + b"\n" + b"".join(lines[1:]))
+    with pytest.raises(HistoryError):
+        read_index(folder)
+
+
+def test_another_format_version_is_refused_in_words(folder: Folder, written: Path) -> None:
+    written.write_bytes(written.read_bytes().replace(b'"index":2', b'"index":3', 1))
+    with pytest.raises(HistoryError, match="format version 3, this is 2"):
+        read_index(folder)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "/dev/zero"])
+def test_what_is_no_file_is_not_read(folder: Folder, written: Path, kind: str) -> None:
+    written.rename(written.with_name("aside"))
+    if kind == "pipe":
+        os.mkfifo(written)
+    elif kind == "folder":
+        written.mkdir()
+    else:
+        written.symlink_to("aside" if kind == "link" else kind)
+    with pytest.raises(OSError, match="not a regular file"):
+        read_index(folder)
+
+
+Writing = Callable[..., int]
+
+
+def test_a_record_that_can_not_be_added_leaves_nothing_of_itself(
+    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    write = os.write
+    for part in (0, 10):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda fd, data, part=part: write(fd, data[:part]))
+            with pytest.raises(OSError, match="No space"):
+                index.append(Name("lost", 7))
+        assert entries(folder) == RECORDS
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
+        patch.setattr(os, "ftruncate", _fail)
+        with pytest.raises(OSError, match="No space"):
+            index.append(Name("lost", 7))
+    index.append(Name("kept", 7))
+    index.close()
+    assert entries(folder) == [*RECORDS, Name("kept", 7)]
+
+
+def _fail(*args: object, **options: object) -> None:
+    raise OSError(errno.EIO, "the disk failed")
+
+
+def test_an_index_that_was_removed_is_made_anew(folder: Folder, written: Path) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    written.unlink()
+    with pytest.raises(IndexGone):
+        index.append(Name("x", 7))
+    index.rewrite(lambda: RECORDS[:2])
+    index.append(Name("x", 7))
+    index.close()
+    assert entries(folder) == [*RECORDS[:2], Name("x", 7)]
+
+
+def test_a_failed_rewriting_leaves_the_old_one(
+    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", _fail)
+        with pytest.raises(OSError, match="the disk failed"):
+            index.rewrite(lambda: ())
+    index.append(Name("x", 7))
+    index.close()
+    assert entries(folder) == [*RECORDS, Name("x", 7)]
+    assert [path.name for path in written.parent.iterdir()] == ["index"]
+
+
+def changed(**fields: object) -> bytes:
+    raw = msgspec.to_builtins(COMMIT) | fields
+    return msgspec.json.encode(raw)
+
+
+def open_file(**fields: object) -> dict[str, object]:
+    return FILE.as_json() | fields
+
+
+IMPOSSIBLE: dict[str, dict[str, object]] = {
+    "a number below nothing": {"id": -1},
+    "a number beyond all": {"id": 1 << 40},
+    "a number of 400 digits": {"id": 10**400},
+    "its own parent": {"parent": 7},
+    "a later parent": {"parent": 9},
+    "a text for a number": {"cell": "3"},
+    "true for a number": {"count": True},
+    "a count beyond all": {"cells": 1 << 60},
+    "more memory than there is": {"size": 1 << 40},
+    "half a page": {"size": 100 * PAGE + 1},
+    "no time": {"time": "now"},
+    "a label that is none": {"label": 7},
+    "a run outside": {"runs": [[100, 1]]},
+    "a run before": {"runs": [[-1, 1]]},
+    "zeros outside": {"zeros": [[0, 101]]},
+    "zeros twice": {"zeros": [[20, 2], [21, 1]]},
+    "an empty run": {"zeros": [[20, 0]]},
+    "a content that is none": {"content": "../../secret"},
+    "a field of nobody": {"more": 1},
+    "another kind": {"type": "unknown"},
+    "a descriptor beyond all": {"files": [open_file(fd=1 << 17)]},
+    "a descriptor that is none": {"files": [open_file(fd="5")]},
+    "rights that are none": {"files": [open_file(rights=None)]},
+    "a folder that is none": {"files": [open_file(guest=["/"])]},
+    "a stream's descriptor": {"files": [open_file(fd=1)]},
+    "a descriptor below nothing": {"files": [open_file(fd=-1)]},
+    "a descriptor twice": {"files": [open_file(), open_file()]},
+    "more than any policy allows": {"files": [open_file(fd=at) for at in range(3, 65_540)]},
+    "a position below nothing": {"files": [open_file(offset=-1)]},
+    "a position beyond all": {"files": [open_file(offset=1 << 63)]},
+}
+
+
+@pytest.mark.parametrize("fields", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_commit_that_can_not_be_is_refused(fields: dict[str, object]) -> None:
+    assert decode(changed()) == COMMIT
+    with pytest.raises(HistoryError):
+        decode(changed(**fields))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[" * 100_000, b'{"type":"commit","id":1e999}', b"\xff", b"{" * 200_000]
+)
+def test_what_is_no_record_is_refused(text: bytes) -> None:
+    with pytest.raises(HistoryError):
+        decode(text)
+
+
+def test_a_record_in_too_many_pieces_is_refused_in_words(
+    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(folder, "image")
+    index.go_on(read_index(folder))
+    monkeypatch.setattr(module, "_RECORD_MOST_BYTES", 100)
+    with pytest.raises(OSError, match="too many pieces"):
+        index.append(COMMIT)
+    index.close()
+
+
+def test_inherited_files_have_the_names_of_their_copies() -> None:
+    commit = replace(COMMIT, files=(replace_file(FILE, identity="1:2"), FILE))
+    origin = Origin(7, False, {"1:2": "3:4"})
+    assert [file.identity for file in origin.files_of(commit)] == ["3:4", ""]
+    assert origin.files_of(replace(commit, id=8)) == commit.files
+
+
+# -- contents
+
+
+def content(folder: Folder, **fields: object) -> Commit:
+    name, _ = write_content(folder, [PAGES])
+    return replace(COMMIT, content=name, **fields)
+
+
+def test_a_content_lies_under_its_digest_and_is_never_written_again(
+    folder: Folder, tmp_path: Path
+) -> None:
+    commit = content(folder)
+    path = tmp_path / commit.content
+    assert path.read_bytes() == PAGES
+    assert path.stat().st_mode & 0o777 == 0o400
+    with ContentFile(folder, commit) as file:
+        file.verify()
+        read = bytearray(PAGE)
+        file.read(PAGE, memoryview(read))
+    assert read == bytes([2]) * PAGE
+
+
+def test_every_change_of_a_content_is_found(folder: Folder, tmp_path: Path) -> None:
+    commit, dice = content(folder), random.Random(9)
+    path = tmp_path / commit.content
+    path.chmod(0o600)
+    for at in [0, len(PAGES) - 1, *(dice.randrange(len(PAGES)) for _ in range(50))]:
+        torn = bytearray(PAGES)
+        torn[at] ^= 1 << dice.randrange(8)
+        path.write_bytes(torn)
+        with ContentFile(folder, commit) as file, pytest.raises(HistoryError, match="damaged"):
+            file.verify()
+    for data in (b"", PAGES[:-1], PAGES + b"\0"):
+        path.write_bytes(data)
+        with pytest.raises(HistoryError, match="cut off"):
+            ContentFile(folder, commit)
+
+
+def test_a_failed_write_leaves_nothing(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rename", "write"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, _fail)
+            with pytest.raises(OSError, match="the disk failed"):
+                write_content(folder, [PAGES])
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_of_nothing_are_no_file(folder: Folder, tmp_path: Path) -> None:
+    assert write_content(folder, []) == ("", ())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,52 @@
+"""What a session has stored, as a test looks at it and spoils it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.private import private_of
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.index import Commit, Record, read_index
+from wasm_kernel.state.stored import StoredState, write_state
+
+
+def state_of(workspace: Path) -> Path:
+    """The folder of a session's states."""
+    return private_of(workspace) / "state"
+
+
+def commits_in(state: Path) -> dict[int, Commit]:
+    """The commits on disk, by their numbers; none where nothing can be read."""
+    try:
+        with Folder.open(state) as folder:
+            return dict(StoredState.read(folder).commits)
+    except (OSError, HistoryError):
+        return {}
+
+
+def content_of(state: Path, one: int) -> Path:
+    """The file with the pages of a commit."""
+    path = state / "contents" / commits_in(state)[one].content
+    path.chmod(0o600)
+    return path
+
+
+def flip(path: Path, at: int = -100) -> None:
+    """Changes one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
+def rewritten(
+    state: Path, change: Callable[[Record], Record | None], *, image: str | None = None
+) -> None:
+    """Writes the index anew as whoever has the salt could: every record changed, or taken out."""
+    with Folder.open(state) as folder:
+        reading = read_index(folder)
+        records = [change(record) for record in reading.entries if record is not None]
+        whole = [record for record in records if record is not None]
+        write_state(folder, image or reading.image, whole)

@@ -1,0 +1,408 @@
+"""The index of a session's state: one file of numbered records, which only grows.
+
+Every fact about the saved states is a record here: commits, what was dropped, where memory stands,
+names of states, what a fork inherited. What pages hold lies in files beside it (`commits.py`).
+Format 2:
+
+    {"index": 2, "image": ID, "salt": 32 hexadecimal digits}
+    NUMBER DIGEST JSON
+    ...
+
+Records are numbered from 1 without gaps; the first one is an `Origin`. DIGEST is BLAKE2b with 128
+bits over `NUMBER JSON`, keyed by the salt, so neither a changed record nor one of another index is
+believed. A last line without its end was never written as a whole, and what it announced had not
+begun. Anything else that does not fit is damage, and never "nothing happened".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.folders import Folder, TooLong
+from wasm_kernel.state.pages import PAGE, Run
+from wasm_kernel.wasi_files.open_files import OpenFile
+
+NAME, VERSION = "index", 2
+DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading JSON raises if somebody else wrote it."""
+
+ID_MOST = 1 << 31
+GONE = "gone"
+"""The identity of a file that was not there any more; no file has it."""
+
+_MOST_BYTES = 256 * 1024 * 1024
+_RECORD_MOST_BYTES = 32 * 1024 * 1024
+_OBJECTS_MOST = 1 << 17  # in a record: one, and one for each open file
+_HEADER_MOST = 4096
+_SALT_BYTES = _DIGEST_BYTES = 16
+_FILES_MOST = 65_536  # a policy's most
+_DESCRIPTOR_LEAST, _DESCRIPTOR_MOST = 3, 1 << 17
+_OFFSET_MOST = 1 << 63
+_CLOCK_MOST = (1 << 63) - 1
+
+Id = Annotated[int, Meta(ge=0, le=2 * ID_MOST)]
+Count = Annotated[int, Meta(ge=0, le=ID_MOST)]
+Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
+
+
+class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields=True):
+    """What is known of a commit besides its pages.
+
+    A commit that is recorded again replaces the one before: others were folded into it.
+
+    Attributes:
+        id: Its number; later commits of a session have higher ones.
+        parent: The commit it follows, or 0 for the base image.
+        cell: The execution count of the cell that it stands after, 0 before the first.
+        count: The execution count of the next cell.
+        label: The cell's first line, for people.
+        time: Seconds since 1970.
+        size: The size of the memory in bytes.
+        cells: How many cells' effects it holds: more than one if others were folded into it, 0 if
+            no cell ran that anybody would count, so that undoing goes past it.
+        clock: The guest's monotonic clock, in nanoseconds: it must not go back.
+        runs: Pages with content, as pairs of first page and number of pages.
+        zeros: Pages that hold zeros, in the same way.
+        files: What the guest had open.
+        content: The SHA-256 of the pages of `runs`; empty if there are none, or before they are
+            written.
+    """
+
+    id: Id
+    parent: Id
+    cell: Count
+    count: Count
+    label: str
+    time: float
+    size: Annotated[int, Meta(ge=0, le=4 << 30, multiple_of=PAGE)]
+    cells: Count = 1
+    clock: Annotated[int, Meta(ge=0, le=_CLOCK_MOST)] = 0
+    runs: tuple[Run, ...] = ()
+    zeros: tuple[Run, ...] = ()
+    files: tuple[OpenFile, ...] = ()
+    content: Digest = ""
+
+    @cached_property
+    def page_bytes(self) -> int:
+        """How many bytes its pages take on disk; asked of every commit after each cell."""
+        return sum(pages for _, pages in self.runs) * PAGE
+
+
+class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
+    """Commits that are no more."""
+
+    ids: tuple[Id, ...]
+
+
+class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
+    """Memory stands at a commit that is not the newest one.
+
+    Attributes:
+        at: The commit; 0 before the first.
+        after: The newest commit when it was chosen. A newer one is the head itself.
+        undone: Commits that were left for it and can be gone back to, the latest last.
+    """
+
+    at: Id = 0
+    after: Id = 0
+    undone: tuple[Id, ...] = ()
+
+
+class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
+    """A state has a name, which no other has from now on."""
+
+    name: str
+    id: Id
+
+
+class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
+    """What a history has from another one that it was forked off.
+
+    The commits that a fork has from its parent speak of the parent's files: which file was open is
+    told by what the system calls it (`identity.py`), and a copy is called otherwise.
+
+    Attributes:
+        last: The number of the last commit that is inherited; 0 if none is.
+        reseed: Whether guests that stand at an inherited commit draw other random numbers than the
+            parent's.
+        files: The inherited commits' identities of files, and those of the copies.
+    """
+
+    last: Id = 0
+    reseed: bool = False
+    files: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def inherits(self, commit: Commit) -> bool:
+        """Whether a commit comes from the parent."""
+        return commit.id <= self.last
+
+    def files_of(self, commit: Commit) -> tuple[OpenFile, ...]:
+        """What was open at a commit, as it is called here."""
+        if not self.inherits(commit):
+            return commit.files
+        return tuple(
+            replace(file, identity=self.files.get(file.identity, file.identity))
+            for file in commit.files
+        )
+
+
+Record = Commit | Drop | Head | Name | Origin
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def decode(data: bytes) -> Record:
+    """Returns the record that JSON says, whoever wrote it.
+
+    Raises:
+        HistoryError: it is none, or says of a commit what can't be.
+    """
+    if len(data) > _RECORD_MOST_BYTES or data.count(b"{") > _OBJECTS_MOST:
+        raise HistoryError("a record is too large")
+    try:
+        record: Record = _DECODER.decode(data)
+    except DAMAGED as problem:
+        raise HistoryError("a record is damaged") from problem
+    if isinstance(record, Commit) and not _is_possible(record):
+        raise HistoryError("a commit says of itself what can't be")
+    return record
+
+
+def _is_possible(commit: Commit) -> bool:
+    return (
+        commit.parent < commit.id
+        and _are_runs((*commit.runs, *commit.zeros), commit.size)
+        and _are_files(commit.files)
+    )
+
+
+def _are_runs(runs: Iterable[Run], size: int) -> bool:
+    """Whether runs lie inside the memory, and apart from each other."""
+    at = 0
+    for first, pages in sorted(runs):
+        if first < at or pages < 1 or first + pages > size // PAGE:
+            return False
+        at = first + pages
+    return True
+
+
+def _are_files(files: Collection[OpenFile]) -> bool:
+    """Whether so many files can be open, each under a number of its own."""
+    possible = len(files) <= _FILES_MOST and all(map(_is_file, files))
+    return possible and len({file.fd for file in files}) == len(files)
+
+
+def _is_file(file: OpenFile) -> bool:
+    flags = (file.flags, file.rights, file.inheriting, file.fdflags)
+    return (
+        _DESCRIPTOR_LEAST <= file.fd < _DESCRIPTOR_MOST
+        and 0 <= file.offset < _OFFSET_MOST
+        and all(0 <= flag < 1 << 64 for flag in flags)
+    )
+
+
+class _Header(Struct, frozen=True):
+    index: int
+    image: str
+    salt: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class Reading(Struct, frozen=True):
+    """An index as it was read.
+
+    Attributes:
+        image: The base image that the commits lie over.
+        salt: The key of the digests.
+        entries: The records in their order; None for one or more that are damaged or missing.
+        next_number: The number that the next record gets.
+        length: The length of the file without a last line that was never finished.
+    """
+
+    image: str
+    salt: bytes
+    entries: tuple[Record | None, ...]
+    next_number: int
+    length: int
+
+
+def read_index(folder: Folder) -> Reading:
+    """Reads the index in a folder, and changes nothing.
+
+    Raises:
+        HistoryError: nothing of it can be used, or it is of another version.
+        FileNotFoundError: there is none.
+        OSError: it can't be read, or is not a regular file.
+    """
+    try:
+        data = folder.read(NAME, _MOST_BYTES)
+    except TooLong:
+        raise HistoryError("the record of the saved states is damaged") from None
+    end = data.find(b"\n", 0, _HEADER_MOST)
+    try:
+        header = msgspec.json.decode(data[: max(end, 0)], type=_Header)
+    except DAMAGED:
+        raise HistoryError("the record of the saved states is damaged") from None
+    if header.index != VERSION:
+        raise HistoryError(f"they were saved in format version {header.index}, this is {VERSION}")
+    salt, length = bytes.fromhex(header.salt), data.rfind(b"\n") + 1
+    entries: list[Record | None] = []
+    expected = 1
+    for line in _lines(data, end + 1, length):
+        number, record = _parsed(line, salt)
+        if (record is None or number != expected) and entries[-1:] != [None]:
+            entries.append(None)
+        if record is not None and number >= expected:
+            entries.append(record)
+            expected = number
+        if record is None or number >= expected:
+            expected += 1
+    return Reading(header.image, salt, tuple(entries), expected, length)
+
+
+def _lines(data: bytes, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        stop = data.index(b"\n", start)
+        yield data[start:stop]
+        start = stop + 1
+
+
+def _parsed(line: bytes, salt: bytes) -> tuple[int, Record | None]:
+    """The number and the record of a line; None if its digest does not fit."""
+    number, _, rest = line.partition(b" ")
+    digest, _, text = rest.partition(b" ")
+    if digest != _digest(b"%b %b" % (number, text), salt):
+        return 0, None
+    try:
+        return int(number), decode(text)
+    except (HistoryError, ValueError):
+        return 0, None
+
+
+def _digest(text: bytes, salt: bytes) -> bytes:
+    found = hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=salt)
+    return found.hexdigest().encode()
+
+
+class IndexGone(OSError):
+    """Somebody removed the index; `rewrite` makes it anew."""
+
+
+class Index:
+    """The index in one folder, open for writing; close it. Any thread.
+
+    Attributes:
+        lines: How many records it holds, useful or not.
+    """
+
+    def __init__(self, folder: Folder, image: str) -> None:
+        """Opens nothing yet: `go_on` or `rewrite` does.
+
+        Args:
+            folder: The folder that it lies in, which stays the caller's.
+            image: The base image that commits lie over.
+        """
+        self._folder = folder
+        self._image = image
+        self._guard = threading.Lock()
+        self._fd = -1
+        self._salt = b""
+        self._next, self._end = 1, 0
+
+    @property
+    def lines(self) -> int:
+        """How many records it holds, useful or not."""
+        return self._next - 1
+
+    def go_on(self, reading: Reading) -> None:
+        """Appends to an index as it was read, from now on.
+
+        Raises:
+            OSError: it can't be opened, or is not a regular file.
+        """
+        with self._guard:
+            self._close()
+            self._fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
+            self._salt, self._next = reading.salt, reading.next_number
+            self._end = reading.length
+            os.ftruncate(self._fd, self._end)
+
+    def append(self, *records: Record) -> None:
+        """Adds records, all of them or none.
+
+        Raises:
+            IndexGone: the file was removed.
+            OSError: they can't be added.
+        """
+        with self._guard:
+            if self._fd < 0 or not os.fstat(self._fd).st_nlink:
+                raise IndexGone(errno.ENOENT, "the record of the saved states was removed")
+            numbered = enumerate(records, start=self._next)
+            data = b"".join(_line(number, one, self._salt) for number, one in numbered)
+            if self._end + len(data) > _MOST_BYTES:
+                raise OSError(errno.EFBIG, "the record of the saved states is too long")
+            if os.fstat(self._fd).st_size != self._end:
+                os.ftruncate(self._fd, self._end)  # a part of what could not be added
+            try:
+                if os.write(self._fd, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._end)
+                raise
+            self._next += len(records)
+            self._end += len(data)
+
+    def rewrite(self, live: Callable[[], Iterable[Record]]) -> None:
+        """Puts a new index in place of the old one, as a whole or not at all.
+
+        Args:
+            live: Returns the records that are needed; nothing is appended meanwhile.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        with self._guard:
+            salt, records = secrets.token_bytes(_SALT_BYTES), tuple(live())
+            header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex()))
+            lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
+            with self._folder.replacing(NAME) as file:
+                file.write(b"\n".join((header, b"".join(lines))))
+            self._close()
+            self._fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
+            self._salt, self._next = salt, len(lines) + 1
+            self._end = len(header) + 1 + sum(map(len, lines))
+
+    def close(self) -> None:
+        """Closes the file. Safe to call twice."""
+        with self._guard:
+            self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _line(number: int, record: Record, salt: bytes) -> bytes:
+    """One line.
+
+    Raises:
+        OSError: the record is too large to be read again.
+    """
+    encoded = msgspec.json.encode(record)
+    if len(encoded) > _RECORD_MOST_BYTES:
+        raise OSError(errno.EFBIG, "its memory is in too many pieces")
+    text = b"%d %b" % (number, encoded)
+    return b"%d %b %b\n" % (number, _digest(text, salt), encoded)
