@@ -109,7 +109,7 @@ def test_what_came_back_while_the_lock_was_waited_for_stays(
         (tmp_path / "ws.tmp").rename(root)
         return exclusively(folder)
 
-    monkeypatch.setattr(orphans, "alone", slow)
+    monkeypatch.setattr(orphans, "exclusively", slow)
     assert orphans.sweep() == []
     assert private.exists()
 

@@ -41,7 +41,7 @@ def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Any
     monkeypatch.setattr(owner, name, called)
 
 
-POINTS = [(PrivateFolders, "open"), (PrivateFolders, "find"), (removal, "alone")]
+POINTS = [(PrivateFolders, "open"), (PrivateFolders, "find"), (removal, "exclusively")]
 
 
 @pytest.mark.parametrize(("owner", "name"), POINTS, ids=[name for _, name in POINTS])

@@ -228,7 +228,7 @@ def test_who_is_late_does_not_delete_the_session_that_came_after(
         (workspace / "file").write_text("new")
         return locked(private)
 
-    monkeypatch.setattr(removal, "alone", late)
+    monkeypatch.setattr(removal, "exclusively", late)
     with walks.opened_folder(tmp_path) as root, pytest.raises(FileNotFoundError):
         removal.remove(root, ID, PrivateFolders(tmp_path))
     assert (workspace / "file").read_text() == "new"
