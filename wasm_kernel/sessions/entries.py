@@ -4,9 +4,9 @@ No link is followed, and only regular files are opened for their content: a pipe
 device would act.
 
 A file is replaced by a draft, which is written in the root of the session's workspace and then
-renamed. Its name is one of the host's own that no guest can see or make (`wasi_files/names.py`). A
-writer locks its draft as long as it lives; a draft that nobody holds was left by a killed writer,
-and is removed when the session is opened next.
+renamed. Its name is one of the host's own that no guest can see or make
+(`wasi_files/preopens.py`). A writer locks its draft as long as it lives; a draft that nobody holds
+was left by a killed writer, and is removed when the session is opened next.
 """
 
 from __future__ import annotations

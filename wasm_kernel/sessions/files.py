@@ -6,7 +6,7 @@ descriptors, name by name with links refused. If a link was swapped in between, 
 the path is resolved again, a few times. A call that is refused changes nothing.
 
 Errors name the path as it was given, never one of the host. The session's own names
-(`.metadata.json`, in every spelling of `wasi_files/names.py`) are not files here.
+(`.metadata.json`, in every spelling of `wasi_files/preopens.py`) are not files here.
 """
 
 from __future__ import annotations
