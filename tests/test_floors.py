@@ -24,15 +24,12 @@ ROOMS = ("linux", "engine", "wasi_files", "folders", "state", "guests", "executi
 """The rooms, from the ground up. `outputs` stands beside them: see its own test."""
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}
 FLOORS["outputs"] = FLOORS["sessions"]
-STILL_UP = {
-    ("state/copying.py", "guests.python.files"),
-}
+STILL_UP: set[tuple[str, str]] = set()
 """Imports that still go up; each goes when its rooms are rebuilt, and none may come."""
 LANGUAGE = re.compile(r"(?<!RuntimeType\.)python|%pip", re.IGNORECASE)
 """What speaks of one guest language: identifiers, imports, sentences and comments alike."""
 SPEAKS_OF_PYTHON = {
     "execution/create.py",
-    "state/copying.py",
 }
 """Files of rooms without a language that still name one; each goes when its room is rebuilt."""
 JUPYTER = {"IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbclient", "nbformat"}

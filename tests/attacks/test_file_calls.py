@@ -15,13 +15,16 @@ import pytest
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
+from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import Mount
-from wasm_kernel.state.file_ledger import JOURNAL
+from wasm_kernel.state.file_journal import JOURNAL
 from wasm_kernel.state.file_restore import restore_files
 from wasm_kernel.state.file_versions import FileVersions
-from wasm_kernel.state.inherit import inherit
+from wasm_kernel.state.fork import fork_history
+from wasm_kernel.state.history import History
+from wasm_kernel.state.index import Commit
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.lookups import MOST_BYTES, Listing
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -202,33 +205,36 @@ def test_moving_many_files_ends_with_the_cell(keeping: tuple[Guest, FileVersions
 
 def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> None:
     """The content itself lay in the fork's workspace, if it was too large to be copied."""
-    names = ("parent", "fork")
-    for name in names:
-        (tmp_path / name).mkdir()
-        (tmp_path / f"{name}-private").mkdir()
-    places = [Folder.open(tmp_path / name) for name in names]
-    private = [Folder.open(tmp_path / f"{name}-private") for name in names]
-    (tmp_path / "parent" / "f").write_text("AAAA")
-    parent = FileVersions(places[0], private[0], most_bytes=1 << 20, copy_bytes=2)
+    places, root = (tmp_path / "parent", tmp_path / "fork"), tmp_path / "p"
+    folders = [SandboxFolders.of_workspace(place, root) for place in places]
+    parent, fork = (
+        FileVersions(one.workspace, one.private, most_bytes=1 << 20, copy_bytes=2)
+        for one in folders
+    )
+    history = History(folders[0].private.enter("state", make=True), "an image")
+    history.clear()
+    history.add(Commit(1, 0, 1, 2, "", 0.0, 4096), b"")
+    path, copy = (one.real / "f" for one in folders)
+    path.write_text("AAAA")
     parent.clear()
     parent.begin(1, [1])
-    found = (tmp_path / "parent" / "f").stat()
-    parent.before_change("f", places[0].fd, "f", found, Change.MOVE)
-    (tmp_path / "parent" / "f").unlink()
-    with private[0].enter(KEPT) as kept:
-        inherit(kept.fd, private[1], KEPT, 1, {})
-    fork = FileVersions(places[1], private[1], most_bytes=1 << 20, copy_bytes=2)
+    found = path.stat()
+    parent.before_change("f", folders[0].workspace.fd, "f", found, Change.MOVE)
+    path.unlink()
+    made = fork_history(history, *folders, reseed=False)
     assert fork.load(1)
     restore_files(fork, 1, lambda path, found: None, ())
-    assert (tmp_path / "fork" / "f").read_text() == "AAAA"
-    (tmp_path / "fork" / "f").write_text("EVIL")
-    os.utime(tmp_path / "fork" / "f", ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert copy.read_text() == "AAAA"
+    copy.write_text("EVIL")
+    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
     restore_files(parent, 1, lambda path, found: None, ())
-    assert (tmp_path / "parent" / "f").read_text() == "AAAA"
-    parent.close()
-    fork.close()
-    for folder in (*places, *private):
-        folder.close()
+    assert path.read_text() == "AAAA"
+    for versions in (parent, fork):
+        versions.close()
+    for commits in (history, made.history):
+        commits.close()
+    for one in folders:
+        one.close()
 
 
 def test_a_plain_sandbox_on_a_sessions_folder_sees_its_files(warm: None, tmp_path: Path) -> None:

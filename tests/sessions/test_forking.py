@@ -1,20 +1,18 @@
-"""Making a fork of what is on disk: of a session named from outside, by a stranger's plan."""
+"""Making a fork of what is on disk: of a session named from outside, taken as a stranger's."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.private import private_of
-from tests.stored import state_of
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.folders.locks import HistoryLock, Resume
@@ -26,49 +24,51 @@ from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
-from wasm_kernel.state.commits import write_content
-from wasm_kernel.state.copying import OpenThere
-from wasm_kernel.state.index import Commit, Head, Name, Origin
-from wasm_kernel.state.pages import PAGE
-from wasm_kernel.state.plan import Plan
-from wasm_kernel.state.stored import Position, StoredState, write_state
+from wasm_kernel.state.commits import CONTENTS, write_content
+from wasm_kernel.state.index import Commit, Origin
+from wasm_kernel.state.stored import Position, StoredState, records_of, write_state
+from wasm_kernel.wasi_files.open_files import OpenFile
 
-PLAN = Plan(Position(3, 4, {"early": 3}, (4,)), True, ())
+IMAGE = "an image"
+WHERE = Position(3, 4, {"early": 3}, (4,))
+
+
+def save(workspace: Path, *opened: OpenFile) -> None:
+    """Gives a session two states, the first of which had files open."""
+    with Folder.open(private_of(workspace)) as private, private.enter("state", make=True) as state:
+        with state.enter(CONTENTS, make=True) as contents:
+            name, _ = write_content(contents, [bytes([7]) * 4096])
+        first = Commit(3, 0, 1, 2, "x = 7", 0.0, 4096, runs=((0, 1),), files=opened, content=name)
+        commits = {3: first, 4: Commit(4, 3, 2, 3, "del x", 0.0, 4096, zeros=((0, 1),))}
+        write_state(state, IMAGE, records_of(Origin(), commits, WHERE))
+
+
+def saved(workspace: Path) -> StoredState:
+    """What a session's index says."""
+    with Folder.open(private_of(workspace) / "state") as state:
+        return StoredState.read(state)
+
+
+def contents_of(workspace: Path) -> Path:
+    return private_of(workspace) / "state" / CONTENTS
 
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Path:
-    """A session with a file, a scratch file and a commit, as far as files go."""
+    """A session with a file, a scratch file and two states."""
     session = Session(tmp_path / "sessions", "parent")
     session.closed()
     app = session.workspace
     (app / "data.csv").write_text("1,2\n")
-    own = private_of(app)
-    (own / "tmp" / "scratch").write_text("x")
-    (own / "state" / "contents").mkdir(parents=True)
-    (own / "state" / "contents" / ".4.aside").write_text("half a commit")
-    with Folder.open(own / "state") as state, state.enter("contents") as contents:
-        name, _ = write_content(contents, [bytes([7]) * PAGE])
-        commit = Commit(3, 0, 1, 2, "x = 1", 0.0, 9 * PAGE, runs=((1, 1),), content=name)
-        other = replace(commit, id=4, parent=3, runs=(), content="")
-        write_state(state, "image", [Origin(), commit, other, Name("theirs", 3), Head(3, 3)])
+    (private_of(app) / "tmp" / "scratch").write_text("x")
+    save(app)
+    (contents_of(app) / ".5.aside").write_text("half a content")
     return app
 
 
-def stored_in(workspace: Path) -> StoredState:
-    with Folder.open(state_of(workspace)) as folder:
-        return StoredState.read(folder)
-
-
-def content_in(parent: Path) -> Path:
-    """The only content of the parent's."""
-    return state_of(parent) / "contents" / stored_in(parent).commits[3].content
-
-
-def fork(parent: Path, plan: Any = PLAN, name: str = "fork") -> Path:
+def fork(parent: Path, name: str = "fork", *, reseed: bool = True) -> Path:
     """The workspace of a fork."""
-    raw = plan.as_json() if isinstance(plan, Plan) else plan
-    assert fork_session(parent.parent, "parent")(ForkSession(name, raw), QUIET).notice == ""
+    assert fork_session(parent.parent, "parent")(ForkSession(name, reseed), QUIET).notice == ""
     return parent.parent / name
 
 
@@ -82,26 +82,22 @@ def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
 
 def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
-        fork_session(parent.parent, "parent")(
-            ForkSession("fork", PLAN.as_json()), cancelled_after(1)
-        )
+        fork_session(parent.parent, "parent")(ForkSession("fork", reseed=True), cancelled_after(1))
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
 _KILLED = """
-import json, os, pathlib, sys
+import os, pathlib, sys
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import staging
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 staging.settle = lambda *given: os.kill(os.getpid(), 9)
-request = ForkSession("fork", json.loads(sys.argv[2]))
-fork_session(pathlib.Path(sys.argv[1]), "parent")(request, QUIET)
+fork_session(pathlib.Path(sys.argv[1]), "parent")(ForkSession("fork", True), QUIET)
 """
 
 
 def test_who_is_killed_in_the_midst_leaves_no_session(parent: Path) -> None:
-    words = [str(parent.parent), json.dumps(PLAN.as_json())]
-    done = subprocess.run([sys.executable, "-c", _KILLED, *words], check=False)
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(parent.parent)], check=False)
     assert done.returncode == -9
     left = [path.name for path in parent.parent.iterdir()]
     assert len(left) == 2
@@ -117,15 +113,18 @@ def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
     assert Session(parent.parent, "fork").made is False
 
 
-def test_a_fork_shares_the_commits_and_nothing_else_of_the_history(parent: Path) -> None:
+def test_a_fork_shares_the_contents_and_has_an_index_of_its_own(parent: Path) -> None:
     made = fork(parent)
-    assert {path.name for path in state_of(made).iterdir()} == {"index", "contents"}
-    (content,) = (state_of(made) / "contents").iterdir()
-    assert content.samefile(content_in(parent))
-    stored = stored_in(made)
-    assert (stored.image, stored.commits) == ("image", stored_in(parent).commits)
-    assert stored.position == PLAN.mark
-    assert stored.origin == Origin(4, True, {})
+    [content] = contents_of(made).iterdir()
+    assert content.samefile(contents_of(parent) / content.name)
+    before, after = saved(parent), saved(made)
+    assert (after.commits, after.position, after.image) == (before.commits, WHERE, IMAGE)
+    assert after.origin == Origin(4, True, {})
+    assert after.reading.salt != before.reading.salt
+
+
+def test_numbers_of_states_are_not_given_again(parent: Path) -> None:
+    assert saved(fork(parent)).last == saved(parent).last == 4
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
@@ -140,28 +139,29 @@ def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
     claim.release()
 
 
+def opened(identities: Sequence[tuple[str, str, str]]) -> list[OpenFile]:
+    """Open files, by identity, guest's folder, and path there."""
+    numbered = enumerate(identities, start=9)
+    return [OpenFile(fd, guest, path, 0, 0, 0, 0, 0, one) for fd, (one, guest, path) in numbered]
+
+
 def test_open_files_are_called_as_their_copies(parent: Path) -> None:
     here = file_identity(str(parent / "data.csv"))
-    inventory = (
-        OpenThere("written", here, "/app", "data.csv"),
-        OpenThere("replaced", "another", "/app", "data.csv"),
-        OpenThere("mounted", "mounted", "/data", "data.csv"),
-    )
-    made = fork(parent, Plan(PLAN.mark, False, inventory))
-    assert stored_in(made).origin.files == {
-        "written": file_identity(str(made / "data.csv")),
-        "replaced": "gone",
-    }
+    there = [(here, "/app", "data.csv"), ("another", "/app", "data.csv"), ("m", "/data", "x")]
+    save(parent, *opened(there))
+    made = fork(parent, reseed=False)
+    names = {here: file_identity(str(made / "data.csv")), "another": "gone"}
+    assert saved(made).origin == Origin(4, False, names)
 
 
 @pytest.mark.parametrize("path", ["../other/secret", "a/../../other/secret", ".."])
-def test_a_plan_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> None:
+def test_an_index_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> None:
     other = parent.parent / "other"
     other.mkdir()
     (other / "secret").touch()
     known = file_identity(str(other / "secret"))
-    made = fork(parent, Plan(PLAN.mark, False, (OpenThere("x", known, "/app", path),)))
-    assert stored_in(made).origin.files == {"x": "gone"}
+    save(parent, *opened([(known, "/app", path)]))
+    assert saved(fork(parent)).origin.files == {known: "gone"}
 
 
 @pytest.mark.parametrize("name", ["parent", "other"])
@@ -181,32 +181,31 @@ def test_an_id_that_is_none_is_refused(parent: Path, name: str) -> None:
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        {},
-        [],
-        {"mark": 3},
-        {"mark": {}, "reseed": True, "inventory": []},
-        {**PLAN.as_json(), "inventory": [["too", "short"]]},
-        {**PLAN.as_json(), "inventory": 3},
-        {**PLAN.as_json(), "mark": {"at": 1e999, "after": 1, "names": {}, "undone": []}},
-        {**PLAN.as_json(), "mark": {"at": "x", "after": 1, "names": {}, "undone": []}},
-        {**PLAN.as_json(), "mark": {"at": 1, "after": 1, "names": [], "undone": []}},
-    ],
-)
-def test_a_plan_that_is_none_is_refused(parent: Path, plan: Any) -> None:
-    with pytest.raises(ForkError, match="can't be read"):
-        fork(parent, plan)
+@pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "cut", "no content", "short"])
+def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) -> None:
+    index = private_of(parent) / "state" / "index"
+    [content] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
+    data = index.read_bytes()
+    match damage:
+        case "missing":
+            index.unlink()
+        case "empty":
+            index.write_bytes(b"")
+        case "flipped":
+            index.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+        case "cut":
+            index.write_bytes(data.splitlines(keepends=True)[0][:-1])
+        case "no content":
+            content.unlink()
+        case "short":
+            content.chmod(0o600)
+            os.truncate(content, 99)
+    with pytest.raises(ForkError):
+        fork(parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-def test_a_plan_survives_the_way_between_processes() -> None:
-    plan = Plan(PLAN.mark, False, (OpenThere("a", "b", "/app", "x/y"),))
-    assert Plan.from_json(plan.as_json()) == plan
-
-
-@pytest.mark.parametrize("place", [".", "tmp", "state", "state/contents"])
+@pytest.mark.parametrize("place", [".", "tmp", "state"])
 def test_a_private_folder_that_is_a_link_leads_nowhere(
     parent: Path, tmp_path: Path, place: str
 ) -> None:
@@ -226,12 +225,12 @@ def test_a_private_folder_that_is_a_link_leads_nowhere(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_among_the_contents_is_refused(
+def test_what_is_no_file_among_the_commits_is_refused(
     parent: Path, tmp_path: Path, kind: str
 ) -> None:
     """F11: a pipe held whoever read it."""
     (tmp_path / "secret").write_text("secret")
-    place = content_in(parent)
+    [place] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
     place.unlink()
     if kind == "link":
         place.symlink_to(tmp_path / "secret")
@@ -243,14 +242,14 @@ def test_what_is_no_file_among_the_contents_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_among_the_contents_is_not_copied_either(
+def test_what_is_no_file_among_the_commits_is_not_copied_either(
     parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def no_links(*args: object, **options: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     (tmp_path / "secret").write_text("secret")
-    place = content_in(parent)
+    [place] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
     place.unlink()
     if kind == "link":
         place.symlink_to(tmp_path / "secret")
@@ -281,9 +280,9 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
         return opened(path, *args, **options)
 
     monkeypatch.setattr(os, "open", refused)
-    request = ForkSession(ids.new(), PLAN.as_json())
-    notice = fork_session(parent.parent, "parent")(request, QUIET).notice
-    assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in notice
+    request = ForkSession(ids.new(), reseed=True)
+    told = fork_session(parent.parent, "parent")(request, QUIET).notice
+    assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
 
 
 def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
@@ -317,7 +316,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
             assert [path.name for path in parent.parent.iterdir()] == ["parent"], number
             continue
         assert (made / "folder" / "link").is_symlink(), number
-        assert stored_in(made).position == PLAN.mark, number
+        assert saved(made).position == WHERE, number
         assert (made / "data.csv").read_text() == "1,2\n", number
         if left > 0:
             break

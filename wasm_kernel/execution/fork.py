@@ -10,8 +10,8 @@ from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.execution.face import NewSession, SessionHooks
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.state.branch import Branch, branch
-from wasm_kernel.state.plan import NOT_SAVED, Plan, planned
+from wasm_kernel.state.fork import Fork, fork_history
+from wasm_kernel.state.told import NOT_SAVED
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def make_forks(
     runner: GuestRunner,
     hooks: SessionHooks[Any] | None,
     n: int,
-    make: Callable[[NewSession, Branch], T],
+    make: Callable[[NewSession, Fork], T],
     *,
     reseed: bool,
 ) -> Iterator[T]:
@@ -40,7 +40,8 @@ def make_forks(
         new = hooks.new_session() if hooks else NewSession(_folders_beside(runner.folders))
         try:
             timeline = runner.settle(copies=n - number)
-            fork = make(new, branch(timeline, new.folders, reseed=reseed))
+            history, own = timeline.history, timeline.folders
+            fork = make(new, fork_history(history, own, new.folders, reseed=reseed))
         except BaseException:
             if new.hooks is not None:
                 new.hooks.closed()
@@ -60,14 +61,14 @@ def check_fork(runner: GuestRunner) -> None:
 
 
 @contextlib.contextmanager
-def plan_fork(runner: GuestRunner, *, reseed: bool) -> Iterator[Plan]:
-    """Yields how another process makes a fork of what is on disk, while a block lasts.
+def frozen(runner: GuestRunner) -> Iterator[None]:
+    """Keeps all that is on disk as it is while a block lasts, for somebody who forks it.
 
     Raises:
         ForkError: the session can't be forked.
     """
-    with planned(runner.settle(), reseed=reseed) as plan:
-        yield plan
+    with runner.settle().frozen():
+        yield
 
 
 def _folders_beside(folders: SandboxFolders) -> SandboxFolders:

@@ -30,9 +30,9 @@ from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
 from wasm_kernel.state import told
-from wasm_kernel.state.branch import Branch
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
+from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.timeline import Timeline
 from wasm_kernel.state.travel import Journey, Past
 from wasm_kernel.wasi_files.calls import WasiFiles
@@ -67,7 +67,7 @@ class GuestRunner:
         resume: Resume,
         broker: Broker,
         notices: Notices,
-        inherited: Branch | None = None,
+        inherited: Fork | None = None,
     ) -> None:
         self.policy = policy
         self.folders = folders

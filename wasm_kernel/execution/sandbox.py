@@ -18,7 +18,7 @@ from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
 from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.face import NewSession, SessionHooks
-from wasm_kernel.execution.fork import check_fork, make_forks, plan_fork
+from wasm_kernel.execution.fork import check_fork, frozen, make_forks
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
@@ -30,8 +30,7 @@ from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
-from wasm_kernel.state.branch import Branch
-from wasm_kernel.state.plan import Plan
+from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.travel import Journey, Past, checked_name, journey_of, stay
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ class BaseSandbox:
         *,
         resume: Resume = Resume.NEVER,
         hooks: SessionHooks[BaseSandbox] | None = None,
-        inherited: Branch | None = None,
+        inherited: Fork | None = None,
         broker: Broker | None = None,
         quiet: bool = False,
     ) -> None:
@@ -402,7 +401,7 @@ class BaseSandbox:
             raise
         return made
 
-    def _fork_in(self, new: NewSession, inherited: Branch) -> Self:
+    def _fork_in(self, new: NewSession, inherited: Fork) -> Self:
         name, driver, policy = new.session_id, self._driver, self.policy
         logger = self._logger.bind(session_id=name)
         return type(self)(
@@ -413,9 +412,9 @@ class BaseSandbox:
         """As `fork.check_fork`. For host commands: in the midst of a cell."""
         check_fork(self._runner)
 
-    def plan_fork(self, *, deterministic: bool = False) -> AbstractContextManager[Plan]:
-        """As `fork.plan_fork`. For what runs after a cell: on the guest's thread."""
-        return plan_fork(self._runner, reseed=not deterministic)
+    def frozen(self) -> AbstractContextManager[None]:
+        """As `fork.frozen`. For what runs after a cell: on the guest's thread."""
+        return frozen(self._runner)
 
     def interrupt(self) -> bool:
         """Interrupts the running cell, or those that wait for the guest to start. Any thread.

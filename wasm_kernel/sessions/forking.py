@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -47,15 +47,15 @@ _LOST = "the cell did not come to its end."
 
 
 class ForkSession(Struct, frozen=True):
-    """A session is to be forked.
+    """A session is to be forked, which waits with everything on disk.
 
     Attributes:
         session_id: The id of the new session.
-        plan: A `Plan` as JSON.
+        reseed: Whether the guest there is to draw other random numbers.
     """
 
     session_id: str
-    plan: dict[str, Any]
+    reseed: bool
 
 
 class Forked(Struct, frozen=True):
@@ -91,10 +91,9 @@ def fork_session(
             WasmKernelError: it can't be made, or is not wanted any more.
         """
         from wasm_kernel.state import told
-        from wasm_kernel.state.plan import Plan, carry_out
+        from wasm_kernel.state.fork import fork_stored
 
-        plan, name = Plan.from_json(request.plan), ids.checked(request.session_id)
-        place = real_path(root)
+        name, place = ids.checked(request.session_id), real_path(root)
         if os.path.lexists(place / name):
             raise ForkError(_TAKEN)
         try:
@@ -102,7 +101,7 @@ def fork_session(
                 contextlib.closing(_folders_of(place, parent, private_root)) as own,
                 _new_session(place, name, private_root) as made,
             ):
-                left_out = carry_out(plan, own, made.folders, task)
+                left_out = fork_stored(own, made.folders, reseed=request.reseed, task=task)
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
         return Forked(told.left_out(left_out) if left_out else "", made.metadata_problem)
@@ -188,8 +187,8 @@ class ForkAction:
     def run(self, context: ActionContext) -> None:
         """As `AfterCellAction` has it; the cell's author is told what went wrong."""
         try:
-            with self._sandbox.plan_fork(deterministic=self._deterministic) as plan:
-                request = ForkSession(self.id, plan.as_json())
+            request = ForkSession(self.id, reseed=not self._deterministic)
+            with self._sandbox.frozen():
                 made = context.broker.call(request, Forked, context)
         except WasmKernelError as problem:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")

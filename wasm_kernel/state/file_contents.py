@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from wasm_kernel.linux.files import FileCopier, open_file_identity
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import remove_contents
-from wasm_kernel.state.file_ledger import KeptFile
+from wasm_kernel.state.file_journal import KeptFile
 from wasm_kernel.wasi_files.quota import Key, key_of
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -16,14 +16,7 @@ from dataclasses import dataclass, field
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import Changed, checksum_of
-from wasm_kernel.state.file_ledger import (
-    Absent,
-    KeptFile,
-    KeptFolder,
-    KeptLink,
-    NotKept,
-    PreImage,
-)
+from wasm_kernel.state.file_journal import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.wasi_files.file_history import Change
 

@@ -16,15 +16,8 @@ from collections.abc import Collection, Iterable, Iterator
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import FileContents, TooLarge, UnlinkedFiles
-from wasm_kernel.state.file_ledger import (
-    Absent,
-    FileLedger,
-    KeptFile,
-    KeptFolder,
-    KeptLink,
-    NotKept,
-    PreImage,
-)
+from wasm_kernel.state.file_journal import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
+from wasm_kernel.state.file_ledger import FileLedger
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 from wasm_kernel.wasi_files.quota import Key, key_of
 

@@ -53,7 +53,7 @@ class History:
         self.names: dict[str, int] = {}
         self.undone: tuple[int, ...] = ()  # commits that were left by going back, latest last
         self.head = 0
-        self._last = 0  # the highest number that was ever given
+        self.last = 0  # the highest number that was ever given
         self._stale = False  # the head on disk
         self._head_after = 0  # the newest commit when the head was last written
         self._saved_names: dict[str, int] = {}
@@ -77,7 +77,7 @@ class History:
             return None
         usable = self._place.usable(stored)
         position = usable.position
-        self.commits, self.origin, self._last = dict(usable.commits), stored.origin, stored.last
+        self.commits, self.origin, self.last = dict(usable.commits), stored.origin, stored.last
         self.head, self.undone, self.names = position.at, position.undone, dict(position.names)
         self._pinned, self._saved_names = frozenset(self.undone), dict(self.names)
         self._head_after = position.after
@@ -113,9 +113,9 @@ class History:
         with self._guard:
             waiting = set(self.commits_store.waiting)
             commits = {one: c for one, c in self.commits.items() if one not in waiting}
-            self._head_after, self._stale = self._last, False
+            self._head_after, self._stale = self.last, False
             self._saved_names, self._undropped = dict(self.names), set()
-            position = Position(self.head, self._last, self._saved_names, self.undone)
+            position = Position(self.head, self.last, self._saved_names, self.undone)
             return records_of(self.origin, commits, position)
 
     def _append(self, *records: Record) -> None:
@@ -166,7 +166,7 @@ class History:
         other = History(folder, self.image)
         try:
             with self._shape:
-                other._grow_from(self, Origin(self._last, reseed, files))
+                other._grow_from(self, Origin(self.last, reseed, files))
         except BaseException:
             other.close()
             raise
@@ -175,7 +175,7 @@ class History:
     def _grow_from(self, parent: History, origin: Origin) -> None:
         with parent._guard:
             self.commits, self.names = dict(parent.commits), dict(parent.names)
-            self.head, self.undone, self._last = parent.head, parent.undone, parent._last
+            self.head, self.undone, self.last = parent.head, parent.undone, parent.last
         self.origin, self._pinned = origin, frozenset(self.undone)
         if self._place is None:
             raise HistoryError("a history in memory alone has no branches")
@@ -186,21 +186,14 @@ class History:
         self._rewrite()
 
     @contextlib.contextmanager
-    def still(self) -> Iterator[Position]:
-        """Nothing is folded away while a block lasts; it gets where memory stands."""
+    def still(self) -> Iterator[None]:
+        """Keeps anything from being folded away while a block lasts."""
         with self._shape:
-            with self._guard:
-                position = Position(self.head, self._last, dict(self.names), self.undone)
-            yield position
-
-    @property
-    def last(self) -> int:
-        """The highest number that a commit ever had."""
-        return self._last
+            yield
 
     def next_id(self) -> int:
         """The number of the next commit; none is given twice."""
-        return self._last + 1
+        return self.last + 1
 
     def add(self, commit: Commit, content: Content) -> None:
         """A commit of the living memory, which it becomes the head of; not on disk yet."""
@@ -221,7 +214,7 @@ class History:
     def _grow(self, commit: Commit) -> None:
         with self._guard:
             self.commits[commit.id] = commit
-            self.head = self._last = commit.id
+            self.head = self.last = commit.id
             if commit.cells:
                 self.undone = ()
             elif self.undone:
@@ -323,7 +316,7 @@ class History:
         """
         with self._guard:
             stale, self._stale = self._stale, False
-            head = [Head(self.head, self._last, self.undone)] if stale else []
+            head = [Head(self.head, self.last, self.undone)] if stale else []
             names, gone = dict(self.names), tuple(sorted(self._undropped))
             new = [Name(n, one) for n, one in names.items() if self._saved_names.get(n) != one]
             drops = [Drop(gone)] if gone else []

@@ -15,7 +15,7 @@ from msgspec import Struct
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import FIRST_HISTORY, STATE
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.commits import CONTENTS, missing_in, share_once
+from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.index import (
     Commit,
@@ -353,26 +353,3 @@ def records_of(
     ordered = [commits[one] for one in sorted(commits)]
     names = [Name(name, one) for name, one in position.names.items()]
     return (origin, *ordered, *names, Head(position.at, position.after, position.undone))
-
-
-def fork_state(source: Folder, target: Folder, position: Position, origin: Origin) -> None:
-    """Gives an empty folder the states of another one; both have the very same contents.
-
-    Args:
-        source: The folder; nobody drops commits in it meanwhile.
-        target: The folder of the fork.
-        position: Where the fork stands.
-        origin: What it inherits.
-
-    Raises:
-        HistoryError: not all of it can be had.
-        OSError: it can't be written.
-    """
-    stored = StoredState.read(source)
-    with source.enter(CONTENTS) as here, target.enter(CONTENTS, make=True) as there:
-        if missing_in(here, stored.commits.values()) or not stored.is_certain:
-            raise HistoryError("a part of its saved states is damaged or not a regular file")
-        for commit in stored.commits.values():
-            if commit.content:
-                share_once(here, there, commit.content)
-    write_state(target, stored.image, records_of(origin, stored.commits, position))

@@ -5,21 +5,28 @@ Everything here runs on the sandbox's own thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from wasm_kernel import events
 from wasm_kernel.engine.instance import Instance
-from wasm_kernel.errors import ForkError, GuestStopped, HistoryError, PolicyError, TravelError
+from wasm_kernel.errors import (
+    ForkError,
+    GuestStopped,
+    HistoryError,
+    PolicyError,
+    TravelError,
+    describe,
+)
 from wasm_kernel.events import Notices
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import told
-from wasm_kernel.state.branch import Branch
 from wasm_kernel.state.commits import Unreadable
-from wasm_kernel.state.copying import OpenThere, inventory
 from wasm_kernel.state.earlier import EarlierFiles
+from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit
@@ -51,7 +58,7 @@ class Timeline:
         *,
         resume: Resume,
         notices: Notices,
-        inherited: Branch | None = None,
+        inherited: Fork | None = None,
     ) -> None:
         self._image_files: tuple[OpenFile, ...] = ()
         self._resume = resume
@@ -96,11 +103,11 @@ class Timeline:
         self._claim.settled()
         return history
 
-    def _inherit(self, branch: Branch) -> History:
-        if branch.left_out:
-            words = f"{len(branch.left_out)} files of the parent are not in the fork"
-            self._notices.tell(told.left_out(branch.left_out), error=words)
-        return branch.history
+    def _inherit(self, fork: Fork) -> History:
+        if fork.left_out:
+            words = f"{len(fork.left_out)} files of the parent are not in the fork"
+            self._notices.tell(told.left_out(fork.left_out), error=words)
+        return fork.history
 
     def _found(self, image: str) -> History:
         history = History(self.folders.private.enter(STATE, make=True), image)
@@ -274,9 +281,22 @@ class Timeline:
         copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
         recorder.catch_up(_SAVE_SECONDS if copies is None else copied)
 
-    def inventory(self) -> tuple[OpenThere, ...]:
-        """What was open at any commit."""
-        return tuple(inventory(self.history, self.files.versions.ledger.identities))
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Keeps everything on disk as it is while a block lasts, for somebody who forks it.
+
+        Raises:
+            ForkError: not everything is on disk.
+        """
+        history = self.history
+        if history.waiting or not history.on_disk:
+            raise ForkError(told.NOT_SAVED)
+        try:
+            history.save_head()
+        except OSError as problem:
+            raise ForkError(describe(problem)) from problem
+        with history.still():
+            yield
 
     def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
         try:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 
 from wasm_kernel.errors import describe
 from wasm_kernel.result import readable
-from wasm_kernel.state.file_ledger import NotKept
+from wasm_kernel.state.file_journal import NotKept
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.stored import Usable
 
+NOT_SAVED = "the variables of this session are not saved to disk"
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )

@@ -16,8 +16,8 @@ import pytest
 from tests.engine.versions.workspace import Workspace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.state import file_contents, file_ledger
-from wasm_kernel.state.file_ledger import (
+from wasm_kernel.state import file_contents, file_journal
+from wasm_kernel.state.file_journal import (
     VERSION,
     Absent,
     FileChanged,
@@ -332,7 +332,7 @@ def test_after_a_crash_and_another_start_of_the_machine_nothing_is_known(
     """The journal is not forced to the disk with each record."""
     life(workspace)
     assert again(workspace, crashed=True).whole
-    monkeypatch.setattr(file_ledger, "_boot", lambda: "later")
+    monkeypatch.setattr(file_journal, "boot", lambda: "later")
     assert knows_nothing(again(workspace, crashed=True))
 
 
@@ -398,7 +398,7 @@ def test_another_version_of_the_record_is_not_read(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life(workspace)
-    monkeypatch.setattr(file_ledger, "VERSION", 99)
+    monkeypatch.setattr(file_journal, "VERSION", 99)
     assert not again(workspace).whole
 
 

@@ -1,0 +1,232 @@
+"""Forking a session: another session's folders get its files, and its states as they are.
+
+Nothing of the guest's memory is copied: both histories have the same contents, which are never
+written again. Files are cloned if the file system can do that, and copied otherwise.
+
+A kernel's process is confined to its own session's folders. So it asks for a fork, and waits with
+everything on disk. Somebody who may write beside those folders makes it (`fork_stored`), and reads
+what lies there as a stranger's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from wasm_kernel.errors import ForkError, HistoryError, describe
+from wasm_kernel.folders.folders import APP, KEPT, LOOSE, STATE, TMP, SandboxFolders
+from wasm_kernel.folders.locks import note_forked
+from wasm_kernel.linux.files import FileCopier, file_identity_below
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.linux.trees import copy_tree
+from wasm_kernel.state.commits import CONTENTS, CommitStore
+from wasm_kernel.state.file_contents import link_same_file
+from wasm_kernel.state.file_ledger import FileLedger
+from wasm_kernel.state.history import History
+from wasm_kernel.state.index import GONE
+from wasm_kernel.state.stored import StoredState
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
+from wasm_kernel.wasi_files.preopens import is_hidden_name
+
+_COPIED_MOST = 64 * 1024 * 1024
+_OWN = (APP, TMP)
+"""The guest's folders whose files a session has for itself, and may change."""
+
+
+class Fork(Struct, frozen=True):
+    """What a fork begins with.
+
+    Attributes:
+        history: Its history, open.
+        left_out: Files that could not be copied, by path, and why.
+    """
+
+    history: History
+    left_out: Mapping[str, str]
+
+
+def fork_stored(
+    source: SandboxFolders, target: SandboxFolders, *, reseed: bool, task: Task = QUIET
+) -> Mapping[str, str]:
+    """Makes a fork of what a session has on disk.
+
+    Args:
+        source: The folders of the session, which waits.
+        target: The folders of the fork, which are empty.
+        reseed: Whether the guest there is to draw other random numbers.
+        task: Says when the fork is not wanted any more.
+
+    Returns:
+        Files that could not be copied, by path, and why.
+
+    Raises:
+        ForkError: it can't be made; discard the folders.
+    """
+    try:
+        with source.private.enter(STATE) as state, contextlib.closing(_stored(state)) as own:
+            fork = fork_history(own, source, target, reseed=reseed, task=task)
+    except (OSError, HistoryError) as problem:
+        raise ForkError(describe(problem)) from problem
+    fork.history.close()
+    return fork.left_out
+
+
+def _stored(folder: Folder) -> History:
+    """Returns a history as it is on disk, to branch it off; nothing is changed there.
+
+    Raises:
+        HistoryError: a part of it can't be used.
+        OSError: it can't be read.
+    """
+    stored = StoredState.read(folder)
+    history, position = History(None, stored.image), stored.position
+    history.commits_store = CommitStore(folder.enter(CONTENTS))
+    if history.commits_store.missing(stored.commits.values()) or not stored.is_certain:
+        history.close()
+        raise HistoryError("a part of its saved states is damaged or not a regular file")
+    history.commits, history.names = dict(stored.commits), dict(position.names)
+    history.head, history.undone = position.at, position.undone
+    history.origin, history.last = stored.origin, position.after
+    return history
+
+
+def fork_history(
+    history: History,
+    source: SandboxFolders,
+    target: SandboxFolders,
+    *,
+    reseed: bool,
+    task: Task = QUIET,
+) -> Fork:
+    """Makes a fork of a session whose history this process has; as `fork_stored`.
+
+    States that are in memory only, as they have no place on disk, are handed over in memory.
+
+    Raises:
+        ForkError: it can't be made; discard the folders.
+    """
+    try:
+        left_out = _copy_files(source, target, task)
+        ledger = FileLedger(source.private, KEPT)
+        if history.commits_store.folder is not None:
+            ledger.load(history.last, crashed=True)
+        names = _names_in(target, source, history, ledger)
+        with contextlib.suppress(OSError):  # what can't be had is not known there
+            _copy_earlier(ledger, source, target, names)
+        folder = target.private.enter(STATE, make=True)
+        made = history.branch(folder, names, reseed=reseed)
+        note_forked(target.private)
+    except Cancelled as problem:
+        raise ForkError("it was interrupted") from problem
+    except (OSError, HistoryError) as problem:
+        raise ForkError(describe(problem)) from problem
+    return Fork(made, left_out)
+
+
+def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> dict[str, str]:
+    """Copies all files of a session that its guest knows; returns what could not be copied."""
+    left_out: dict[str, str] = {}
+
+    def copy(
+        here: Folder, there: Folder, label: str, hidden: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        for entry in copy_tree(here.fd, there.fd, hidden, task):
+            left_out[f"{label}{entry.path}"] = entry.why
+
+    with (
+        contextlib.suppress(FileNotFoundError),
+        source.private.enter(LOOSE) as here,
+        target.private.enter(LOOSE, make=True) as there,
+    ):
+        copy(here, there, "an unnamed file, ")
+    copy(source.workspace, target.workspace, "", is_hidden_name)
+    copy(source.scratch, target.scratch, f"{TMP}/")
+    copy(source.packages, target.packages, "packages/")
+    return left_out
+
+
+def _names_in(
+    target: SandboxFolders, source: SandboxFolders, history: History, ledger: FileLedger
+) -> Mapping[str, str]:
+    """Returns what the copies of files are called that were open at any commit (`Origin`).
+
+    A file is looked up where it was open. One that is not there any more, or another by now, is not
+    in the copy either. Mounted folders are the same for both, and not named here.
+    """
+    names: dict[str, str] = {}
+    for commit in list(history.commits.values()):
+        for written, known in zip(commit.files, history.origin.files_of(commit), strict=True):
+            if not written.identity or known.path is None or known.guest not in _OWN:
+                continue
+            names.setdefault(written.identity, GONE)
+            here = _identity_in(source, known.guest, known.path)
+            if here and ledger.first_identity(here) == ledger.first_identity(known.identity):
+                names[written.identity] = _identity_in(target, known.guest, known.path)
+    return names
+
+
+def _identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
+    """Returns what the system calls a file in some folders; empty if it does not exist."""
+    if not is_unlinked_name(path):
+        return file_identity_below(folders.seen_at(guest).fd, path)
+    try:
+        with folders.private.enter(LOOSE) as unlinked:
+            return file_identity_below(unlinked.fd, path[1:])
+    except OSError:
+        return ""
+
+
+def _copy_earlier(
+    parent: FileLedger, source: SandboxFolders, target: SandboxFolders, names: Mapping[str, str]
+) -> None:
+    """Gives a fork the earlier versions of its files, too.
+
+    Raises:
+        OSError: they can't be had.
+    """
+    with contextlib.closing(FileLedger(target.private, KEPT)) as ledger:
+        ledger.inherit(parent, names)
+        ledger.write()
+        with source.private.enter(KEPT) as here, target.private.enter(KEPT) as there:
+            for number in ledger.contents:
+                if not _is_copied(here, str(number), there):
+                    ledger.lose(number, "large")
+
+
+def _is_copied(source: Folder, name: str, target: Folder) -> bool:
+    """Copies a content; False if it can't be.
+
+    It is the very file if nobody will ever write to it, and a clone or a copy of what lies in a
+    workspace, too, or may come to.
+    """
+    try:
+        found = source.status(name)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            return False
+        if found.st_nlink == 1 and found.st_size <= _COPIED_MOST:
+            with contextlib.suppress(OSError):  # on another device, or no hard links here
+                link_same_file(source.fd, name, found, target, name)
+                return True
+        return _is_cloned(source.open_regular(name), target, name)
+    except OSError:
+        return False
+
+
+def _is_cloned(source: int, target: Folder, name: str) -> bool:
+    with os.fdopen(source, "rb"):
+        found = os.fstat(source)
+        new = os.fdopen(target.open_regular(name, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b")
+        with new:
+            copier = FileCopier()
+            if not copier.clone(source, new.fileno()):
+                if found.st_size > _COPIED_MOST:
+                    target.remove(name)
+                    return False
+                copier.copy(source, new.fileno(), found.st_size)
+            os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+    return True
