@@ -17,6 +17,7 @@ from wasm_kernel.guests.protocol import (
     Stream,
     UpdateDisplay,
 )
+from wasm_kernel.outputs import bundle
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.result import CellError, SandboxResult
 
@@ -102,7 +103,7 @@ def test_empty_answers_are_whole_replies() -> None:
 
 def test_plain_text_of_a_bundle_is_cleaned_and_the_rest_is_not() -> None:
     data = {"text/plain": "a\x1b[2Jb", "application/json": {"x": "\x1b"}}
-    shown = messages.clean_bundle(data, Mode.SAFE)
+    shown = bundle.clean(data, {}, Mode.SAFE).data
     assert shown == {"text/plain": "ab", "application/json": {"x": "\x1b"}}
 
 

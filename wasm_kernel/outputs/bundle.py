@@ -25,7 +25,7 @@ _MENU = {"export": True, "source": False, "compiled": False, "editor": False}
 
 
 class Mode(str, Enum):
-    """How much of an output is shown."""
+    """The extent to which outputs are shown."""
 
     SAFE = "safe"
     STATIC = "static"
@@ -73,7 +73,7 @@ def clean(
             _keep(kept, kind, content, removals)
     if data and not kept:
         kept["text/plain"] = _NOTHING_LEFT
-    return CleanOutput(kept, metadata_of(metadata, kept, mode), removals.phrases)
+    return CleanOutput(kept, _metadata_of(metadata, kept, mode), removals.phrases)
 
 
 def _trusted(mime: str, content: Any) -> Any:
@@ -104,7 +104,9 @@ def _named(mime: str) -> str:
     return "".join(c for c in mime[:TYPE_CHARACTERS] if c.isalnum() or c in "/.+-")
 
 
-def metadata_of(metadata: Mapping[str, Any], kept: Mapping[str, Any], mode: Mode) -> dict[str, Any]:
+def _metadata_of(
+    metadata: Mapping[str, Any], kept: Mapping[str, Any], mode: Mode
+) -> dict[str, Any]:
     """The harmless metadata of the contents in `kept`: sizes, and how a tree begins.
 
     `isolated` is dropped: it has the front end parse the content a second time, as a document of
@@ -151,7 +153,7 @@ Clean = Callable[[Any, Removals], Any]
 
 
 class MimeRule(msgspec.Struct, frozen=True):
-    """What `safe` mode does with one MIME type, and why.
+    """The rule of `safe` mode for one MIME type, with its reason.
 
     `clean` returns the content that may be shown, or raises `NotShowable`. The renderers that `why`
     speaks of are JupyterLab's own, or those of the extension that people use.

@@ -1,4 +1,4 @@
-"""What an output may cost: the host's time to check it, and a browser's to parse and draw it.
+"""Limits on the time that an output takes: the host's to check it, a browser's to draw it.
 
 Three limits. Checking ends when the cell does (`check_stopped`). A large document must be built so
 plainly that parsing it takes time in proportion to its size (`is_regular`). An SVG image may not

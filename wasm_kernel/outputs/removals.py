@@ -1,4 +1,4 @@
-"""What was taken out of an output: the phrases for the sentence that says so."""
+"""Phrases for what was taken out of an output, for the sentence that tells the user."""
 
 from __future__ import annotations
 

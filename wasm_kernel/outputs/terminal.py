@@ -31,7 +31,7 @@ _UNFINISHED = re.compile(rf"(?:{_CSI}|{_STRING}\x1b?|\x1b[ -/]*)\Z")
 
 
 def clean(text: str) -> str:
-    """`text` with its colours, and without any other terminal control."""
+    """Returns `text` with its colours, and without any other terminal control."""
     if not _CONTROL.search(text):  # most texts; this looks at each character once
         return text
     stream = StreamCleaner()
@@ -48,14 +48,14 @@ class StreamCleaner:
     """Cleans one stream whose text arrives in pieces.
 
     A sequence may be cut between two pieces, so an unfinished one at the end of a piece is held
-    back, up to `HELD_CHARACTERS`. Owned by whoever feeds it; one for each stream of each cell.
+    back, up to `HELD_CHARACTERS`. One for each stream of each cell, used by one thread.
     """
 
     def __init__(self) -> None:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """What of the stream can be shown now that `text` has come."""
+        """Takes the next piece; returns the text that can be shown by now."""
         text = self._held + text
         unfinished = _UNFINISHED.search(text, max(0, len(text) - HELD_CHARACTERS))
         cut = unfinished.start() if unfinished else len(text)
@@ -63,6 +63,6 @@ class StreamCleaner:
         return _cleaned(text[:cut])
 
     def finish(self) -> str:
-        """What was held back, as plain text: the stream has ended."""
+        """Ends the stream; returns the text that was held back."""
         held, self._held = self._held, ""
         return _cleaned(held)

@@ -136,7 +136,7 @@ _OF_ONE |= {(f"{m}Model", "allowed_tags"): CSS for m in words("ColorsInput")}
 
 
 def kind_of(model: str, trait: str) -> str | None:
-    """What a trait of the model of this name means to the page; None if it is not known."""
+    """Returns what a trait of a model means to the page; None if it is not known."""
     return _OF_ONE.get((model, trait)) or _BY_NAME.get(trait)
 
 

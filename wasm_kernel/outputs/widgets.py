@@ -270,7 +270,7 @@ Buffers = list[tuple[list[Any], bytes]]
 
 @dataclass
 class Model:
-    """What the page knows of one widget.
+    """The facts that the page knows of one widget.
 
     A trait may depend on another one (a picture's bytes on their type, a description on whether it
     is HTML), and each may come in a message of its own; so these are remembered. `description` is

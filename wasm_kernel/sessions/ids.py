@@ -44,7 +44,7 @@ def new() -> str:
 
 
 def uuid_in(text: str) -> str | None:
-    """The UUID that `text` is, in its usual spelling; None if it is none."""
+    """Returns `text` as a UUID in its usual spelling; None if it is not a UUID."""
     try:
         found = str(uuid.UUID(text))
     except ValueError:

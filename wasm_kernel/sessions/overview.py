@@ -88,7 +88,7 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
 
 
 def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overview | None:
-    """A session's folder; None if it is none, or can't be looked into."""
+    """The overview of one folder; None if it is not a session's, or can't be read."""
     try:
         ids.checked(name)
         with walks.opened_folder(privates.root / name) as folder, ExitStack() as held:

@@ -18,7 +18,6 @@ from traitlets.config import Config
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.state_folder import notes
-from wasm_kernel.guests.python.files import runtimes_folder
 from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -41,6 +40,8 @@ def kept_by(
         file: The connection file.
         config: The kernel's address, if the file does not say it.
     """
+    from wasm_kernel.guests.python.files import runtimes_folder  # brings wasmtime with it
+
     own = (folders.real, folders.private_path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
     if not file.exists():

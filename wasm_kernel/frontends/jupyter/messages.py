@@ -139,9 +139,9 @@ def _expression(answer: Any, mode: Mode, should_stop: ShouldStop) -> Content:
 
 def _shown(answer: Mapping[str, Any], mode: Mode, should_stop: ShouldStop) -> Content:
     """The bundle in an answer of the guest, as it may be shown."""
-    data = clean_bundle(_object(answer.get("data")), mode, should_stop)
-    metadata = clean_metadata(_object(answer.get("metadata")), data, mode)
-    return {"data": data, "metadata": metadata}
+    data, metadata = _object(answer.get("data")), _object(answer.get("metadata"))
+    shown = bundle.clean(data, metadata, mode, should_stop)
+    return {"data": shown.data, "metadata": shown.metadata}
 
 
 def payloads(
@@ -157,7 +157,7 @@ def _payload(item: Any, mode: Mode, should_stop: ShouldStop) -> Content:
     fields = _object(item)
     match fields.get("source"):
         case "page":
-            data = clean_bundle(_object(fields.get("data")), mode, should_stop)
+            data = bundle.clean(_object(fields.get("data")), {}, mode, should_stop).data
             start = fields.get("start")
             shown = {mime: _cut(text) for mime, text in data.items() if isinstance(text, str)}
             return {"source": "page", "data": shown, "start": start if _is_count(start) else 0}
@@ -247,7 +247,6 @@ def _lines(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 # -- outputs as they may be shown
 
-Bundle = Mapping[str, Any]
 ShouldStop = Callable[[], bool]
 
 _REASON = {
@@ -260,18 +259,6 @@ _ADVICE = {
     Mode.STATIC: "c.WasmKernel.outputs = 'safe' shows more.",
     Mode.TRUSTED: "",
 }
-
-
-def clean_bundle(
-    data: Bundle, mode: Mode, should_stop: ShouldStop = bundle.never_stop
-) -> dict[str, Any]:
-    """Returns a MIME bundle as it may be shown; what was removed is not told."""
-    return bundle.clean(data, {}, mode, should_stop).data
-
-
-def clean_metadata(metadata: Bundle, data: Bundle, mode: Mode) -> dict[str, Any]:
-    """Returns the harmless metadata of the contents of `data`."""
-    return bundle.metadata_of(metadata, data, mode)
 
 
 def clean_error(error: Error) -> Error:
