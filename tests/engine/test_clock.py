@@ -436,19 +436,19 @@ def test_a_request_without_an_interrupt_raises_none(
     assert signals.raised == 0
 
 
-def test_a_wait_for_an_errand_ends_by_itself(clock: Clock, signals: Signals) -> None:
+def test_a_wait_for_a_command_ends_by_itself(clock: Clock, signals: Signals) -> None:
     clock.arm(signals, 60.0, 1.0)
     assert not clock.wait_in_host(0.01)
     assert not clock.should_stop()
 
 
-def test_a_wait_for_an_errand_ends_at_the_deadline(clock: Clock, signals: Signals) -> None:
+def test_a_wait_for_a_command_ends_at_the_deadline(clock: Clock, signals: Signals) -> None:
     clock.arm(signals, 0.05, 1.0)
     assert clock.wait_in_host(30.0)
     assert clock.reason == StopReason("deadline", 0.05)
 
 
-def test_a_wait_for_an_errand_ends_by_an_interrupt_that_is_still_to_be_delivered(
+def test_a_wait_for_a_command_ends_by_an_interrupt_that_is_still_to_be_delivered(
     clock: Clock, signals: Signals
 ) -> None:
     clock.arm(signals, None, 1.0)
@@ -460,7 +460,7 @@ def test_a_wait_for_an_errand_ends_by_an_interrupt_that_is_still_to_be_delivered
     assert not clock.should_stop()
 
 
-def test_a_wait_for_an_errand_ends_when_the_sandbox_is_closed(
+def test_a_wait_for_a_command_ends_when_the_sandbox_is_closed(
     clock: Clock, signals: Signals
 ) -> None:
     clock.arm(signals, None, 1.0)
@@ -468,7 +468,7 @@ def test_a_wait_for_an_errand_ends_when_the_sandbox_is_closed(
     assert clock.wait_in_host(30.0)
 
 
-def test_an_errand_sees_the_deadline_without_waiting(
+def test_a_command_sees_the_deadline_without_waiting(
     clock: Clock, signals: Signals, at: Time
 ) -> None:
     clock.arm(signals, 5.0, 1.0)

@@ -137,7 +137,7 @@ def test_the_guest_can_not_change_what_is_installed(guest: BaseSandbox, index: M
         "if True:\n    %pip install one",
         "name = 'one'\n%pip install {name}",
         "def f():\n    get_ipython().system('pip install one')\nf()",
-        'import _host; print(_host.call(b\'{"op":"errand","name":"pip","line":"install one"}\'))',
+        'import _host; print(_host.call(b\'{"op":"command","name":"pip","line":"install one"}\'))',
     ],
 )
 def test_only_a_line_of_the_cell_itself_installs(

@@ -23,7 +23,7 @@ def known(name: str, version: str = "1.0", *requires: str, builtin: bool = False
 
 
 class Index:
-    """Packages to be had; `resolve` is the loop that the errand runs."""
+    """Packages to be had; `resolve` is the loop that the command runs."""
 
     def __init__(self, *there: KnownPackage, builtin: tuple[KnownPackage, ...] = ()) -> None:
         self.there = there

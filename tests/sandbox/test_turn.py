@@ -384,11 +384,11 @@ def asking(code: str = "%knock twice", **limits: Any) -> Driven:
     return driven
 
 
-def test_an_errand_that_stands_in_the_cell_is_done_and_answered() -> None:
+def test_a_command_that_stands_in_the_cell_is_done_and_answered() -> None:
     assert asking().send(KNOCK) == {"value": ["knock", "twice"]}
 
 
-def test_an_errand_is_done_as_often_as_it_stands_there() -> None:
+def test_a_command_is_done_as_often_as_it_stands_there() -> None:
     driven = asking("%knock twice\nx = %knock twice")
     answers = [driven.send(KNOCK) for _ in range(3)]
     assert ["value" in answer for answer in answers] == [True, True, False]
@@ -398,34 +398,34 @@ def test_an_errand_is_done_as_often_as_it_stands_there() -> None:
 @pytest.mark.parametrize(
     "code", ["", "%knock once", "def f():\n    %knock twice", "'%knock twice'"]
 )
-def test_an_errand_that_does_not_stand_there_is_refused_in_words(code: str) -> None:
+def test_a_command_that_does_not_stand_there_is_refused_in_words(code: str) -> None:
     assert "at top level" in asking(code).send(KNOCK)["refused"]
 
 
-def test_an_errand_in_a_query_is_refused() -> None:
+def test_a_command_in_a_query_is_refused() -> None:
     driven = Driven({"op": "complete", "code": "%knock twice", "cursor_pos": 3})
     driven.sandbox.commands.add("knock", lambda line, context: 1)
     assert "refused" in driven.send(KNOCK)
 
 
-def test_an_errand_after_the_end_is_refused() -> None:
+def test_a_command_after_the_end_is_refused() -> None:
     driven = asking()
     driven.send({"op": "done", "reply": {}})
     assert "refused" in driven.send(KNOCK)
 
 
-def test_an_errand_that_nobody_does_is_refused() -> None:
+def test_a_command_that_nobody_does_is_refused() -> None:
     driven = Driven({"op": "execute", "code": "%knock twice"})
     assert "refused" in driven.send(KNOCK)
 
 
-def test_an_errand_that_is_off_says_how_to_turn_it_on() -> None:
+def test_a_command_that_is_off_says_how_to_turn_it_on() -> None:
     driven = asking()
     driven.sandbox.commands.add("knock", switched_off("%knock is off. Set allow_knock."))
     assert driven.send(KNOCK) == {"refused": "%knock is off. Set allow_knock."}
 
 
-def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
+def test_a_command_speaks_for_the_cell_up_to_its_cap() -> None:
     driven = asking(stdout_bytes=10)
 
     def talk(line: CommandLine, context: CommandContext) -> bool:
@@ -439,7 +439,7 @@ def test_an_errand_speaks_for_the_cell_up_to_its_cap() -> None:
     assert driven.turn.output.text("stdout") == "1234512345"
 
 
-def test_an_interrupted_errand_takes_the_interrupt() -> None:
+def test_an_interrupted_command_takes_the_interrupt() -> None:
     driven = asking()
 
     def patient(line: CommandLine, context: CommandContext) -> None:
@@ -478,7 +478,7 @@ def test_a_command_that_fails_is_told_without_the_hosts_paths_and_logged_with_it
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
-def test_an_errand_whose_value_is_no_json_is_refused(value: object) -> None:
+def test_a_command_whose_value_is_no_json_is_refused(value: object) -> None:
     driven = asking()
     driven.sandbox.commands.add("knock", lambda line, context: value)
     assert "refused" in driven.send(KNOCK)
@@ -519,7 +519,7 @@ def test_comm_messages_after_the_end_are_refused() -> None:
     assert driven.send(COMM) == {"refused": "the turn is over"}
 
 
-def test_a_harmless_errand_is_done_from_anywhere_and_as_often_as_asked() -> None:
+def test_a_harmless_command_is_done_from_anywhere_and_as_often_as_asked() -> None:
     driven = Driven({"op": "execute", "code": ""})
     driven.sandbox.commands.add("knock", lambda line, context: line.line, from_anywhere=True)
     assert [driven.send(KNOCK) for _ in range(3)] == [{"value": "twice"}] * 3

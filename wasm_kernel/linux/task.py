@@ -31,17 +31,17 @@ class _Quiet:
         """Nobody listens."""
 
 
-class CallbackTask:
-    """A task out of two functions, for callers that have no object of their own yet."""
+class Reporting:
+    """A task that nobody cancels.
 
-    def __init__(self, tell: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-        self.report = tell
-        self._stopped = stopped
+    Args:
+        report: Hears what is reported.
+    """
 
-    @property
-    def cancelled(self) -> bool:
-        """As `Task` has it."""
-        return self._stopped()
+    cancelled = False
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
 
 
 QUIET: Task = _Quiet()

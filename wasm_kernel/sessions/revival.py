@@ -15,7 +15,7 @@ from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
 from wasm_kernel.linux.folders import Folder, TooLong
-from wasm_kernel.linux.task import CallbackTask
+from wasm_kernel.linux.task import Reporting
 from wasm_kernel.sessions.handles import Handles, arrived
 from wasm_kernel.sessions.manifest import STATES, STATES_MOST, STATES_MOST_BYTES, Memory
 from wasm_kernel.sessions.tarball import ArchiveError, Room, unpack
@@ -63,7 +63,7 @@ def fitting(memory: Memory, progress: Progress) -> Fitting | str:
     if memory.artifact != language.image_name or theirs is None:
         return _OTHER
     if language.image_at_hand() is None:
-        prepare_guest(PrepareGuest(metered=False), CallbackTask(progress, lambda: False))
+        prepare_guest(PrepareGuest(metered=False), Reporting(progress))
     image = language.image_at_hand()
     if image is None:
         return _OTHER

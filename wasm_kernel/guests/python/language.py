@@ -28,7 +28,7 @@ from wasm_kernel.guests.python.image import BOOT, ENV, ImageBuilder
 from wasm_kernel.guests.python.outer import PrepareGuest
 from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.task import CallbackTask
+from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
@@ -128,7 +128,7 @@ class PythonLanguage:
         """
         with self._guard:
             if self._broker is not None and not self._is_complete(metered):
-                task = CallbackTask(progress, lambda: False)
+                task = Reporting(progress)
                 self._broker.call(PrepareGuest(metered), Done, task)
             self._module(metered, progress)
             if self._image is None:

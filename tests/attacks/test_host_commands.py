@@ -1,4 +1,4 @@
-"""What guest code may not do: have the host run an errand that the cell's text does not ask for."""
+"""What guest code may not do: have the host run a command that the cell's text does not ask for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def done(victim: Victim) -> Iterator[list[str]]:
     victim.sandbox.commands.add("knock", lambda line, context: None)
 
 
-def test_an_errand_in_the_cells_text_is_done_and_gives_its_value(
+def test_a_command_in_the_cells_text_is_done_and_gives_its_value(
     victim: Victim, done: list[str]
 ) -> None:
     said = victim.says("print('before')\n%knock {a} $b\nx = %knock again\nprint(x)")
@@ -46,7 +46,7 @@ def test_an_errand_in_the_cells_text_is_done_and_gives_its_value(
     assert done == ["{a} $b", "again"]
 
 
-def test_an_errand_below_time_and_without_its_percent_sign(victim: Victim, done: list[str]) -> None:
+def test_a_command_below_time_and_without_its_percent_sign(victim: Victim, done: list[str]) -> None:
     victim.says("%%time\n%knock timed")
     victim.says("knock bare")
     victim.says("%%capture\n%knock captured")
@@ -75,7 +75,7 @@ SNEAKING = {
 
 
 @pytest.mark.parametrize("code", SNEAKING.values(), ids=SNEAKING)
-def test_an_errand_that_the_text_does_not_name_is_refused(victim_of: Making, code: str) -> None:
+def test_a_command_that_the_text_does_not_name_is_refused(victim_of: Making, code: str) -> None:
     lines: list[str] = []
     sneak = victim_of()
     sneak.sandbox.commands.add("knock", lambda line, context: lines.append(line.line))
@@ -89,7 +89,7 @@ def test_an_errand_that_the_text_does_not_name_is_refused(victim_of: Making, cod
 FORGED = """
 import _host, json
 def forge(**frame):
-    return json.loads(_host.call(json.dumps(frame | {"op": "errand"}).encode()))
+    return json.loads(_host.call(json.dumps(frame | {"op": "command"}).encode()))
 answers = [
     forge(name="knock", line="in"),
     forge(name="knock", line=["out"]),
@@ -109,7 +109,7 @@ def test_forged_frames_are_refused(victim: Victim, done: list[str]) -> None:
     assert not done
 
 
-def test_an_errand_after_a_forged_end_is_refused(victim: Victim, done: list[str]) -> None:
+def test_a_command_after_a_forged_end_is_refused(victim: Victim, done: list[str]) -> None:
     victim.run(
         "import _host, json\n"
         "_host.call(json.dumps({'op': 'done', 'reply': {'status': 'ok'}}).encode())\n"
@@ -118,7 +118,7 @@ def test_an_errand_after_a_forged_end_is_refused(victim: Victim, done: list[str]
     assert not done
 
 
-def test_a_slow_errand_is_interrupted_at_once(victim: Victim) -> None:
+def test_a_slow_command_is_interrupted_at_once(victim: Victim) -> None:
     def slow(line: CommandLine, context: CommandContext) -> None:
         while not context.wait(60):
             pass
@@ -134,7 +134,7 @@ def test_a_slow_errand_is_interrupted_at_once(victim: Victim) -> None:
     assert victim.says("print(kept)") == "2"
 
 
-def test_a_slow_errand_ends_at_the_cells_deadline(victim_of: Making) -> None:
+def test_a_slow_command_ends_at_the_cells_deadline(victim_of: Making) -> None:
     brief = victim_of(cell_timeout=1.0)
     waited: list[bool] = []
 
@@ -149,7 +149,7 @@ def test_a_slow_errand_ends_at_the_cells_deadline(victim_of: Making) -> None:
     brief.lives()
 
 
-def test_a_slow_errand_burns_no_fuel(warm_metered: None, victim_of: Making) -> None:
+def test_a_slow_command_burns_no_fuel(warm_metered: None, victim_of: Making) -> None:
     metered = victim_of(fuel_budget=10**9)
     metered.says(MAGIC)
     burnt = []
