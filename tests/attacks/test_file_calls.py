@@ -7,10 +7,10 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.engine.tiny import APP, RIGHTS, Guest
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
@@ -61,7 +61,7 @@ def open_descriptors() -> int:
 
 def file(fd: int, **fields: object) -> OpenFile:
     plain = OpenFile(fd, "/app", "f", 0, 0, READ_WRITE, READ_WRITE, 0)
-    return replace(plain, **fields)  # type: ignore[arg-type]
+    return replace(plain, **fields)
 
 
 def test_what_is_opened_again_is_not_written_to_in_a_folder_to_read_from(guest: Guest) -> None:

@@ -39,7 +39,7 @@ def saved(make: Making, tmp_path: Path) -> image.BaseImage:
     guest.instance.memory.write(2 * MIB, b"far away")
     path = tmp_path / "memory"
     image.save(guest.instance, path)
-    record = image.ImageRecord(guest.instance.memory.size)
+    record = image.ImageRecord(guest.instance.memory.size, "build")
     return image.BaseImage(path, "tiny", record)
 
 

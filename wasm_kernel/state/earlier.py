@@ -6,7 +6,8 @@ Everything here runs on the sandbox's own thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.folders import SandboxFolders

@@ -12,18 +12,16 @@ second file, an `ImageRecord`.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ImageError
 from wasm_kernel.linux import memory
-from wasm_kernel.record import record
-from wasm_kernel.state.index import DAMAGED
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536
@@ -31,8 +29,7 @@ FORMAT = "7"
 """Changes with what is saved and how; a part of every image's name."""
 
 
-@record
-class ImageRecord:
+class ImageRecord(msgspec.Struct, frozen=True):
     """What is known of an image besides its bytes.
 
     Attributes:
@@ -44,16 +41,13 @@ class ImageRecord:
     """
 
     size: int
-    build: str = ""
+    build: str
     files: tuple[OpenFile, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = {}
 
     def dump(self) -> str:
         """Returns it as JSON."""
-        files = [file.as_json() for file in self.files]
-        return json.dumps(
-            {"size": self.size, "build": self.build, "files": files, "extra": self.extra}
-        )
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def load(cls, text: str) -> ImageRecord:
@@ -63,15 +57,12 @@ class ImageRecord:
             ImageError: the text is not what `dump` writes.
         """
         try:
-            raw = json.loads(text)
-            files = tuple(OpenFile(**file) for file in raw["files"])
-            return cls(int(raw["size"]), str(raw["build"]), files, dict(raw["extra"]))
-        except DAMAGED as problem:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as problem:
             raise ImageError("the base image's description is damaged") from problem
 
 
-@record
-class BaseImage:
+class BaseImage(msgspec.Struct, frozen=True):
     """A base image that lies on this machine.
 
     Attributes:

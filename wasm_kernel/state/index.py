@@ -23,12 +23,12 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder, TooLong

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_file
 
 import msgspec
 from msgspec.structs import replace
@@ -127,7 +126,7 @@ def _file(file: OpenFile, soil: Soil) -> OpenFile:
     """
     path = file.path
     known = path is not None and len(path.encode("utf-8", "replace")) <= _PATH_MOST
-    fitted = replace_file(
+    fitted = replace(
         file,
         flags=file.flags & abi.O_DIRECTORY,
         rights=file.rights & abi.FILE_RIGHTS,
@@ -139,7 +138,7 @@ def _file(file: OpenFile, soil: Soil) -> OpenFile:
     if file.guest not in soil.readable or not known:
         return OpenFile(file.fd, "/", None, 0, 0, 0, 0, 0)
     rights, inheriting = fitted.rights & ~_CHANGING, fitted.inheriting & ~_CHANGING
-    return replace_file(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
+    return replace(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
 
 
 def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:

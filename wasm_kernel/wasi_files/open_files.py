@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import open_file_identity
-from wasm_kernel.record import record
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
 from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
@@ -37,8 +36,7 @@ class Device(Protocol):
         """Takes bytes from the guest."""
 
 
-@record
-class OpenFile:
+class OpenFile(Struct, frozen=True):
     """A record of an open file, which can be written down.
 
     `guest` is the guest path of the preopened folder it lies in, `path` its path below that. A file
@@ -56,10 +54,6 @@ class OpenFile:
     inheriting: int
     fdflags: int
     identity: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns it as a JSON object."""
-        return asdict(self)
 
 
 @dataclass(eq=False)

@@ -6,12 +6,12 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace as replace_file
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
+from msgspec.structs import replace as replace_file
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
@@ -261,7 +261,8 @@ def changed(**fields: object) -> bytes:
 
 
 def open_file(**fields: object) -> dict[str, object]:
-    return FILE.as_json() | fields
+    raw: dict[str, object] = msgspec.to_builtins(FILE)
+    return raw | fields
 
 
 IMPOSSIBLE: dict[str, dict[str, object]] = {
