@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.faces import happens
 from tests.stored import state_of
 from wasm_kernel.errors import TravelError
 
@@ -52,10 +53,8 @@ def on_disk(victim: Victim) -> int:
 
 def settled(victim: Victim, most: int) -> int:
     """How much is on disk, as soon as that is below a bound, or after some seconds."""
-    deadline = time.monotonic() + 20
-    while (size := on_disk(victim)) > most and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return size
+    happens(lambda: on_disk(victim) <= most, 20)
+    return on_disk(victim)
 
 
 @pytest.mark.parametrize("way", [by_call, by_magic, by_host_call])

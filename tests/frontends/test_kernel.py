@@ -20,6 +20,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 from jupyter_client.jsonutil import json_default
 
+from tests.faces import happens
 from tests.frontends.conftest import ROOT, SECONDS, Driven
 
 SPIN = "while True:\n    pass"
@@ -398,7 +399,4 @@ def test_the_process_says_nothing_by_itself(fresh: Driven) -> None:
 
 def ended(kernel: Driven) -> None:
     """Wait for the process to end by itself, and well within what front ends wait."""
-    limit = time.monotonic() + 5
-    while kernel.km.is_alive():
-        assert time.monotonic() < limit, "the kernel is still there"
-        time.sleep(0.05)
+    assert happens(lambda: not kernel.km.is_alive(), 5), "the kernel is still there"

@@ -237,7 +237,7 @@ def test_both_ways_are_told_to_the_log(here: Path, there: Path, archive: Path) -
 
 
 def test_variables_checkpoints_and_the_past_come_along(
-    warm: None, here: Path, there: Path, archive: Path
+    warm: None, squeezed: None, here: Path, there: Path, archive: Path
 ) -> None:
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
         says(sandbox, "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]})\nx = 1")
