@@ -188,7 +188,7 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     image = driver.prepare(False, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(driver, "_image", another)
-    with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, driver=driver) as sandbox:
+    with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, language=driver) as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"
     assert "before its cache was made anew" in result.stderr

@@ -53,7 +53,7 @@ class CommsOverLimit(FrameError):
 
 
 class Sender(Protocol):
-    """Who waits for a message to be served. Called on the guest's thread."""
+    """The one that waits for a message to be served. Called on the guest's thread."""
 
     def began(self) -> None:
         """The guest has the message."""
@@ -202,7 +202,7 @@ class Comms:
 
 
 class TurnComms:
-    """What one turn says on comms, and what it takes from the page. Lives on the guest's thread.
+    """One turn's messages on comms, out and in. Lives on the guest's thread.
 
     Args:
         listener: The turn's own listener.

@@ -26,12 +26,12 @@ def create_sandbox(
     session_id: str | None = None,
     resume: Resume | str = Resume.NEVER,
     hooks: SessionHooks[BaseSandbox] | None = None,
-    driver: GuestLanguage | None = None,
+    language: GuestLanguage | None = None,
     broker: Broker | None = None,
     quiet: bool = False,
     folders: SandboxFolders | None = None,
 ) -> BaseSandbox:
-    """A sandbox on a workspace folder, which is made if it is not there.
+    """Makes a sandbox on a workspace folder, and the folder if it is not there.
 
     Args:
         runtime: The guest's language, or its name.
@@ -43,10 +43,10 @@ def create_sandbox(
         session_id: The session that the workspace belongs to.
         resume: Whether to go on with the variables that an earlier process left there, also as
             text: `never`, `crash` or `always`.
-        hooks: What the session does for the sandbox, where there is one.
-        driver: The guest to run, where it is not the one that this process shares.
+        hooks: What the session does for the sandbox, if there is one.
+        language: The guest's language; by default, the one that this process shares.
         broker: Does for host commands what this process may not; by default, it does it itself.
-        quiet: Whether the first cell says nothing where the session goes on just as it was left.
+        quiet: Whether the first cell says nothing if the session goes on just as it was left.
         folders: The folders of a session, which `workspace` does not matter for then. They are
             closed with the sandbox.
 
@@ -62,8 +62,8 @@ def create_sandbox(
         OSError: the workspace can't be made.
     """
     bound, resume = check(runtime, policy, logger), _resume(resume)
-    if driver is None:
-        driver = load(RuntimeType.checked(runtime))
+    if language is None:
+        language = load(RuntimeType.checked(runtime))
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
@@ -80,7 +80,7 @@ def create_sandbox(
 
         sweep_now_and_then()
     return BaseSandbox(
-        driver,
+        language,
         place,
         limits,
         bound,
@@ -93,11 +93,11 @@ def create_sandbox(
 
 
 def offer_pip(sandbox: BaseSandbox) -> None:
-    """Let the cells of a sandbox install pure-Python packages with `%pip`.
+    """Lets the cells of a sandbox install pure-Python packages with `%pip`.
 
-    They are kept in the sandbox's private folder, where the guest reads and can't change them.
-    Nothing of them runs outside of the guest. They come from where the pip gets them that is
-    installed beside this package, with the configuration of the user it runs as.
+    They are kept in the sandbox's private folder, which the guest reads and can't change.
+    Nothing of them runs outside of the guest. The pip that is installed beside this package fetches
+    them, with the configuration of the user it runs as.
 
     Args:
         sandbox: Whose cells.
@@ -117,10 +117,10 @@ def _resume(resume: Resume | str) -> Resume:
 def check(
     runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
 ) -> SandboxLogger:
-    """See that a sandbox can be made with these, before anything is made for it.
+    """Checks that a sandbox can be made with these, before anything is made for it.
 
     Returns:
-        Who hears of the sandbox's events.
+        The logger that hears of the sandbox's events.
 
     Raises:
         ValueError, TypeError: as `create_sandbox`.

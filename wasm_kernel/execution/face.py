@@ -43,7 +43,7 @@ class Sandbox(Protocol):
 
     @property
     def interrupted(self) -> bool:
-        """Whether a wait of the running cell in the host should end now."""
+        """True if a wait of the running cell in the host should end now."""
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
         """Gets the guest ready, on its own thread."""
@@ -102,7 +102,7 @@ class NewSession(Struct, frozen=True):
 
 
 class SessionHooks(Protocol[SandboxT_contra]):
-    """What a session does for its sandbox; a sandbox outside of sessions has none.
+    """The things that a session does for its sandbox; one outside of sessions has no hooks.
 
     `logger_changed`, `executed` and `new_session` are called on the sandbox's own thread, the rest
     on any.

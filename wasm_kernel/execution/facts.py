@@ -1,4 +1,4 @@
-"""What a cell may know of its own sandbox, for `%session_info`, `%policy` and `%fuel`.
+"""The facts that a cell may know of its own sandbox, for `%session_info`, `%policy` and `%fuel`.
 
 Nothing here names a path of the host: the answers go into the guest.
 """
@@ -28,11 +28,11 @@ class SessionFacts:
         self._providers: tuple[Provider, ...] = ()
 
     def add(self, provider: Provider) -> None:
-        """Ask `provider` too; it is called on the guest's thread, and its answer is JSON."""
+        """Asks `provider` too; it is called on the guest's thread, and its answer is JSON."""
         self._providers = (*self._providers, provider)
 
     def all(self) -> dict[str, Any]:
-        """The facts as they are now; what can't be found out is left out."""
+        """Returns the facts as they are now; those that can't be found out are left out."""
         found: dict[str, Any] = {}
         for provider in self._providers:
             try:
@@ -43,10 +43,10 @@ class SessionFacts:
 
 
 def offered(commands: HostCommands, runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
-    """Let cells ask, also from within functions: what they learn is their own sandbox's.
+    """Lets cells ask, also from within functions: they learn about their own sandbox only.
 
     Args:
-        commands: Where they ask.
+        commands: The commands of the sandbox, to which the questions are added.
         runner: The sandbox's guest.
         own: Facts that stay.
 
@@ -88,7 +88,7 @@ def _memory(runner: GuestRunner) -> dict[str, Any]:
 
 
 def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
-    """The limits, each with its name, its value as JSON, and what it means."""
+    """Returns the limits, each with its name, its value as JSON, and what it means."""
     meanings = field_meanings()
     return [
         {"name": name, "value": _plain(getattr(policy, name)), "meaning": meanings.get(name, "")}

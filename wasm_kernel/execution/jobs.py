@@ -79,22 +79,22 @@ class GuestJobs:
 
     @property
     def is_started(self) -> bool:
-        """Whether the guest was ever asked for."""
+        """True if the guest was ever asked for."""
         return self._thread is not None
 
     @property
     def is_starting(self) -> bool:
-        """Whether the guest was asked for and is not there yet."""
+        """True if the guest was asked for and is not there yet."""
         return self._started is not None and not self._started.done()
 
     @property
     def is_closed(self) -> bool:
-        """Whether no further job is taken."""
+        """True if no further job is taken."""
         return bool(self._why_closed)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job runs or waits, or the guest is still starting."""
+        """True if a job runs or waits, or the guest is still starting."""
         with self._guard:
             return self._is_busy()
 

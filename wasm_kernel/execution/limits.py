@@ -21,7 +21,7 @@ ERRORS, ERROR_BYTES = 1_000, 64 * 1024 * 1024  # that one cell may show
 
 
 class OutputAllowance:
-    """What a sandbox has shown since it was made, and may still show."""
+    """The output that a sandbox has shown since it was made, and may still show."""
 
     def __init__(self, policy: ExecutionPolicy) -> None:
         self.policy = policy
@@ -62,7 +62,7 @@ class OutputAllowance:
 
 
 class CellAllowance:
-    """What one cell has sent as rich output, and may still send.
+    """The rich output that one cell has sent, and may still send.
 
     Errors have limits of their own, so that a cell that showed too much can still say how it ended.
     """

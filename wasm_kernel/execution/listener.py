@@ -1,4 +1,4 @@
-"""Who hears what a cell says, and who answers it."""
+"""`Listener`: hears what a cell shows, and answers its questions."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class RunningCell(Protocol):
 
 
 class TravelTarget(Struct, frozen=True):
-    """Where to go, as the words of a command name it: back by so many cells, or to a name.
+    """The target that the words of a command name: so many cells back, or a name.
 
     Attributes:
         cells: How many cells to undo.
@@ -63,7 +63,7 @@ class TravelTarget(Struct, frozen=True):
 
 
 class PendingTravel:
-    """Where the running cell wants to go in the session's history. The guest's thread owns it.
+    """The travel that the running cell has asked for. The guest's thread owns it.
 
     Attributes:
         journey: Where memory is to stand afterwards; None to stay.

@@ -53,7 +53,7 @@ class BaseSandbox:
 
     def __init__(
         self,
-        driver: GuestLanguage,
+        language: GuestLanguage,
         folders: SandboxFolders,
         policy: ExecutionPolicy,
         logger: SandboxLogger,
@@ -69,24 +69,24 @@ class BaseSandbox:
         self.folders = folders
         self.policy = policy
         self.session_id = session_id
-        self._driver = driver
+        self._language = language
         self._hooks = hooks
         self._logger = logger
         self._next_logger: SandboxLogger | None = None
         self._notices = Notices(logger, quiet=quiet)
         self._runner = GuestRunner(
-            driver,
+            language,
             folders,
             policy,
             resume=resume,
-            broker=broker or LocalBroker(driver.outer_handlers(folders)),
+            broker=broker or LocalBroker(language.outer_handlers(folders)),
             notices=self._notices,
             inherited=inherited,
         )
         self._turns = GuestTurns(self._runner)
-        own = {"session_id": session_id, "runtime": driver.name, "workspace": "/app"}
+        own = {"session_id": session_id, "runtime": language.name, "workspace": "/app"}
         self.commands = self._runner.commands
-        self.language_commands = driver.commands(folders)
+        self.language_commands = language.commands(folders)
         self.facts = facts.offered(self.commands, self._runner, own)
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         if hooks is not None:
@@ -184,7 +184,7 @@ class BaseSandbox:
             started.result()
             self._take_adopted()
             self._runner.ensure_guest()
-            self._logger.log_execution_start(self._driver.name, self._runner.policy)
+            self._logger.log_execution_start(self._language.name, self._runner.policy)
         except BaseException:
             self._runner.clock.expect(-1)
             raise
@@ -195,7 +195,7 @@ class BaseSandbox:
         self._turns.sync_after_cell(listener, stopped)
         if self._hooks is not None:
             self._hooks.executed()
-        outcome.log(self._logger, self._driver.name, turn, stopped, result)
+        outcome.log(self._logger, self._language.name, turn, stopped, result)
         return result
 
     def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:
@@ -402,10 +402,10 @@ class BaseSandbox:
         return made
 
     def _fork_in(self, new: NewSession, inherited: Fork) -> Self:
-        name, driver, policy = new.session_id, self._driver, self.policy
+        name, language, policy = new.session_id, self._language, self.policy
         logger = self._logger.bind(session_id=name)
         return type(self)(
-            driver, new.folders, policy, logger, name, hooks=new.hooks, inherited=inherited
+            language, new.folders, policy, logger, name, hooks=new.hooks, inherited=inherited
         )
 
     def check_fork(self) -> None:
@@ -436,17 +436,17 @@ class BaseSandbox:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a wait of the running cell in the host should end now."""
+        """True if a wait of the running cell in the host should end now."""
         return self._runner.clock.should_stop()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return self._jobs.is_closed
 
     @property
     def busy(self) -> bool:
-        """Whether a cell or another job runs or waits, or the guest is still starting."""
+        """True if a cell or another job runs or waits, or the guest is still starting."""
         return self._jobs.is_busy
 
     def retire(self, why: str) -> bool:

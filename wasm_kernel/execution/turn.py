@@ -128,7 +128,7 @@ class Turn:
 
     @property
     def request_taken(self) -> bool:
-        """Whether the guest came as far as asking for its request."""
+        """True if the guest came as far as asking for its request."""
         return self._request is None
 
     def end(self, count: int, *, ename: str = "", evalue: str = "") -> None:
@@ -274,9 +274,10 @@ def _as_result(output: protocol.Output) -> result.Output:
 
 
 def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
-    """Whether no guest can begin in the state that the turn began at: it can't ask for a request.
+    """Returns whether no guest can begin in the state that the turn began at.
 
-    A budget of fuel that is too low for any turn is no sign of that.
+    Such a guest can't even ask for its request. A budget of fuel that is too low for any turn is no
+    sign of that.
     """
     if isinstance(stopped, OutOfFuel):
         return not turn.request_taken and stopped.budget >= _BEGIN_FUEL

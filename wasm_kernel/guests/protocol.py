@@ -61,7 +61,7 @@ class Display(_Frame, frozen=True, tag="display"):
 
     @property
     def is_update(self) -> bool:
-        """Whether it replaces an earlier output with the same display id."""
+        """True if it replaces an earlier output with the same display id."""
         return isinstance(self, UpdateDisplay)
 
 
@@ -214,7 +214,7 @@ def decode(data: bytes) -> Frame:
     """Returns the frame that `data` holds.
 
     Raises:
-        FrameError: it holds none, one that breaks the protocol, or one that is too large.
+        FrameError: it holds no frame, one that breaks the protocol, or one that is too large.
     """
     _check_size(data)
     try:

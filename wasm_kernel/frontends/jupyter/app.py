@@ -96,7 +96,7 @@ def create(
         logger=session.logger,
         resume=resume,
         hooks=session,
-        driver=PythonLanguage(broker=broker if isinstance(broker, ProcessBroker) else None),
+        language=PythonLanguage(broker=broker if isinstance(broker, ProcessBroker) else None),
         broker=broker,
     )
 
