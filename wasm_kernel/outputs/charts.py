@@ -316,7 +316,7 @@ def _geojson_object(content: Any) -> dict[str, Any]:
     for name in _GEOJSON_PARTS:
         part = content.get(name)
         if isinstance(part, list):
-            kept[name] = [_geojson_object(one) for one in part]
+            kept[name] = [_geojson_object(item) for item in part]
         elif name in content:
             kept[name] = None if part is None else _geojson_object(part)
     for name in ("properties", "id"):

@@ -176,21 +176,29 @@ class WidgetGate:
             return None
         listed = _mapping(message.data.get("states"))
         fresh = max(0, COMMS_MOST - len(self._models))  # there may not be more comms
-        named = [one for one in listed if ID.match(one)]
-        new = set(islice((one for one in named if one not in self._models), fresh))
-        states = {one: _mapping(listed[one]) for one in named if one in self._models or one in new}
-        known = {one: _mapping(it.get("state")) for one, it in states.items()}
-        fine = {one for one, state in known.items() if self._register(one, state, removals)}
+        named = [comm_id for comm_id in listed if ID.match(comm_id)]
+        new = set(islice((comm_id for comm_id in named if comm_id not in self._models), fresh))
+        states = {
+            comm_id: _mapping(listed[comm_id])
+            for comm_id in named
+            if comm_id in self._models or comm_id in new
+        }
+        known = {comm_id: _mapping(it.get("state")) for comm_id, it in states.items()}
+        fine = {
+            comm_id for comm_id, state in known.items() if self._register(comm_id, state, removals)
+        }
         placed = _by_widget(_placed(message.data.get("buffer_paths"), message.buffers))
         shown: dict[str, Any] = {}
         every: Buffers = []
-        for one, state in stoppable(known.items()):
-            clean, buffers = _instead_of(self._refused.get(one, "")), list[Any]()
-            if one in fine:
-                own = placed.get(one, [])
-                clean, buffers = clean_state(self._models[one], state, own, self._find, removals)
-            shown[one] = _entry(clean)
-            every += [([one, "state", *path], data) for path, data in buffers]
+        for comm_id, state in stoppable(known.items()):
+            clean, buffers = _instead_of(self._refused.get(comm_id, "")), list[Any]()
+            if comm_id in fine:
+                own = placed.get(comm_id, [])
+                clean, buffers = clean_state(
+                    self._models[comm_id], state, own, self._find, removals
+                )
+            shown[comm_id] = _entry(clean)
+            every += [([comm_id, "state", *path], data) for path, data in buffers]
         content = {
             "method": "update_states",
             "states": shown,

@@ -109,14 +109,14 @@ class OpenSandboxes:
         """
         while True:
             with self._guard:
-                one = self._open.get(workspace)
-                if one is None:
+                entry = self._open.get(workspace)
+                if entry is None:
                     return make()
-                if not one.closing:
-                    found(one.sandbox)
-                    one.handles.handed()
-                    return one.sandbox
-            one.gone.wait()
+                if not entry.closing:
+                    found(entry.sandbox)
+                    entry.handles.handed()
+                    return entry.sandbox
+            entry.gone.wait()
 
     def entered(self, workspace: Path) -> None:
         """Counts a `with` block of a sandbox that begins."""

@@ -65,12 +65,12 @@ def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Over
     except FileNotFoundError:
         return []
     privates = PrivateFolders(real_path(root), private_root)
-    found = [one for name in names if (one := _seen(privates, name)) is not None]
+    found = [session for name in names if (session := _seen(privates, name)) is not None]
     return sorted(found, key=_last_used, reverse=True)
 
 
-def _last_used(one: Overview) -> float:
-    return one.updated_at.timestamp() if one.updated_at is not None else 0.0
+def _last_used(session: Overview) -> float:
+    return session.updated_at.timestamp() if session.updated_at is not None else 0.0
 
 
 def session_in(root: Path, session_id: str, private_root: Path | str | None = None) -> Overview:

@@ -53,7 +53,7 @@ def listing(options: argparse.Namespace) -> int:
     """Prints the sessions, the last used first."""
     found = overview.sessions_in(options.root, options.private_root)
     if options.json:
-        print(as_json([asdict(one) for one in found]))
+        print(as_json([asdict(session) for session in found]))
     elif found:
         print(table(_HEADINGS, *map(row_of, found)))
     else:
@@ -194,9 +194,9 @@ def fork(options: argparse.Namespace) -> int:
         options.session, workspace_root=options.root, private_root=options.private_root
     ) as sandbox:
         made = sandbox.fork(options.count, deterministic=options.deterministic)
-        names = [str(one.session_id) for one in made]
-        for one in made:
-            one.close()
+        names = [str(session.session_id) for session in made]
+        for session in made:
+            session.close()
     print(as_json(names) if options.json else "\n".join(names))
     return 0
 
@@ -288,30 +288,30 @@ def when(time: datetime | None) -> str:
 _HEADINGS = ("SESSION", "LAST USED", "FILES", "SIZE", "STATES", "MEMORY", "")
 
 
-def row_of(one: Overview) -> Row:
+def row_of(session: Overview) -> Row:
     """A session as one row."""
     return (
-        one.session_id,
-        when(one.updated_at),
-        f"{one.files:,}",
-        readable(one.file_bytes),
-        f"{one.history_states:,}",
-        readable(one.history_bytes),
-        "open" if one.in_use else "",
+        session.session_id,
+        when(session.updated_at),
+        f"{session.files:,}",
+        readable(session.file_bytes),
+        f"{session.history_states:,}",
+        readable(session.history_bytes),
+        "open" if session.in_use else "",
     )
 
 
-def facts_of(one: Overview) -> list[Row]:
+def facts_of(session: Overview) -> list[Row]:
     """A session as many rows of a name and a value."""
     return [
-        ("session", one.session_id),
-        ("folder", str(one.workspace)),
-        ("created", when(one.created_at)),
-        ("last used", when(one.updated_at)),
-        ("files", f"{one.files:,} ({readable(one.file_bytes)})"),
-        ("states of memory", f"{one.history_states:,} ({readable(one.history_bytes)})"),
-        ("named checkpoints", ", ".join(one.checkpoints) or "none"),
-        ("open in a process", "yes" if one.in_use else "no"),
+        ("session", session.session_id),
+        ("folder", str(session.workspace)),
+        ("created", when(session.created_at)),
+        ("last used", when(session.updated_at)),
+        ("files", f"{session.files:,} ({readable(session.file_bytes)})"),
+        ("states of memory", f"{session.history_states:,} ({readable(session.history_bytes)})"),
+        ("named checkpoints", ", ".join(session.checkpoints) or "none"),
+        ("open in a process", "yes" if session.in_use else "no"),
     ]
 
 
