@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
@@ -233,8 +232,7 @@ def _dress(fd: int, like: os.stat_result) -> None:
     os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
 
 
-@dataclass
-class TreeSummary:
+class TreeSummary(Struct):
     """What lies in a folder.
 
     `names` are its files and links, by their paths below it, with device and number, `folders` the
@@ -242,8 +240,8 @@ class TreeSummary:
     the bytes of the longest path.
     """
 
-    names: dict[str, tuple[int, int]] = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)
+    names: dict[str, tuple[int, int]] = {}
+    folders: list[str] = []
     count: int = 1
     size: int = 0
     longest: int = 0

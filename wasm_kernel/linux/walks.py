@@ -12,8 +12,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 HiddenTest = Callable[[int, str, int], bool]
 """Says what a walk passes over, by a descriptor of the folder it is in, its name there, and how
@@ -248,8 +249,7 @@ def _mark(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """Something in a folder, good until the next entry is asked for.
 
     Attributes:
