@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.guests.commands import CommandLine

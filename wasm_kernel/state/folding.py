@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.record import record
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, PageSet, Run
 
@@ -134,8 +134,7 @@ def free(
     return (below | set(needed)).isdisjoint(chain) and (child is None or child in commits)
 
 
-@record
-class Piece:
+class Piece(Struct, frozen=True):
     """A stretch of a commit's content, in bytes."""
 
     commit: int

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from wasm_kernel.errors import TravelError
-from wasm_kernel.record import record
 from wasm_kernel.state.folding import lineage
 from wasm_kernel.state.index import Commit
 
@@ -22,8 +23,7 @@ _UNDONE_MOST = 1000
 _CELL = re.compile(r"(?:In ?)?\[?(\d{1,10})\]?")
 
 
-@record
-class Past:
+class Past(Struct, frozen=True):
     """What is known of a history when somebody asks to travel.
 
     Attributes:
@@ -43,8 +43,7 @@ class Past:
         return replace(self, head=journey.to, undone=journey.undone)
 
 
-@record
-class Journey:
+class Journey(Struct, frozen=True):
     """Where memory is to stand, and the cells whose effects come or go with it, oldest first.
 
     What ran between two cells, such as a widget's callback, comes and goes with the first of them.
@@ -55,7 +54,7 @@ class Journey:
     to: int
     cells: tuple[Commit, ...]
     undone: tuple[int, ...] = ()
-    how: str = field(default="rollback", compare=False)
+    how: str = "rollback"
     files: int | None = None
 
 

@@ -326,7 +326,7 @@ def test_a_record_in_too_many_pieces_is_refused_in_words(
 
 
 def test_inherited_files_have_the_names_of_their_copies() -> None:
-    commit = replace(COMMIT, files=(replace_file(FILE, identity="1:2"), FILE))
+    commit = replace(COMMIT, files=(replace(FILE, identity="1:2"), FILE))
     origin = Origin(7, False, {"1:2": "3:4"})
     assert [file.identity for file in origin.files_of(commit)] == ["3:4", ""]
     assert origin.files_of(replace(commit, id=8)) == commit.files
