@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
-from msgspec.structs import replace as replace_file
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
