@@ -150,7 +150,7 @@ class SandboxFolders:
 
     @property
     def removed(self) -> bool:
-        """Whether somebody has removed the workspace; it is held, and nothing can be made in it."""
+        """True if somebody has removed the workspace; it is held, and nothing can be made in it."""
         return os.fstat(self.workspace.fd).st_nlink == 0
 
     def seen_at(self, guest: str) -> Folder:

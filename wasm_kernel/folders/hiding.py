@@ -51,7 +51,7 @@ class Registered:
         self._numbers: frozenset[int] = frozenset()
 
     def holds(self, fd: int) -> bool:
-        """Whether an open folder is a session's, or a private one."""
+        """Returns whether an open folder is a session's, or a private one."""
         self._refresh()
         found = os.fstat(fd)
         if (found.st_dev, found.st_ino) in self._private:
@@ -119,7 +119,7 @@ class PlacesHidden(NothingHidden):
 
     @property
     def hides_folders(self) -> bool:
-        """Whether there is such a place; nothing is put into one before everybody has looked."""
+        """True if there is such a place; nothing is put into one before everybody has looked."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now

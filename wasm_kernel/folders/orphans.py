@@ -55,14 +55,14 @@ class Orphan(Struct, frozen=True):
 
     @property
     def due(self) -> bool:
-        """Whether it is to be removed."""
+        """True if it is to be removed."""
         if self.unfinished:
             return self.missed_seconds > _DAY
         return self.missed_seconds > (GONE_SECONDS if self.sure else UNSURE_SECONDS)
 
     @property
     def unfinished(self) -> bool:
-        """Whether it belongs to no workspace: who made or removed it was killed meanwhile."""
+        """True if it belongs to no workspace: who made or removed it was killed meanwhile."""
         return self.key.startswith(".")
 
     def size(self) -> int:
@@ -103,7 +103,7 @@ def _judged(place: Place, name: str) -> Orphan | None:
 
 
 def is_gone(owner: Owner) -> bool:
-    """Whether a workspace is gone for certain, if it is not where it was."""
+    """Returns whether a workspace is gone for certain, if it is not where it was."""
     root = Path(owner.root)
     if _is(root, owner.root_mark):
         return True

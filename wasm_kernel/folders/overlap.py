@@ -42,7 +42,7 @@ class OverlapError(WasmKernelError, ValueError):
 
 
 class Spot(Struct, frozen=True):
-    """Where a folder lies, or would lie if it was made.
+    """The place that a folder lies in, or would lie in if it was made.
 
     Attributes:
         chain: The folders that are there, from the top of the file system down.
@@ -115,7 +115,7 @@ def guarded(private_root: Path | str | None = None) -> list[tuple[str, Spot]]:
 
 
 def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
-    """See that a folder is none that leads a guest to where it must not be.
+    """Checks that a folder does not lead a guest to where it must not be.
 
     Args:
         what: What the folder is for, as the beginning of a sentence.

@@ -78,7 +78,7 @@ class PrivateFolder(Struct, frozen=True):
 
     @property
     def in_place(self) -> bool:
-        """Whether it still has its name, so that others find it."""
+        """True if it still has its name, so that others find it."""
         try:
             there = self.path.lstat()
         except OSError:
@@ -130,7 +130,7 @@ class PrivateFolders:
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
-        """Returns the private folder of a workspace, which is made if there is none.
+        """Returns the private folder of a workspace, which is made if it does not exist.
 
         Args:
             name: As for `find`.
@@ -193,7 +193,7 @@ class PrivateFolders:
         """Returns the place that a new private folder is made in.
 
         Raises:
-            PrivateFolderError: there is none.
+            PrivateFolderError: there is no such place.
         """
         if self._named is not None:
             return _noted(_named(self._named, workspace))
@@ -219,7 +219,7 @@ class PrivateFolders:
 
 
 def _is_given(path: Path) -> bool:
-    """Whether a folder is, or lies in, a workspace or a root of sessions."""
+    """Returns whether a folder is, or lies in, a workspace or a root of sessions."""
     given: dict[int, list[FileMark]] = {}
     for place in places():
         with contextlib.closing(place):
@@ -248,7 +248,7 @@ def expected(root: Path) -> tuple[Path, bool]:
         The place, and whether files are copied to it and not linked.
 
     Raises:
-        PrivateFolderError: there is none.
+        PrivateFolderError: there is no such place.
     """
     state = state_folder()
     with Folder.open(_nearest(root)) as like:
@@ -269,7 +269,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _is_safe(above: Folder) -> bool:
-    """Whether nobody else can replace what lies in a folder."""
+    """Returns whether nobody else can replace what lies in a folder."""
     found = os.fstat(above.fd)
     return found.st_uid == os.geteuid() or bool(found.st_mode & stat.S_ISVTX)
 
@@ -298,7 +298,7 @@ def removing(path: Path) -> Iterator[None]:
 
 
 def discard(path: Path) -> None:
-    """Removes a private folder that nobody uses; nothing happens if there is none.
+    """Removes a private folder that nobody uses; nothing happens if it does not exist.
 
     Raises:
         OSError: it can't be set aside.
@@ -355,7 +355,7 @@ def _beside(path: Path, *, make: bool = False, like: Folder | None = None) -> Pl
 
 
 def _linked(one: Folder, other: Folder) -> bool:
-    """Whether a file in one folder can get a name in another: same file system, same mount."""
+    """Returns whether a file in one folder can get a name in another: same mount of one system."""
     same = os.fstat(one.fd).st_dev == os.fstat(other.fd).st_dev
     return same and _mount(one.fd) == _mount(other.fd)
 

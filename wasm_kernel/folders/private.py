@@ -73,7 +73,7 @@ class Owner(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """Where the workspace lay."""
+        """The path at which the workspace lay."""
         return Path(self.root, self.name)
 
     def dump(self) -> bytes:
@@ -117,7 +117,7 @@ class Place:
         self.far = far
 
     def find(self, owner: Owner, *, opened: bool = False) -> tuple[Folder, Owner] | None:
-        """Returns the private folder of a workspace, and its record; None if there is none here.
+        """Returns the private folder of a workspace, and its record; None if it is not here.
 
         Args:
             owner: The workspace.
@@ -169,7 +169,7 @@ class Place:
         self.folder.rename(owner.key, f"{_REMOVED}{secrets.token_hex(8)}")
 
     def set_aside(self, key: str) -> str:
-        """Gives a private folder a name by which nobody finds it; empty if there is none."""
+        """Gives a private folder a name by which nobody finds it; empty if it does not exist."""
         aside = f"{_REMOVED}{secrets.token_hex(8)}"
         try:
             self.folder.rename(key, aside)

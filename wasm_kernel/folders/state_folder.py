@@ -57,7 +57,7 @@ def if_own(path: Path, folder: Folder, forbidden: int) -> Place | None:
 
 
 def in_state(*names: str, make: bool = False) -> Place | None:
-    """The state folder's part for private folders, or another; None if there is none."""
+    """Returns the state folder's part for private folders, or another; None if it is missing."""
     path = state_folder()
     if path is None:
         return None

@@ -43,7 +43,7 @@ _DEVICES = ("/dev/null", "/dev/full", "/dev/userfaultfd")
 
 
 class KeptPaths(Struct, frozen=True):
-    """What a process goes on using.
+    """The files and packages that a process goes on using.
 
     Attributes:
         writable: Folders whose files it reads, writes, makes and removes.
@@ -61,7 +61,7 @@ class KeptPaths(Struct, frozen=True):
 
 
 class ConfinementState(Struct, frozen=True):
-    """Which walls stand, each as a phrase for people, or why it does not.
+    """The walls that stand, each as a phrase for people, or why it does not.
 
     Attributes:
         files: About files and outgoing connections.
@@ -147,7 +147,7 @@ class Confinement:
 
 
 def close_files(kept: KeptPaths) -> str:
-    """Give up all files but what is kept, and all outgoing TCP connections.
+    """Gives up all files but what is kept, and all outgoing TCP connections.
 
     Call it while the process has one thread: others would go on as before.
 
@@ -164,7 +164,7 @@ def close_files(kept: KeptPaths) -> str:
 
 
 def close_calls() -> str:
-    """Give up new sockets, programs and processes; in all threads, once no more of them is needed.
+    """Gives up new sockets, programs and processes; in all threads, once no more of them is needed.
 
     Returns:
         What it was done with, for people.
@@ -179,7 +179,7 @@ def close_calls() -> str:
 
 
 def possible() -> ConfinementState:
-    """What this machine can do; nothing is given up."""
+    """Returns what this machine can do; nothing is given up."""
     known, calls = landlock.version(), seccomp.available()
     files = f"Landlock version {known}" if known >= landlock.LEAST else "no Landlock in this kernel"
     told = "seccomp" if calls else "system calls of this machine are not known"
@@ -214,7 +214,7 @@ _FINDERS = {BuiltinImporter, FrozenImporter, PathFinder}  # editable installs ma
 
 
 class ImportPlaces(Struct, frozen=True):
-    """What stays readable.
+    """The places that stay readable.
 
     Attributes:
         folders: Folders that are readable as a whole.
@@ -272,7 +272,7 @@ class _Private(Struct, frozen=True):
     installed: tuple[Path, ...]
 
     def holds_only_packages(self, path: Path) -> bool:
-        """Whether a folder is none of the user's, and contains none."""
+        """Returns whether a folder is not one of the user's, nor contains one."""
         if self.home.is_relative_to(path):
             return False
         inside = any(path.is_relative_to(folder) for folder in self.installed)
@@ -305,7 +305,7 @@ def _own_package() -> Path:
 
 
 def _place_of(name: str) -> str:
-    """The file or folder of a package that may not be loaded yet; empty if there is none."""
+    """The file or folder of a package that may not be loaded yet; empty if it is not found."""
     with contextlib.suppress(ImportError, ValueError):
         spec = find_spec(name)
         if spec is not None:

@@ -54,7 +54,7 @@ class FileCopier:
         self._clones = self._copies_ranges = True
 
     def copy(self, source: int, target: int, size: int) -> None:
-        """Make an empty file's content that of another, `size` bytes of it. Holes stay holes.
+        """Makes an empty file's content that of another, `size` bytes of it. Holes stay holes.
 
         Raises:
             OSError: one can't be read, or the other not be written.
@@ -72,7 +72,7 @@ class FileCopier:
             raise Cancelled
 
     def clone(self, source: int, target: int) -> bool:
-        """Make an empty file a clone of another; False if the file system can't.
+        """Makes an empty file a clone of another; False if the file system can't.
 
         Raises:
             OSError: it could, and there is no room.
@@ -109,7 +109,7 @@ class FileCopier:
 
 
 def can_clone(folder: Path) -> bool:
-    """Whether the file system of a folder clones files.
+    """Returns whether the file system of a folder clones files.
 
     Raises:
         OSError: nothing can be written there.
@@ -124,7 +124,7 @@ def can_clone(folder: Path) -> bool:
 
 
 def link_or_copy(folder: int, name: str, target: Path | str, there: int | None = None) -> None:
-    """Give a file that is never written again a second name, or copy it if that can't be.
+    """Gives a file that is never written again a second name, or copies it if that can't be.
 
     Another file may take its name meanwhile: it is given whole, as it was before or is after that.
 
@@ -160,7 +160,7 @@ def _check_regular(status: os.stat_result) -> None:
 
 
 def data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
-    """Start and end of the parts of a file that hold data."""
+    """Yields start and end of the parts of a file that hold data."""
     at = 0
     while at < size:
         try:
@@ -175,7 +175,7 @@ def data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bool:
-    """Swap two names in one step; False, with nothing done, if the file system can't.
+    """Swaps two names in one step; False, with nothing done, if the file system can't.
 
     Args:
         folder: A descriptor of the folder of `name`.
@@ -188,7 +188,7 @@ def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bo
 
 
 def take_name(folder: int, name: str, new: str) -> bool:
-    """Rename something in its folder; False, with nothing done, if the name is taken or can't be.
+    """Renames something in its folder; False, with nothing done, if the name is taken or can't be.
 
     Args:
         folder: A descriptor of the folder.
@@ -210,7 +210,7 @@ def _renameat2() -> Callable[..., int]:
 
 
 def file_identity(name: str, folder: int = _AT_FDCWD) -> str:
-    """Names the file itself, a link at the end not followed; empty if there is none.
+    """Names the file itself, a link at the end not followed; empty if there is no such file.
 
     Args:
         name: The file's name, or a path.
@@ -233,7 +233,7 @@ def open_file_identity(fd: int) -> str:
 
 
 def file_identity_below(folder: int, path: str) -> str:
-    """Names the file at a path below an open folder; empty if there is none without a link."""
+    """Names the file at a path below an open folder; empty if there is no file without a link."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
         return ""
@@ -247,7 +247,7 @@ def file_identity_below(folder: int, path: str) -> str:
 
 
 class FileMark(Struct, frozen=True):
-    """What tells a file or folder from all others, also from one that takes its place tomorrow.
+    """A mark that tells a file or folder from all others, also from one that takes its place later.
 
     The number of an inode is given again as soon as its file is gone, so the time of birth belongs
     to it, which statx(2) alone tells. If a file system keeps no time of birth, the generation of an
@@ -276,7 +276,7 @@ class FileMark(Struct, frozen=True):
 
     @property
     def lasting(self) -> bool:
-        """Whether it tells a file from a later one with the same inode."""
+        """True if it tells a file from a later one with the same inode."""
         return bool(self.born)
 
     def same(self, other: FileMark) -> bool:

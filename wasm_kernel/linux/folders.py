@@ -50,7 +50,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Open a folder by a path that its user chose: links on the way are followed.
+        """Opens a folder by a path that its user chose: links on the way are followed.
 
         Raises:
             OSError: it is missing, not a folder, or closed to this user.
@@ -58,14 +58,14 @@ class Folder:
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def enter(self, *names: str, make: bool = False) -> Folder:
-        """Open a folder below this one, name by name.
+        """Opens a folder below this one, name by name.
 
         Args:
-            names: The names that lead there; none opens this folder once more.
+            names: The names that lead there; without any, this folder is opened once more.
             make: Whether folders that are missing are made, for their owner alone.
 
         Raises:
-            OSError: there is none, or something else is in its place, such as a link.
+            OSError: it does not exist, or something else is in its place, such as a link.
         """
         fd = os.open(".", _FOLDER, dir_fd=self.fd)
         try:

@@ -11,7 +11,6 @@ import ctypes
 import os
 import stat
 import struct
-import sys
 from collections.abc import Mapping
 from enum import IntFlag
 from functools import cache
@@ -27,7 +26,7 @@ LEAST = 2  # version 1 refuses every rename from folder to folder, which cells d
 
 
 class Access(IntFlag):
-    """What may be done below a folder, or to a file."""
+    """The rights below a folder, or to a file."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
@@ -58,16 +57,14 @@ SOCKETS = Access.MAKE_SOCK | Access.REMOVE_FILE
 
 
 def version() -> int:
-    """The kernel's Landlock version; 0 where there is none."""
-    if not sys.platform.startswith("linux"):
-        return 0
+    """Returns the kernel's Landlock version; 0 if it has no Landlock."""
     return max(0, _call(_CREATE, None, 0, _ASK_VERSION))
 
 
 def restrict(allowed: Mapping[Path, Access]) -> int:
-    """Give up, in this thread and those it starts from now on, all that is not allowed.
+    """Gives up, in this thread and those it starts from now on, all that is not allowed.
 
-    Connections over TCP and signals to other processes are given up too, where the kernel can.
+    Connections over TCP and signals to other processes are given up too, if the kernel can.
 
     Args:
         allowed: Files and folders, with what may be done to them and below. One that is not there

@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.0005
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file or folder, at once or not at all.
+    """Locks an open file or folder, at once or not at all.
 
     The lock ends when the descriptor is closed, also by the end of the process.
 
@@ -32,12 +32,12 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Give a lock back, also for a forked process that has the descriptor, too."""
+    """Gives a lock back, also for a forked process that has the descriptor, too."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def wait_lock(descriptor: int, seconds: float, *, shared: bool = False) -> bool:
-    """As `try_lock`, waiting up to so many seconds for others to let go."""
+    """Tries to lock, as `try_lock` does, for up to so many seconds for others to let go."""
     until = time.monotonic() + seconds
     while not try_lock(descriptor, shared=shared):
         if time.monotonic() >= until:
@@ -60,7 +60,7 @@ class FileLock:
         self._descriptor = -1
 
     def acquire(self, seconds: float = 0.0) -> bool:
-        """Take the lock, waiting for so many seconds at most; False where another holder has it."""
+        """Takes the lock, waiting so many seconds at most; False if another holder has it."""
         flags = os.O_RDWR | os.O_CREAT
         if self._folder is None:
             descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -77,7 +77,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give it back; idempotent."""
+        """Gives it back. Safe to call twice."""
         if self._descriptor >= 0:
             unlock(self._descriptor)
             os.close(self._descriptor)

@@ -15,7 +15,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def map_file(address: int, size: int, descriptor: int, offset: int) -> None:
-    """Map `size` bytes of a file from `offset` over memory that is ours already, copy-on-write.
+    """Maps `size` bytes of a file from `offset` over memory that is ours already, copy-on-write.
 
     What is written there later stays in memory. Both `address` and `offset` are multiples of a
     page.
@@ -39,7 +39,7 @@ def _mmap() -> Any:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken without pressing on anybody; 0 if the system does not tell.
+    """Returns the bytes that can be taken without pressing on anybody; 0 if it can't be told.
 
     It is what the system has left, or what a control group of this process leaves if that is less.
     """
@@ -57,7 +57,7 @@ def _of_system() -> int:
 
 
 def _of_groups() -> list[int]:
-    """What each control group above this process leaves; version 2, as containers have it."""
+    """Returns what each control group above this process leaves (version 2, as containers have)."""
     try:
         lines = _GROUP.read_text().splitlines()
         name = next(line[3:] for line in lines if line.startswith("0::"))

@@ -12,7 +12,6 @@ import ctypes
 import errno
 import os
 import struct
-import sys
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -29,7 +28,7 @@ _THREAD = 0x00010000  # CLONE_THREAD
 
 
 class SystemCall(Struct, frozen=True):
-    """A system call's name and its numbers; None where an architecture does not have it."""
+    """A system call's name and its numbers; None if an architecture does not have it."""
 
     name: str
     x86_64: int | None
@@ -75,12 +74,12 @@ _CLONE3 = SystemCall("clone3", 435, 435)
 
 
 def available() -> bool:
-    """Whether this machine's calls are known here."""
-    return sys.platform.startswith("linux") and os.uname().machine in _SECCOMP
+    """Returns whether this machine's calls are known here."""
+    return os.uname().machine in _SECCOMP
 
 
 def refuse() -> None:
-    """Give up the calls in `REFUSED` and new processes, in every thread of this process.
+    """Gives up the calls in `REFUSED` and new processes, in every thread of this process.
 
     Raises:
         OSError: the kernel can't; nothing was given up.

@@ -10,11 +10,11 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """Who waits for a piece of work. The thread that does the work uses it."""
+    """A piece of work that somebody waits for. The thread that does the work uses it."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits any more. Work asks every 0.1 s or so, and then puts things back."""
+        """True once nobody waits. Work asks every 0.1 s or so, and then puts things back."""
 
     def report(self, text: str) -> None:
         """Says, as a plain sentence, how far the work is."""

@@ -40,7 +40,7 @@ def copy_tree(
     hidden: Callable[[str], bool],
     task: Task = QUIET,
 ) -> list[LeftOut]:
-    """Copy what is in a folder into another, which has none of it.
+    """Copies what is in a folder into another, which has none of it.
 
     Args:
         source: The folder to copy, or its descriptor.
@@ -63,7 +63,7 @@ def copy_tree(
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it; nothing happens where there is none.
+    """Removes a folder with everything in it; nothing happens if it does not exist.
 
     Raises:
         OSError: something can't be removed; a part may be gone.
@@ -75,7 +75,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
-    """Delete everything below a folder, also in folders that their owner closed to himself.
+    """Deletes everything below a folder, also in folders that their owner closed to himself.
 
     Links themselves are deleted, never what they lead to.
 
@@ -97,7 +97,7 @@ def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
 def _walk(
     names: list[str], here: FolderWalk, visit: Callable[[str], bool], leave: Callable[[], None]
 ) -> None:
-    """Visit every name; where a visit went down into a folder (True), those in there come next."""
+    """Visits every name; if a visit goes down into a folder (True), its names come next."""
     ways = [iter(names)]
     while ways:
         name = next(ways[-1], None)
@@ -124,7 +124,7 @@ class _Copying:
         self.left_out: list[LeftOut] = []
 
     def visit(self, name: str) -> bool:
-        """Copy what has this name; True where it is a folder, which is copied next."""
+        """Copies what has this name; True if it is a folder, which is copied next."""
         try:
             with _reading():
                 found = os.stat(name, dir_fd=self._here.fd, follow_symlinks=False)
@@ -210,7 +210,7 @@ class _Copying:
 
 
 class _Unreadable(Exception):
-    """What is to be copied can't be read; `why` says why."""
+    """Something to be copied can't be read; `why` says why."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -227,13 +227,13 @@ def _reading() -> Iterator[None]:
 
 
 def _dress(fd: int, like: os.stat_result) -> None:
-    """Give a copy the permissions and times of what it is a copy of."""
+    """Gives a copy the permissions and times of what it is a copy of."""
     os.fchmod(fd, like.st_mode & _PERMISSIONS)
     os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
 
 
 class TreeSummary(Struct):
-    """What lies in a folder.
+    """A summary of what lies in a folder.
 
     `names` are its files and links, by their paths below it, with device and number, `folders` the
     folders in it; `count` is of all these and itself; `size` is the bytes of its files, `longest`
@@ -248,7 +248,7 @@ class TreeSummary(Struct):
 
 
 def summarize(folder: int, hidden: HiddenTest) -> TreeSummary:
-    """What lies in an open folder, at all depths.
+    """Sums up what lies in an open folder, at all depths.
 
     Args:
         folder: The folder's descriptor.

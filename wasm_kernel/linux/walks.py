@@ -30,7 +30,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FolderWalk:
-    """Where a walk through a folder stands; close it. One thread's own."""
+    """A position in a tree of folders, moved step by step; close it. One thread's own."""
 
     def __init__(self, root: Path | int, *, to_list: bool = True) -> None:
         """Begins in a folder.
@@ -58,7 +58,7 @@ class FolderWalk:
 
     @property
     def depth(self) -> int:
-        """How many folders below the root the walk stands."""
+        """The number of folders between the root and the walk's position."""
         return len(self._names)
 
     @property
@@ -67,19 +67,19 @@ class FolderWalk:
         return self._names[0] if self._names else ""
 
     def names(self) -> list[str]:
-        """What is in the folder that the walk stands in."""
+        """Returns the names in the folder that the walk stands in."""
         with os.scandir(self.fd) as entries:
             return [entry.name for entry in entries]
 
     def enter(self, name: str, *, force: bool = False) -> None:
-        """Go down into a folder.
+        """Goes down into a folder.
 
         Args:
             name: The folder's name.
             force: Whether one that its owner closed to himself is opened for him.
 
         Raises:
-            OSError: it is none, or can't be opened; the walk stands where it stood.
+            OSError: it is not a folder, or can't be opened; the walk stands where it stood.
         """
         fd = (
             open_folder(name, self.fd, force=True)
@@ -95,7 +95,7 @@ class FolderWalk:
             self._open[far] = -1
 
     def leave(self) -> str:
-        """Go back up.
+        """Goes back up.
 
         Returns:
             The name of the folder that was left.
@@ -129,7 +129,7 @@ class FolderWalk:
         return fd
 
     def close(self) -> None:
-        """Give everything back; idempotent."""
+        """Closes every folder of the walk. Safe to call twice."""
         while self._open:
             fd = self._open.pop()
             if fd >= 0:
@@ -220,7 +220,7 @@ def open_folder(
         force: Whether one that its owner closed to himself is opened for him, for good.
 
     Raises:
-        OSError: it is none, or can't be opened.
+        OSError: it is not a folder, or can't be opened.
     """
     try:
         fd = os.open(name, _FOLDER, dir_fd=parent)
@@ -235,8 +235,8 @@ def open_folder(
 
 
 def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
-    """Let the owner into a folder; a link in its place is not followed."""
-    # Linux changes modes through links only; a descriptor that only names the folder is none
+    """Lets the owner into a folder; a link in its place is not followed."""
+    # Linux changes modes through links only; a descriptor that only names the folder is not a link
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
@@ -255,7 +255,7 @@ class Entry(Struct, frozen=True):
     Attributes:
         here: Where the walk stands: in the folder that it is in.
         name: Its own name.
-        is_folder: Whether it is a folder; a link to one is none.
+        is_folder: Whether it is a folder; a link to a folder is not.
     """
 
     here: FolderWalk
@@ -279,7 +279,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def is_deep(self) -> bool:
-        """Whether its path is too long to be told."""
+        """True if its path is too long to be told."""
         return self.here.depth > DEEPEST
 
 
@@ -302,7 +302,7 @@ def opened_folder(
 def entries(
     folder: int, *, force: bool = False, hidden: HiddenTest | None = None
 ) -> Iterator[Entry]:
-    """Everything below a folder; what is in a folder comes before the folder itself.
+    """Yields everything below a folder; what is in a folder comes before the folder itself.
 
     Args:
         folder: The folder's descriptor; it stays the caller's.
@@ -353,7 +353,7 @@ def _listed(folder: int, depth: int, hidden: HiddenTest | None) -> tuple[list[st
 
 
 def _entered(here: FolderWalk, name: str, *, force: bool) -> bool:
-    """Go down into a folder; False where it is closed, or gone by now."""
+    """Goes down into a folder; returns False if it is closed, or gone by now."""
     try:
         here.enter(name, force=force)
     except (PermissionError, FileNotFoundError):
@@ -375,7 +375,7 @@ def _is_gone(folder: int, name: str) -> bool:
 
 
 def size_of(folder: int, *, force: bool = False) -> int:
-    """The bytes of all regular files below a folder, by their length.
+    """Returns the bytes of all regular files below a folder, by their length.
 
     A file with several names in the tree counts once, as it takes its room once; a sparse file
     counts as long as it says it is. Folders and links themselves count nothing.

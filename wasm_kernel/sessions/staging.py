@@ -67,7 +67,7 @@ class Staged:
 
 @contextmanager
 def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
-    """The root, and a folder in it that is no session's; gone where the block fails.
+    """Yields the root, and a folder in it that is no session's; it goes if the block fails.
 
     Args:
         root: The real path of the sessions' folder.
@@ -94,7 +94,7 @@ def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
 
 
 def inscribe(place: int, name: str) -> None:
-    """Write the metadata of the session that a staged folder becomes; its lock is held already.
+    """Writes the metadata of the session that a staged folder becomes; its lock is held already.
 
     Raises:
         OSError: it can't be written, and no part of it is there.
@@ -110,7 +110,7 @@ def inscribe(place: int, name: str) -> None:
 
 
 def settle(root: int, aside: str, name: str) -> bool:
-    """The folder becomes the session's; False where there is one of that name.
+    """Makes the folder the session's; returns False if there is one of that name.
 
     Raises:
         OSError: it can't be renamed.

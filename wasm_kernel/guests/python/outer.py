@@ -26,7 +26,7 @@ _PACKAGES_MOST = 100
 _FOLDER = re.compile(r"[a-z0-9_]{1,40}")
 
 OpenPrivate = Callable[[], AbstractContextManager[tuple[Folder, Path]]]
-"""Opens a sandbox's private folder, and tells its path. Raises `OSError` if there is none."""
+"""Opens a sandbox's private folder, and tells its path. Raises `OSError` if it does not exist."""
 
 
 class PrepareGuest(Struct, frozen=True):

@@ -53,7 +53,7 @@ class PipCommand:
         }
 
     def __call__(self, line: CommandLine, context: CommandContext, /) -> Mapping[str, Any]:
-        """Do what a `%pip` line says; the names of what came and what went.
+        """Does what a `%pip` line says; returns the names of what came and what went.
 
         Raises:
             PackageError: it can't be done; nothing was changed.
@@ -110,7 +110,7 @@ class PipCommand:
         fetched: contextlib.ExitStack,
         context: CommandContext,
     ) -> dict[str, Wheel]:
-        """The wheels that the request comes to, all of them fetched and checked."""
+        """Returns the wheels that the request comes to, all of them fetched and checked."""
         wheels: dict[str, Wheel] = {}
         tried: set[str] = set()
         while True:
@@ -130,7 +130,7 @@ class PipCommand:
         asked: PipLine,
         context: CommandContext,
     ) -> list[Wheel]:
-        """A checked wheel for each wish; the files are gone when `fetched` is left."""
+        """Returns a checked wheel for each wish; the files are gone when `fetched` is left."""
         self._folder.mkdir(exist_ok=True, mode=0o700)
         name = fetched.enter_context(tempfile.TemporaryDirectory(prefix="w_", dir=self._folder))
         folder = Path(name)
@@ -146,7 +146,7 @@ class PipCommand:
 
 
 def _needed(problem: str, wishes: Sequence[NeededPackage]) -> str:
-    """Who needs the package that a problem begins with, where the user did not ask for it."""
+    """Says who needs the package that a problem begins with, if the user did not ask for it."""
     for wish in wishes:
         if problem.startswith(f"{wish.name} ") and not any(by.startswith("you ") for by in wish.by):
             return f" It is needed by {', '.join(sorted(wish.by))}."

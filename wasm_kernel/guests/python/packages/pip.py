@@ -1,4 +1,4 @@
-"""pip, as the one who finds packages: with the user's own configuration, and wheels only.
+"""Finding and fetching packages by pip, with the user's own configuration, and wheels only.
 
 A source distribution is never fetched, so no build code of a package ever runs here. pip is told to
 take universal wheels for the guest's Python, and no dependencies: those are read off the wheels
@@ -74,7 +74,7 @@ class Pip:
             raise PackageError(self._why(said, wanted, folder, task))
 
     def _why(self, said: str, wanted: Sequence[str], folder: Path, task: Task) -> str:
-        """What went wrong, without a path or an address of the host."""
+        """Says what went wrong, without a path or an address of the host."""
         if "No module named pip" in said:
             return "pip is not installed beside the kernel. Install it there to use %pip."
         if _UNREACHED.search(said):
@@ -95,7 +95,7 @@ class Pip:
         )
 
     def _is_compiled(self, wish: str, folder: Path, task: Task) -> bool:
-        """Whether there is a wheel for this machine, if there is none for every machine.
+        """Returns whether there is a wheel for this machine, if there is no universal one.
 
         That pip begins to fetch one is enough; some are larger than all that may be fetched.
         """
@@ -123,7 +123,7 @@ class _Probe:
 
 
 def _run(words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
-    """Pip's output and exit status.
+    """Runs pip; returns its output and exit status.
 
     Raises:
         PackageError: it was stopped, or fetched too much.
@@ -151,7 +151,7 @@ def _run(words: Sequence[str], folder: Path, task: Task) -> tuple[str, int]:
 
 
 def _output(process: subprocess.Popen[bytes], folder: Path, task: Task) -> str:
-    """All that pip says until it ends; what it fetches is reported on the way."""
+    """Returns all that pip says until it ends; what it fetches is reported on the way."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     said, line, measured = "", "", time.monotonic()

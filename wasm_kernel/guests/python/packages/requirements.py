@@ -53,7 +53,7 @@ class PipLine:
 
 
 def parse(line: str) -> PipLine:
-    """What `line`, the words behind `%pip`, asks for.
+    """Reads what `line`, the words behind `%pip`, asks for.
 
     Raises:
         PackageError: it can't be done; the text says why.
@@ -77,7 +77,7 @@ def parse(line: str) -> PipLine:
 
 
 def requirement(word: str) -> Requirement:
-    """The requirement that `word` is: a name, extras, versions, and nothing else.
+    """Returns the requirement that `word` is: a name, extras, versions, and nothing else.
 
     Raises:
         PackageError: it is not one, or could be read as a file's name.
@@ -93,13 +93,13 @@ def requirement(word: str) -> Requirement:
 
 
 def is_name(text: str) -> bool:
-    """Whether pip would take `text` as a package's name, and as nothing else."""
+    """Returns whether pip would take `text` as a package's name, and as nothing else."""
     return bool(_NAME.fullmatch(text)) and not text.lower().endswith(_ARCHIVES)
 
 
 @dataclass(frozen=True)
 class KnownPackage:
-    """A package whose version is settled, and what it needs; `builtin` where the guest has it."""
+    """A package whose version is settled, and what it needs; `builtin` if the guest has it."""
 
     name: str
     version: Version
@@ -109,7 +109,7 @@ class KnownPackage:
 
 @dataclass
 class NeededPackage:
-    """What is asked of one package, by its canonical name, and by whom."""
+    """The demands on one package, by its canonical name, and those who make them."""
 
     name: str
     versions: SpecifierSet = field(default_factory=SpecifierSet)
@@ -117,7 +117,7 @@ class NeededPackage:
     by: list[str] = field(default_factory=list)
 
     def accepts(self, version: Version) -> bool:
-        """Whether all who want it take this version; a pre-release that was chosen is none less."""
+        """Returns whether all who want it take this version, which may be a pre-release."""
         return self.versions.contains(version, prereleases=True)
 
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class NeededPackage:
 
 
 def guest_environment(python_version: str) -> dict[str, str]:
-    """What markers are evaluated with: the guest, whatever machine this is."""
+    """Returns what markers are evaluated with: the guest, whatever machine this is."""
     return {
         "implementation_name": "cpython",
         "implementation_version": python_version,
@@ -144,7 +144,7 @@ def guest_environment(python_version: str) -> dict[str, str]:
 def wanted(
     roots: Iterable[Requirement], known: Mapping[str, KnownPackage], environment: Mapping[str, str]
 ) -> dict[str, NeededPackage]:
-    """Everything that `roots` come to, as far as `known` packages tell what they need.
+    """Returns everything that `roots` come to, as far as `known` packages tell what they need.
 
     Raises:
         PackageError: it can't be met: a built-in package of another version is needed, a
@@ -175,7 +175,7 @@ def wanted(
 def _needs(
     have: KnownPackage, extras: set[str], environment: Mapping[str, str], seen: set[tuple[str, str]]
 ) -> list[tuple[Requirement, str]]:
-    """What a package needs in the guest, for each extra that was not looked at yet."""
+    """Returns what a package needs in the guest, for each extra that was not looked at yet."""
     fresh = [extra for extra in sorted(extras) if (have.name, extra) not in seen]
     seen.update((have.name, extra) for extra in fresh)
     needs: list[tuple[Requirement, str]] = []
@@ -199,7 +199,7 @@ def _needs(
 def missing(
     wants: Mapping[str, NeededPackage], known: Mapping[str, KnownPackage], tried: set[str]
 ) -> list[NeededPackage]:
-    """What is to be fetched next; nothing where everything is met.
+    """Returns what is to be fetched next; nothing if everything is met.
 
     Raises:
         PackageError: what was fetched already does not meet what others want of it.

@@ -43,7 +43,7 @@ class SitePackages:
         self._site = folder / _SITE
 
     def installed(self) -> dict[str, KnownPackage]:
-        """What is there, by canonical name."""
+        """Returns the packages that are there, by canonical name."""
         self._recover()
         return {known.name: known for known in map(_known, self._distributions()) if known}
 
@@ -54,7 +54,7 @@ class SitePackages:
         without: Iterable[str] = (),
         asked: Iterable[str] = (),
     ) -> None:
-        """Put `wheels` in place, older versions of them and what `without` names out of it.
+        """Puts `wheels` in place, older versions of them and what `without` names out of it.
 
         Args:
             wheels: What to install.

@@ -62,7 +62,7 @@ class Wheel:
 
     @cached_property
     def known(self) -> KnownPackage:
-        """What it is, and what it needs."""
+        """The package that it holds, with what that needs."""
         headers = BytesParser().parsebytes(_read(self.path, f"{self.dist_info}/METADATA"))
         needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
         if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
@@ -70,7 +70,7 @@ class Wheel:
         return KnownPackage(self.name, self.version, needs)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """What is installed: paths below the folder for packages, and their content.
+        """Yields what is installed: paths below the folder for packages, and their content.
 
         Raises:
             PackageError: a file is not what the wheel's record says.
@@ -88,7 +88,7 @@ class Wheel:
                     yield place, data
 
     def _place(self, name: str) -> str | None:
-        """Where a member goes; None if it is not installed."""
+        """Returns where a member goes; None if it is not installed."""
         top, _, rest = name.partition("/")
         if not top.endswith(".data"):
             useless = (name.endswith(".pth") and not rest) or name.endswith(".pyc")
@@ -107,7 +107,7 @@ class Wheel:
 
 
 def open_wheel(path: Path) -> Wheel:
-    """The wheel at `path`, with everything checked but its hashes, which `files` does.
+    """Returns the wheel at `path`, with everything checked but its hashes, which `files` does.
 
     Raises:
         PackageError: it is not one that may be installed; the text says why.
@@ -134,7 +134,7 @@ def open_wheel(path: Path) -> Wheel:
 
 
 def _check_directory(path: Path) -> None:
-    """Have a look at how long the archive's own list of files is, before it is read.
+    """Checks how long the archive's own list of files is, before it is read.
 
     Raises:
         ValueError: it is longer than any wheel's, or in a form that only huge archives need.
@@ -203,7 +203,7 @@ def _check_kind(wheel: Wheel) -> None:
 
 
 def _read(path: Path, member: str) -> bytes:
-    """A small file of metadata; empty if there is none."""
+    """A small file of metadata; empty if it is missing."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(member) as file:
             return file.read(_METADATA_BYTES)
