@@ -145,7 +145,7 @@ class Compiler:
             raise CompileError(
                 f"{file} is not the file that its package describes. {binary.remedy}"
             )
-        with _Telling(binary.title, progress):
+        with _ProgressThread(binary.title, progress):
             try:
                 module = wasmtime.Module(engine, code)
             except wasmtime.WasmtimeError as problem:
@@ -164,7 +164,7 @@ def _how_far(seconds: float) -> str:
     return f"{seconds:.0f} s, longer than usual (is this machine busy?)"
 
 
-class _Telling:
+class _ProgressThread:
     """A thread that tells every second how long the compilation takes, which blocks its own."""
 
     def __init__(self, title: str, progress: Progress) -> None:

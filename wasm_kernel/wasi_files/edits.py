@@ -38,7 +38,7 @@ class EditCalls(FileCalls, frozen=True):
 
     def _set_times(self, fd: int, flags: int, path: int, length: int, *times: int) -> int:
         with self._find(fd, path, length, follow=following(flags)) as place:
-            new = times_of(place.found(), *times)
+            new = times_of(place.required_status(), *times)
             os.utime(place.name, ns=new, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 
@@ -56,7 +56,7 @@ class EditCalls(FileCalls, frozen=True):
             self.history.before_change(place.path, place.folder, place.name, before, Change.END)
             os.rmdir(place.name, dir_fd=place.folder)
             self._added(place, -1)
-            self.files.unnamed(place, before)
+            self.files.lost_name(place, before)
             self._vanished(place.path)
         return abi.SUCCESS
 
@@ -201,7 +201,7 @@ class EditCalls(FileCalls, frozen=True):
         self.history.before_change(place.path, place.folder, place.name, before, Change.END)
         if before is None or not stat.S_ISREG(before.st_mode) or not self.history.keeps:
             return ""
-        opened = place.preopen.writable and self.files.of(place, before)
+        opened = place.preopen.writable and self.files.descriptors_at(place, before)
         return self.history.keep_unlinked(place.folder, place.name, before) if opened else ""
 
     def _keep_moved(
@@ -242,7 +242,7 @@ class EditCalls(FileCalls, frozen=True):
             self.changes.touch(place.path, key_of(before))
             if place.preopen.counted:
                 self.quota.removed(before)
-        self.files.unnamed(place, before, unlinked)
+        self.files.lost_name(place, before, unlinked)
 
     @contextlib.contextmanager
     def _making(self, place: GuestPath) -> Iterator[None]:

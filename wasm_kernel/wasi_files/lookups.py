@@ -63,7 +63,7 @@ class LookupCalls(FileCalls, frozen=True):
             return abi.ENOENT
         listing = self.listings.get(opened) if cookie else None
         if listing is None:
-            listing = listing_of(opened.fd, opened.preopen.hidden, len(opened.parts))
+            listing = read_listing(opened.fd, opened.preopen.hidden, len(opened.parts))
             self.listings.keep(opened, listing)
         part = listing.part(cookie, room)
         self.memory.write(buffer, part)
@@ -98,7 +98,7 @@ class LookupCalls(FileCalls, frozen=True):
 
     def _stat(self, fd: int, flags: int, path: int, length: int, out: int) -> int:
         with self.paths.find(fd, path, length, following(flags)) as place:
-            found = place.found()
+            found = place.required_status()
         self.memory.write(out, _packed(found))
         return abi.SUCCESS
 
@@ -194,7 +194,7 @@ class Listings:
         self._kept.pop(opened, None)
 
 
-def listing_of(fd: int, hidden: Hidden, depth: int) -> Listing:
+def read_listing(fd: int, hidden: Hidden, depth: int) -> Listing:
     """Reads what lies in an open folder now.
 
     Args:

@@ -191,7 +191,9 @@ class OpenFiles:
         """Returns what the guest opened itself, by descriptor."""
         return {fd: o for fd, o in self._by_number.items() if not self.is_fixed(fd)}
 
-    def of(self, place: GuestPath, status: os.stat_result | None) -> list[OpenDescriptor]:
+    def descriptors_at(
+        self, place: GuestPath, status: os.stat_result | None
+    ) -> list[OpenDescriptor]:
         """Returns the descriptors of what stands at a place, which has this status."""
         key = None if status is None else key_of(status)
         return [opened for opened in self._at(place) if opened.key == key]
@@ -204,9 +206,11 @@ class OpenFiles:
             if depth and below and not opened.gone and opened.preopen is place.preopen:
                 yield opened
 
-    def unnamed(self, place: GuestPath, status: os.stat_result | None, unlinked: str = "") -> None:
+    def lost_name(
+        self, place: GuestPath, status: os.stat_result | None, unlinked: str = ""
+    ) -> None:
         """Notes that what stood at a place has lost this name; `unlinked` is its new one."""
-        for opened in self.of(place, status):
+        for opened in self.descriptors_at(place, status):
             opened.gone, opened.unlinked = True, unlinked
 
     def has_unlinked(self, unlinked: str) -> bool:

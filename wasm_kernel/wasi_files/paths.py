@@ -80,11 +80,11 @@ class GuestPath:
             Refused: the path asks for a folder, and something else is there.
         """
         try:
-            return self.found()
+            return self.required_status()
         except (OSError, ValueError):
             return None
 
-    def found(self) -> os.stat_result:
+    def required_status(self) -> os.stat_result:
         """Returns the status of what is there now, links not followed.
 
         Raises:
