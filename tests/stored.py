@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.private import private_of
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.index import Commit, Record, read_index
+from wasm_kernel.state.index import Closed, Commit, Record, read_index
 from wasm_kernel.state.stored import StoredState, write_state
 
 
@@ -48,5 +48,5 @@ def rewritten(
     with Folder.open(state) as folder:
         reading = read_index(folder)
         records = [change(record) for record in reading.entries if record is not None]
-        whole = [record for record in records if record is not None]
+        whole = [record for record in records if record not in (None, Closed())]
         write_state(folder, image or reading.image, whole)

@@ -20,7 +20,17 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import folding
 from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable
-from wasm_kernel.state.index import Commit, Drop, Head, Index, IndexGone, Name, Origin, Record
+from wasm_kernel.state.index import (
+    Closed,
+    Commit,
+    Drop,
+    Head,
+    Index,
+    IndexGone,
+    Name,
+    Origin,
+    Record,
+)
 from wasm_kernel.state.pages import Content
 from wasm_kernel.state.stored import Position, StateFolder, Usable, records_of
 
@@ -37,7 +47,7 @@ class History:
     """
 
     def __init__(self, folder: Folder | None, image: str) -> None:
-        self._place = None if folder is None else StateFolder(folder)
+        self.place = None if folder is None else StateFolder(folder)
         self.image = image
         self._guard = threading.Lock()  # over the tables below
         self._shape = threading.Lock()  # over the tree: no folding while memory is filled from it
@@ -59,8 +69,11 @@ class History:
         self._saved_names: dict[str, int] = {}
         self._undropped: set[int] = set()  # the index does not say yet that they are gone
 
-    def load(self) -> Usable | None:
+    def load(self, *, crashed: bool = False) -> Usable | None:
         """Find the commits on disk; what is damaged, or stands on that, is set aside.
+
+        Args:
+            crashed: Whether the last holder did not end as it should. If it did, the index says so.
 
         Returns:
             What could be used; None if nothing was stored.
@@ -69,21 +82,21 @@ class History:
             HistoryError: there are some, and none can be used. They are where they were.
             OSError: the folder can't be read or written.
         """
-        if self._place is None or self._index is None:
+        if self.place is None or self._index is None:
             return None
-        stored = self._place.read(self.image)
+        stored = self.place.read(self.image)
         if stored is None:
             self.clear()
             return None
-        usable = self._place.usable(stored)
+        usable = self.place.usable(stored, is_cut=not (crashed or stored.is_closed))
         position = usable.position
         self.commits, self.origin, self.last = dict(usable.commits), stored.origin, stored.last
         self.head, self.undone, self.names = position.at, position.undone, dict(position.names)
         self._pinned, self._saved_names = frozenset(self.undone), dict(self.names)
         self._head_after = position.after
-        self._open_store(self._place)
+        self._open_store()
         if usable.is_damaged:
-            self._place.set_index_aside()
+            self.place.set_index_aside()
             self._rewrite()
         else:
             self._index.go_on(stored.reading)
@@ -99,14 +112,14 @@ class History:
 
     def _begin_anew(self, empty: Callable[[StateFolder], None]) -> None:
         self._begin()
-        if self._place is not None:
-            empty(self._place)
-            self._open_store(self._place)
+        if self.place is not None:
+            empty(self.place)
+            self._open_store()
             self._rewrite()
 
-    def _open_store(self, place: StateFolder) -> None:
+    def _open_store(self) -> None:
         self.commits_store.close()
-        self.commits_store = CommitStore(place.contents())
+        self.commits_store = CommitStore(None if self.place is None else self.place.contents())
 
     def _live(self) -> Iterable[Record]:
         """The records that a new index needs. What waits to be written is not among them."""
@@ -177,9 +190,7 @@ class History:
             self.commits, self.names = dict(parent.commits), dict(parent.names)
             self.head, self.undone, self.last = parent.head, parent.undone, parent.last
         self.origin, self._pinned = origin, frozenset(self.undone)
-        if self._place is None:
-            raise HistoryError("a history in memory alone has no branches")
-        self._open_store(self._place)
+        self._open_store()
         for one in sorted(self.commits):
             while not parent.commits_store.give(self.commits_store, self.commits[one]):
                 self.commits[one] = parent.current(self.commits[one])
@@ -349,8 +360,8 @@ class History:
             kept = {c.content for other, c in self.commits.items() if other not in gone}
             lost = {self.commits[other].content for other in gone} - kept - {""}
             with contextlib.suppress(OSError):
-                if self._place is not None:
-                    self._place.set_contents_aside(lost)
+                if self.place is not None:
+                    self.place.set_contents_aside(lost)
                 self.drop(gone)
             self._pinned -= gone
         return len(gone)
@@ -397,7 +408,7 @@ class History:
         with self._guard:
             waiting = set(self.waiting)
             gone = [self.commits.pop(one) for one in some if one in self.commits]
-            if self._place is not None:
+            if self.place is not None:
                 self._undropped.update(c.id for c in gone if c.id not in waiting)
         for commit in gone:
             self.commits_store.release(commit.id)
@@ -461,31 +472,21 @@ class History:
     @property
     def on_disk(self) -> bool:
         """Whether commits have a place on disk."""
-        return self._place is not None
-
-    @property
-    def staying(self) -> int:
-        """How many commits stay when old ones are folded, besides the last cells."""
-        with self._guard:
-            heavy = (c for c in self.commits.values() if c.page_bytes > folding.HEAVY_BYTES)
-            return len(self.names) + sum(1 for _ in heavy)
+        return self.place is not None
 
     @property
     def disk_bytes(self) -> int:
         """How many bytes of pages all commits hold, and what is set aside."""
         with self._guard:
             pages = sum(commit.page_bytes for commit in self.commits.values())
-        return pages + (0 if self._place is None else self._place.unused_bytes)
-
-    def drop_unused(self) -> None:
-        """Remove what was set aside."""
-        if self._place is not None:
-            self._place.drop_unused()
+        return pages + (0 if self.place is None else self.place.unused_bytes)
 
     def close(self) -> None:
         """Closes its folder. Safe to call twice."""
         self.commits_store.close()
         if self._index is not None:
+            with contextlib.suppress(OSError):  # the next process says that its end is missing
+                self._index.append(Closed())
             self._index.close()
-        if self._place is not None:
-            self._place.close()
+        if self.place is not None:
+            self.place.close()

@@ -159,7 +159,11 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
         )
 
 
-Record = Commit | Drop | Head | Name | Origin
+class Closed(Struct, frozen=True, tag="closed", forbid_unknown_fields=True):
+    """The last record of whoever ended as it should: nothing behind it was cut off."""
+
+
+Record = Commit | Drop | Head | Name | Origin | Closed
 _DECODER = msgspec.json.Decoder(Record)
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.memory import available_memory
+from wasm_kernel.state import folding
 from wasm_kernel.state.gather import gather, in_steps, stretch
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
@@ -187,14 +188,14 @@ class Recorder:
         """
         keep, paused = self._keep, self._jobs.empty()
         unwritten = () if paused or self._troubled else self.history.waiting
-        most = (2 if paused else 6) * keep + self.history.staying + len(unwritten)
+        most = (2 if paused else 6) * keep + _staying(self.history) + len(unwritten)
         between = sum(not commit.cells for commit in list(self.history.commits.values()))
         if len(self.history.commits) - min(between, keep) > most:
             thin(self.history, keep, unwritten)
         if not paused and self.history.disk_bytes <= 2 * self._cap:
             return
         if self.history.disk_bytes > self._cap:
-            self.history.drop_unused()
+            _drop_unused(self.history)
         while self.history.disk_bytes > self._cap and keep > 1:
             keep //= 2
             thin(self.history, keep, unwritten, all_of_it=True)
@@ -257,6 +258,17 @@ class Recorder:
                 self._trouble(problem)
             except BaseException:
                 _LOG.exception("A notice on a session's history was lost")
+
+
+def _staying(history: History) -> int:
+    """How many commits stay when old ones are folded, besides the last cells."""
+    commits = list(history.commits.values())
+    return len(history.names) + sum(c.page_bytes > folding.HEAVY_BYTES for c in commits)
+
+
+def _drop_unused(history: History) -> None:
+    if history.place is not None:
+        history.place.drop_unused()
 
 
 def _plain(text: str) -> str:

@@ -18,6 +18,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.index import (
+    Closed,
     Commit,
     Drop,
     Head,
@@ -80,6 +81,7 @@ class StoredState(Struct, frozen=True):
         last: The highest number that a commit ever had.
         contents: All contents that any record names.
         is_certain: Whether the position follows everything that is damaged.
+        is_closed: Whether the last holder ended as it should.
     """
 
     reading: Reading
@@ -89,6 +91,7 @@ class StoredState(Struct, frozen=True):
     last: int
     contents: frozenset[str]
     is_certain: bool
+    is_closed: bool
 
     @classmethod
     def read(cls, folder: Folder) -> StoredState:
@@ -125,19 +128,22 @@ class StoredState(Struct, frozen=True):
         if newest > head.after:
             head = Head(newest, newest)
         position = Position(head.at, max(last, head.after), names, head.undone)
-        return cls(reading, commits, position, origin, last, frozenset(contents), certain)
+        closed = reading.entries[-1:] == (Closed(),)
+        known = frozenset(contents)
+        return cls(reading, commits, position, origin, last, known, certain, closed)
 
     @property
     def image(self) -> str:
         """The base image that the commits lie over."""
         return self.reading.image
 
-    def usable(self, missing: Collection[int], unnamed: int = 0) -> Usable:
+    def usable(self, missing: Collection[int], unnamed: int = 0, *, is_cut: bool = False) -> Usable:
         """Returns what can be used.
 
         Args:
             missing: Commits whose contents are not there.
             unnamed: How many contents lie there that no record names.
+            is_cut: Whether the end of the index is missing.
 
         Raises:
             HistoryError: there are some, and none can be used.
@@ -149,12 +155,12 @@ class StoredState(Struct, frozen=True):
         parents = {commit.parent for commit in self.commits.values()} - self.commits.keys() - {0}
         cut = unnamed > _UNNAMED_MOST
         lost = len(self.commits) - len(whole) + len(parents) + (unnamed if cut else 0)
-        broken = None in self.reading.entries
+        broken = is_cut or None in self.reading.entries
         damaged = bool(lost) or broken
         if not whole and damaged:
             why = "a commit is damaged" if broken or missing else "the first commit is not there"
             raise HistoryError(_USELESS.format(why=why))
-        at, certain = self._standing(whole), self.is_certain and not cut
+        at, certain = self._standing(whole), self.is_certain and not (cut or is_cut)
         mark = self.position
         undone = tuple(one for one in mark.undone if one in whole) if at == mark.at else ()
         names = {name: one for name, one in mark.names.items() if one in whole}
@@ -200,8 +206,12 @@ class StateFolder:
             raise HistoryError(OTHER_IMAGE)
         return stored
 
-    def usable(self, stored: StoredState) -> Usable:
+    def usable(self, stored: StoredState, *, is_cut: bool) -> Usable:
         """Returns what can be used, and sets aside or removes the contents of all else.
+
+        Args:
+            stored: What the index says.
+            is_cut: Whether the end of the index is missing.
 
         Raises:
             HistoryError: there are states, and none can be used. They are where they were.
@@ -211,7 +221,7 @@ class StateFolder:
         unnamed = [name for name in there if name not in stored.contents]
         with self.contents() as contents:
             missing = missing_in(contents, stored.commits.values())
-            usable = stored.usable(missing, len(unnamed))
+            usable = stored.usable(missing, len(unnamed), is_cut=is_cut)
             kept = {commit.content for commit in usable.commits.values()}
             lost = {c.content for c in stored.commits.values()} - kept
             aside = {*lost, *(unnamed if len(unnamed) > _UNNAMED_MOST else ())} & {*there}
@@ -343,7 +353,7 @@ def write_state(folder: Folder, image: str, records: Iterable[Record]) -> None:
         OSError: it can't be written.
     """
     with contextlib.closing(Index(folder, image)) as index:
-        index.rewrite(lambda: records)
+        index.rewrite(lambda: (*records, Closed()))
 
 
 def records_of(

@@ -132,7 +132,7 @@ class Timeline:
 
     def _go_on(self, history: History) -> None:
         try:
-            usable = history.load()
+            usable = history.load(crashed=self._claim.crashed)
             if usable is None and set_first_aside(self.folders.private):
                 raise HistoryError(told.FIRST_FORMAT)
         except HistoryError as problem:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.engine.tiny import Guest
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -28,13 +29,15 @@ class Session:
         image: str = IMAGE,
         load: bool = False,
         history: History | None = None,
+        gives_up: bool = False,
+        crashed: bool = True,
     ) -> None:
         self.folder = folder / "state"
         self._parent = folder
         if not history and disk:
             self.folder.mkdir(exist_ok=True)
         self.history = history or History(Folder.open(self.folder) if disk else None, image)
-        self.found = self.history.load() if load else None
+        self.found = self.history.load(crashed=crashed) if load else None
         if not (load or history):
             self.history.clear()
         self.troubles: list[str] = []
@@ -42,7 +45,18 @@ class Session:
         self.recorder = Recorder(self.history, self._hear, self.narrowed.append, keep=keep, cap=cap)
         self._number = 0
         self.guest = Guest(folder)
-        self._stand()
+        self.given_up = 0
+        while True:
+            try:
+                self._stand()
+            except Unreadable as problem:
+                if not gives_up:
+                    raise
+                self.given_up += self.history.forget(problem.one)
+                self.guest.close()
+                self.guest = Guest(folder)
+            else:
+                break
 
     def _hear(self, problem: Exception) -> None:
         self.troubles.append(str(problem))
@@ -111,3 +125,4 @@ class Session:
     def close(self) -> None:
         self.recorder.close()
         self.guest.close()
+        self.history.close()

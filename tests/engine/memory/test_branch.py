@@ -185,7 +185,7 @@ def test_a_new_beginning_has_no_origin(
     branch.history.clear()
     assert branch.history.origin == Origin()
     again = History(Folder.open(branch.folder), IMAGE)
-    again.load()
+    again.load(crashed=True)
     assert again.origin == Origin()
 
 

@@ -1,0 +1,199 @@
+"""ATTACKS 49: a session's stored state, damaged in every place: right, or refused in words.
+
+Whatever is flipped, cut, taken out, doubled or exchanged, the session opens at a state that was,
+and says so where it may not be the one that it was left at; or nothing of it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.memory.session import Session
+from tests.stored import flip
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux import trees
+from wasm_kernel.state.thinning import thin
+
+Making = Callable[..., Session]
+
+STATES = {
+    1: {0: "1"},
+    2: {0: "2", 1: "b"},
+    3: {0: "3", 1: "b"},
+    4: {0: "4", 1: "b", 2: "c"},
+    5: {0: "a mistake", 1: "b", 2: "c"},
+}
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "folded"])
+def stored(session_of: Making, request: pytest.FixtureRequest) -> Path:
+    """The folder of a session that stands at 4 after an undo; state 2 may be folded away."""
+    session = session_of()
+    session.cell(p0="1")
+    session.cell(p0="2", p1="b")
+    session.cell(p0="3")
+    session.cell(p0="4", p2="c")
+    session.cell(p0="a mistake")
+    session.flush()
+    session.history.name("best", 3)
+    session.history.name("first", 1)
+    session.history.move(4, (5,))
+    session.history.pin({5})
+    session.history.save_head()
+    if request.param:
+        thin(session.history, 0)
+        assert sorted(session.history.commits) == [1, 3, 4, 5]
+    session.close()
+    return session.folder
+
+
+def standing(session_of: Making, folder: Path) -> tuple[dict[int, str], bool]:
+    """The state that a session opens at, and whether it said that something is damaged."""
+    try:
+        session = session_of(folder=folder.parent, load=True, gives_up=True, crashed=False)
+    except HistoryError as problem:
+        assert str(problem)
+        return {}, True
+    told = session.found is None or session.found.is_damaged or session.given_up > 0
+    return session.state, told
+
+
+def right_or_told(session_of: Making, stored: Path) -> None:
+    state, told = standing(session_of, stored)
+    if not told:
+        assert state == STATES[4]
+    assert state in ({}, *STATES.values()), state
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("kind", ["flipped", "taken out", "doubled", "empty", "swapped"])
+def test_every_record_damaged_is_told(
+    session_of: Making, stored: Path, number: int, kind: str
+) -> None:
+    path = stored / "index"
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = min(number, len(lines) - 1)
+    if kind == "flipped":
+        middle = bytearray(lines[number])
+        middle[len(middle) // 2] ^= 4
+        lines[number] = bytes(middle)
+    elif kind == "taken out":
+        del lines[number]
+    elif kind == "doubled":
+        lines.insert(number, lines[number])
+    elif kind == "empty":
+        lines[number] = b"\n"
+    else:
+        lines[number - 1 : number + 1] = reversed(lines[number - 1 : number + 1])
+    path.write_bytes(b"".join(lines))
+    right_or_told(session_of, stored)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_index_flipped_anywhere(session_of: Making, stored: Path, seed: int) -> None:
+    dice, path = random.Random(seed), stored / "index"
+    data = bytearray(path.read_bytes())
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+    right_or_told(session_of, stored)
+
+
+def test_an_index_cut_after_any_line_is_a_state_that_had_been(
+    session_of: Making, stored: Path, tmp_path: Path
+) -> None:
+    lines = (stored / "index").read_bytes().splitlines(keepends=True)
+    for count in range(len(lines)):
+        copy = tmp_path / str(count) / "state"
+        shutil.copytree(stored, copy)
+        (copy / "index").write_bytes(b"".join(lines[:count]))
+        state, told = standing(session_of, copy)
+        assert state in ({}, *STATES.values())
+        assert told
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(4096))
+
+
+def exchange(path: Path) -> None:
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+CONTENTS: dict[str, Callable[[Path], None]] = {
+    "flipped": flip,
+    "cut": lambda path: os.truncate(path, 100),
+    "longer": longer,
+    "gone": Path.unlink,
+    "a pipe": pipe,
+    "a link to zeros": link,
+    "a folder": folder,
+    "another's": exchange,
+}
+
+
+@pytest.mark.parametrize("one", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("kind", CONTENTS)
+def test_every_content_damaged_is_told(
+    session_of: Making, stored: Path, kind: str, one: int
+) -> None:
+    session = session_of(load=True)
+    session.close()
+    if one not in session.history.commits:
+        pytest.skip("it was folded away")
+    path = session.content(one)
+    path.chmod(0o600)
+    CONTENTS[kind](path)
+    right_or_told(session_of, stored)
+
+
+@pytest.mark.parametrize("name", ["index", "contents", "unused"])
+@pytest.mark.parametrize("kind", ["a pipe", "a link to zeros", "a folder", "a file"])
+def test_something_else_in_every_place_is_told(
+    session_of: Making, stored: Path, kind: str, name: str
+) -> None:
+    path = stored / name
+    if path.is_dir():
+        trees.remove_tree(path)
+    path.touch()
+    if kind != "a file":
+        CONTENTS[kind](path)
+    right_or_told(session_of, stored)
+
+
+def test_the_records_of_another_session_are_not_believed(
+    session_of: Making, stored: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "another"
+    other.mkdir()
+    session = session_of(folder=other)
+    session.cell(p0="another's")
+    session.close()
+    mine = (stored / "index").read_bytes().splitlines(keepends=True)
+    theirs = (session.folder / "index").read_bytes().splitlines(keepends=True)
+    for number in range(1, len(theirs)):
+        copy = tmp_path / str(number) / "state"
+        shutil.copytree(stored, copy)
+        mixed = [*mine[:number], theirs[number], *mine[number + 1 :]]
+        (copy / "index").write_bytes(b"".join(mixed))
+        right_or_told(session_of, copy)
