@@ -88,14 +88,14 @@ def _plain_archives() -> Iterator[None]:
     `squeezed` gives a test what users have.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wasm_kernel.sessions.tarball.LEVEL", 0)
+        patch.setattr("wasm_kernel.state.tar.LEVEL", 0)
         yield
 
 
 @pytest.fixture
 def squeezed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Archives as users get them."""
-    monkeypatch.setattr("wasm_kernel.sessions.tarball.LEVEL", 1)
+    monkeypatch.setattr("wasm_kernel.state.tar.LEVEL", 1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,11 +26,10 @@ from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions.archive import export_session
-from wasm_kernel.sessions.arrival import import_session
-from wasm_kernel.sessions.tarball import ArchiveError, Packing
+from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
+from wasm_kernel.state.tar import ArchiveError, ArchiveWriter
 
 ID = "bounds"
 STATES = "memory/states.jsonl"
@@ -70,7 +69,7 @@ def with_states(
     told["memory"] |= {"names": {}, "undone": [], "handles": {}}
     (target.parent / "states").write_bytes(states)
     with target.open("wb") as file:
-        packing = Packing(file)
+        packing = ArchiveWriter(file)
         packing.text("manifest.json", json.dumps(told).encode())
         first = {"image": parts / "memory" / "image", "states.jsonl": target.parent / "states"}
         members = first | {path.name: path for path in contents}

@@ -18,8 +18,7 @@ from tests.attacks.test_archives import Members, manifest, member, packed, refus
 from tests.peak import MB
 from wasm_kernel import list_session_files
 from wasm_kernel.linux import trees, walks
-from wasm_kernel.sessions.archive import export_session
-from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.sessions.files import write_session_file
 
 MOST = 4 * MB

@@ -16,11 +16,11 @@ import pytest
 
 from tests.peak import MB, Peak
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions.arrival import import_session
-from wasm_kernel.sessions.tarball import ArchiveError
+from wasm_kernel.sessions.archives import import_session
+from wasm_kernel.state.tar import ArchiveError
 
 MANIFEST: dict[str, Any] = {
-    "kind": "wasm-kernel session", "version": 1, "session_id": "abc", "memory": None, "why_not": ""
+    "kind": "wasm-kernel session", "version": 2, "session_id": "abc", "memory": None, "why_not": ""
 }  # fmt: skip
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
@@ -154,7 +154,7 @@ BAD_MANIFESTS: dict[str, Any] = {
     "no object": member("manifest.json", b"[]"),
     "nested deeply": member("manifest.json", b"[" * 200_000),
     "another kind": manifest(kind="something else"),
-    "a later version": manifest(version=2),
+    "a later version": manifest(version=3),
     "a bad id": manifest(session_id="../../x"),
     "no id": manifest(session_id=None),
     "memory that is none": manifest(memory=7),
@@ -255,9 +255,9 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
 
     archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", bytes(1000))])
     code = (
-        "import os, sys\nfrom wasm_kernel.sessions import arrival\n"
-        "arrival._settle = lambda *a: os.kill(os.getpid(), 9)\n"
-        "arrival.import_session(sys.argv[1], sys.argv[2])\n"
+        "import os, sys\nfrom wasm_kernel.sessions import archives\n"
+        "archives.settle = lambda *a: os.kill(os.getpid(), 9)\n"
+        "archives.import_session(sys.argv[1], sys.argv[2])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(archive), str(root)], check=False)
     assert done.returncode == -9
@@ -268,3 +268,10 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
     assert sessions_in(root) == []
     prune_sessions(1_000_000, root)
     assert list(root.iterdir()) == []
+
+
+def test_of_an_archive_in_the_first_format_the_files_are_taken(root: Path, tmp_path: Path) -> None:
+    members = [manifest(version=1, memory={"states": 7}), member("files/x"), member("memory/image")]
+    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
+    assert (made.files, made.states) == (1, 0)
+    assert "in a format that this one does not read. The files are all there." in made.note

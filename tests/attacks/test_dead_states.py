@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from tests.stored import commits_in, rewritten, state_of
 from wasm_kernel import BaseSandbox, get_session_sandbox
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.sessions.archive import export_session
-from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.commits import write_content
 from wasm_kernel.state.index import Commit, Record
 from wasm_kernel.state.pages import PAGE

@@ -17,9 +17,8 @@ import pytest
 
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions.archive import export_session
-from wasm_kernel.sessions.arrival import import_session
-from wasm_kernel.sessions.tarball import Packing
+from wasm_kernel.sessions.archives import export_session, import_session
+from wasm_kernel.state.tar import ArchiveWriter
 
 ID = "tables"
 OPENED = """
@@ -88,7 +87,7 @@ def packed(parts: Path, target: Path) -> Path:
     names = {path.name for path in (parts / "memory").iterdir()} - {"image", "states.jsonl"}
     members += [f"memory/{name}" for name in ("image", "states.jsonl", *sorted(names))]
     with target.open("wb") as file:
-        packing = Packing(file)
+        packing = ArchiveWriter(file)
         for name in members:
             with (parts / name).open("rb") as source:
                 packing.file(name, source.fileno())

@@ -20,7 +20,7 @@ from tests.stored import content_of, state_of
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import NotRegular
-from wasm_kernel.sessions.archive import export_session
+from wasm_kernel.sessions.archives import export_session
 
 ID = "planted"
 SECONDS = 60

@@ -15,8 +15,7 @@ import pytest
 from wasm_kernel import get_session_sandbox, list_session_files, write_session_file
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.sessions.archive import export_session
-from wasm_kernel.sessions.arrival import import_session
+from wasm_kernel.sessions.archives import export_session, import_session
 
 ID = "swapped"
 DEEP, NAMED = 2100, 100

@@ -26,9 +26,8 @@ from wasm_kernel import (
     write_session_file,
 )
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions.archive import export_session
-from wasm_kernel.sessions.arrival import SessionExists, import_session
-from wasm_kernel.sessions.tarball import ArchiveError
+from wasm_kernel.sessions.archives import SessionExists, export_session, import_session
+from wasm_kernel.state.tar import ArchiveError
 
 ID = "abc-123"
 
@@ -193,7 +192,7 @@ def test_a_full_disk_leaves_no_half_archive(
     here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_session_file(ID, "a", os.urandom(1 << 20), here)
-    monkeypatch.setattr("wasm_kernel.sessions.tarball.os.pread", _full)
+    monkeypatch.setattr("wasm_kernel.state.tar.os.pread", _full)
     with pytest.raises(OSError, match="No space"):
         export_session(ID, archive, here)
     assert not archive.exists()
@@ -208,7 +207,7 @@ def test_a_failed_import_leaves_nothing(
 ) -> None:
     write_session_file(ID, "a", b"x" * 5000, here)
     export_session(ID, archive, here)
-    monkeypatch.setattr("wasm_kernel.sessions.tarball.os.pwrite", _full)
+    monkeypatch.setattr("wasm_kernel.state.tar.os.pwrite", _full)
     with pytest.raises(OSError, match="No space"):
         import_session(archive, there)
     assert not there.exists() or list(there.iterdir()) == []
@@ -308,8 +307,8 @@ def test_an_archive_that_names_no_proper_open_files_is_refused(
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
         says(sandbox, "x = 1")
     export_session(ID, archive, here)
-    forged = rewritten(archive, archive.with_name("forged.tar"), handles=handles)
-    with pytest.raises(ArchiveError, match="open files"):
+    forged = rewritten(archive, archive.with_name("forged.tar"), open_files=handles)
+    with pytest.raises(ArchiveError, match="open_files"):
         import_session(forged, there)
 
 
@@ -322,12 +321,12 @@ def test_open_files_of_a_stranger_lead_nowhere_else(
     with tarfile.open(archive) as file:
         inside = file.extractfile("manifest.json")
         assert inside is not None
-        (written,) = json.load(inside)["memory"]["handles"]
+        (written,) = json.load(inside)["memory"]["open_files"]
     (there / "secret").parent.mkdir(exist_ok=True)
     (there / "secret").write_text("secret")
     forged = archive.with_name("forged.tar")
     for guest, path in (("/app", "../secret"), ("/etc", "passwd"), ("/app", ".metadata.json")):
-        rewritten(archive, forged, handles={written: [guest, path]})
+        rewritten(archive, forged, open_files={written: [guest, path]})
         made = import_session(forged, there).session_id
         with get_session_sandbox(made, workspace_root=there) as sandbox:
             told = sandbox.execute("f.seek(0); print(f.read())")

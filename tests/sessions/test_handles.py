@@ -11,7 +11,7 @@ import pytest
 from tests.private import folders_of
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.sessions.handles import arrived
+from wasm_kernel.state.archive_out import identities_here
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_file_that_is_there_is_known(
     folders: SandboxFolders, guest: str, path: str, host: str
 ) -> None:
     there = folders.real / host if host else folders.private_path / "tmp" / "t"
-    assert arrived(folders, {"1:2": (guest, path)}) == {"1:2": file_identity(str(there))}
+    assert identities_here(folders, {"1:2": (guest, path)}) == {"1:2": file_identity(str(there))}
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_a_file_that_is_there_is_known(
     ],
 )
 def test_nothing_else_is(folders: SandboxFolders, guest: str, path: str) -> None:
-    assert arrived(folders, {"1:2": (guest, path)}) == {}
+    assert identities_here(folders, {"1:2": (guest, path)}) == {}

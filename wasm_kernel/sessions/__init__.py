@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wasm_kernel.result import PruneResult
-    from wasm_kernel.sessions.archive import export_session
-    from wasm_kernel.sessions.arrival import import_session
+    from wasm_kernel.sessions.archives import export_session, import_session
     from wasm_kernel.sessions.files import (
         delete_session_path,
         list_session_files,

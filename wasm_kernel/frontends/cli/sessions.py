@@ -203,7 +203,7 @@ def fork(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """Writes a session's files and variables into one archive."""
-    from wasm_kernel.sessions.archive import export_session
+    from wasm_kernel.sessions.archives import export_session
 
     target = options.target or f"{options.session}.tar.gz"
     made = export_session(
@@ -225,7 +225,7 @@ def export(options: argparse.Namespace) -> int:
 
 def import_(options: argparse.Namespace) -> int:
     """Makes a session of an archive."""
-    from wasm_kernel.sessions.arrival import import_session
+    from wasm_kernel.sessions.archives import import_session
 
     same = options.name == _SAME
     made = import_session(

@@ -1,8 +1,8 @@
 """Tar archives that keep holes, and that can be read where a stranger made them.
 
 A sparse file is written in GNU tar's format 1.0 (tar(5) of GNU tar, "Sparse Formats"), which
-Python's own reader and every GNU tar understand. Reading is bounded: in what one header may take,
-and in how much comes out of all the compression.
+the standard library's reader and every GNU tar understand. Reading is bounded: in what one header
+may take, and in how much comes out of all the compression.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import data_ranges
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.state.index import DAMAGED
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
@@ -43,13 +43,15 @@ _FOLLOWS = {
 }
 _STRETCHES_MOST = 50_000  # so many fit into that
 _PERMISSIONS = 0o777
+_STEPS = 100_000
+_STEPS_EACH = 64  # for each member: a tree's order takes three, a link's way some dozens
 
 
 class ArchiveError(WasmKernelError, ValueError):
     """This is no archive of a session, or not one that can be trusted; nothing was imported."""
 
 
-class Packing:
+class ArchiveWriter:
     """An archive that is being written; one thread's own."""
 
     def __init__(self, target: IO[bytes]) -> None:
@@ -184,9 +186,9 @@ class Room:
 class _Bounded(io.RawIOBase):
     """What comes out of the compression, up to a limit, never too much at once, and only forwards.
 
-    Python's own reader takes a header's word for everything: it reads what is said to be there at
-    once, and searches it with expressions that take the square of its length. So all that it reads
-    of headers is bounded, and the words of an extended one are checked here first.
+    The standard library's reader takes a header's word for everything: it reads what is said to be
+    there at once, and searches it with expressions that take the square of its length. So all that
+    it reads of headers is bounded, and the words of an extended one are checked here first.
     """
 
     def __init__(self, source: IO[bytes], most: int) -> None:
@@ -353,12 +355,67 @@ def unpack(
         raise ArchiveError("The archive holds a file that is too long for this disk.") from problem
 
 
-def open_target(path: Path) -> BinaryIO:
-    """A new file of the owner's alone.
+class UnpackedTree:
+    """The folders that an archive is unpacked to: entered from member to member; close it.
 
-    Raises:
-        FileExistsError: there is something already.
-        OSError: it can't be made.
+    A name in an archive may be as deep as a path may be long, and there may be a million of them.
+    So the way to a member goes on from where the last one was put, as in an archive that was made
+    in a tree's order, and all ways together have an end.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    return os.fdopen(os.open(path, flags, 0o600), "wb")
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._walks: dict[int, FolderWalk] = {}
+        self._steps = _STEPS
+
+    def add_steps(self) -> None:
+        """Allows one more member its share of the steps."""
+        self._steps += _STEPS_EACH
+
+    def step(self) -> None:
+        """Counts a step from one folder to the next.
+
+        Raises:
+            ArchiveError: there were too many.
+        """
+        self._steps -= 1
+        if self._steps < 0:
+            raise ArchiveError(
+                "The archive's folders and links lead to and fro, which takes too long to follow."
+            )
+
+    def enter(self, root: int, names: Sequence[str]) -> int:
+        """Returns a descriptor of a folder, good until the next is entered.
+
+        Args:
+            root: A descriptor of the folder that the way begins at.
+            names: The names that lead there. Folders that are missing are made.
+
+        Raises:
+            ArchiveError: it takes too many steps, or there is no room for a folder.
+            OSError: something else is in a folder's place, or one can't be made.
+        """
+        walk = self._walks.get(root)
+        if walk is None:
+            walk = self._walks[root] = FolderWalk(root)
+        pairs = enumerate(zip(walk.path, names, strict=False))
+        shared = next((at for at, (one, other) in pairs if one != other), None)
+        if shared is None:
+            shared = min(walk.depth, len(names))
+        while walk.depth > shared:
+            self.step()
+            walk.leave()
+        for name in names[shared:]:
+            self.step()
+            try:
+                walk.enter(name)
+            except FileNotFoundError:
+                self._room.take(1)
+                os.mkdir(name, dir_fd=walk.fd)
+                walk.enter(name)
+        return walk.fd
+
+    def close(self) -> None:
+        """Closes the folders. Safe to call twice."""
+        for walk in self._walks.values():
+            walk.close()

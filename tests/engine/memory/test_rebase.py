@@ -17,7 +17,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import ContentFile, places, write_content
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
-from wasm_kernel.state.transplant import Soil, transplant
+from wasm_kernel.state.rebase import ImagePair, rebase_commit
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 PAGES = 12
@@ -39,10 +39,10 @@ def nobody_counts(size: int) -> None:
     assert size > 0
 
 
-def moved_from(commit: Commit, source: Path, target: Path, soil: Soil) -> Commit:
+def moved_from(commit: Commit, source: Path, target: Path, soil: ImagePair) -> Commit:
     """What a commit becomes in a history's folder."""
     with Folder.open(source) as here, Folder.open(target) as there:
-        return transplant(commit, here, there, soil, nobody_counts)
+        return rebase_commit(commit, here, there, soil, nobody_counts)
 
 
 def put(path: Path, commit: Commit, content: list[bytes]) -> Commit:
@@ -90,7 +90,7 @@ def test_the_first_commit_gives_the_same_memory_over_any_image(
         commit = put(folder, commit, [memory([written[page]]) for page in sorted(written)])
         before = laid(theirs, folder, commit, PAGES)
         library = frozenset({"/usr/local/lib"})
-        soil = Soil(memoryview(memory(theirs)), memoryview(memory(ours)), library)
+        soil = ImagePair(memoryview(memory(theirs)), memoryview(memory(ours)), library)
         fitted = moved_from(commit, folder, folder / "history", soil)
         assert laid(ours, folder / "history", fitted, PAGES) == before
 
@@ -103,7 +103,7 @@ def made(folder: Path, **changes: Any) -> Commit:
 
 def moved(folder: Path, **changes: Any) -> Commit:
     library, along = frozenset({"/usr/local/lib"}), {"1:2": ("/app", "notes")}
-    soil = Soil(memoryview(b""), memoryview(b""), library, along)
+    soil = ImagePair(memoryview(b""), memoryview(b""), library, along)
     (folder / "history").mkdir(exist_ok=True)
     return moved_from(made(folder, **changes), folder, folder / "history", soil)
 
@@ -125,7 +125,7 @@ def test_what_can_not_be_is_refused(tmp_path: Path, changes: dict[str, Any]) -> 
 
 
 def damaged(folder: Path, content: str, data: bytes | None) -> None:
-    path, soil = folder, Soil(memoryview(b""), memoryview(b""), frozenset())
+    path, soil = folder, ImagePair(memoryview(b""), memoryview(b""), frozenset())
     commit = made(folder)
     (folder / "history").mkdir()
     if data is not None:

@@ -42,25 +42,25 @@ Piece = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Soil:
+class ImagePair:
     """The base image that commits were made over, and the one that they are to lie over.
 
     Attributes:
         theirs: The memory of the one.
         ours: The memory of the other.
         readable: The guest's names of the folders whose files are the same everywhere.
-        handles: The session's own files that came along: the guest's folder and the path of each,
-            by its identity there.
+        open_files: The session's own files that came along: the guest's folder and the path of
+            each, by its identity there.
     """
 
     theirs: memoryview
     ours: memoryview
     readable: frozenset[str]
-    handles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    open_files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def transplant(
-    commit: Commit, source: Folder, target: Folder, soil: Soil, take: Callable[[int], None]
+def rebase_commit(
+    commit: Commit, source: Folder, target: Folder, images: ImagePair, take: Callable[[int], None]
 ) -> Commit:
     """Put a commit of somebody else's into a history's folder, fitted to the image of here.
 
@@ -68,7 +68,7 @@ def transplant(
         commit: The commit.
         source: The folder that its content lies in.
         target: The folder of the history's contents.
-        soil: The two images.
+        images: The two images.
         take: Hears how many bytes are going to be written, and raises if they are too many.
 
     Raises:
@@ -76,18 +76,18 @@ def transplant(
         OSError: it can't be read, or the new one not be written.
     """
     commit = _checked(commit)
-    pages, empty = _differing(commit, soil) if commit.parent == 0 else ([], [])
+    pages, empty = _differing(commit, images) if commit.parent == 0 else ([], [])
     with _opened(commit, source) as file:
         own, zeros = ([], []) if file is None else _own(commit, file)
         pieces = sorted([*own, *((first, count, _THEIRS) for first, count in pages)])
         fitted = replace(
             commit,
-            files=tuple(_file(each, soil) for each in commit.files),
+            files=tuple(_file(each, images) for each in commit.files),
             runs=_merged((first, count) for first, count, _ in pieces),
             zeros=_merged([*commit.zeros, *zeros, *empty]),
         )
         take(fitted.page_bytes + len(msgspec.json.encode(fitted)))
-        name, _ = write_content(target, _content(file, soil.theirs, pieces))
+        name, _ = write_content(target, _content(file, images.theirs, pieces))
     return replace(fitted, content=name)
 
 
@@ -120,7 +120,7 @@ def _checked(commit: Commit) -> Commit:
     return replace(commit, label=label, time=float(commit.time))
 
 
-def _file(file: OpenFile, soil: Soil) -> OpenFile:
+def _file(file: OpenFile, images: ImagePair) -> OpenFile:
     """What was open: a file of the guest's library is opened again, to be read, and one of the
     session's own that came along; of others the number is kept.
     """
@@ -133,26 +133,26 @@ def _file(file: OpenFile, soil: Soil) -> OpenFile:
         inheriting=file.inheriting & abi.FILE_RIGHTS,
         fdflags=file.fdflags & (abi.FD_APPEND | abi.FD_NONBLOCK),
     )
-    if soil.handles.get(file.identity) == (file.guest, path):
+    if images.open_files.get(file.identity) == (file.guest, path):
         return fitted
-    if file.guest not in soil.readable or not known:
+    if file.guest not in images.readable or not known:
         return OpenFile(file.fd, "/", None, 0, 0, 0, 0, 0)
     rights, inheriting = fitted.rights & ~_CHANGING, fitted.inheriting & ~_CHANGING
     return replace(fitted, rights=rights, inheriting=inheriting, fdflags=0, identity="")
 
 
-def _differing(commit: Commit, soil: Soil) -> tuple[list[Run], list[Run]]:
+def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]:
     """The pages that neither the commit has nor both images have alike: with content, and empty."""
     cover = PageSet(commit.size // PAGE)
     for first, count in (*commit.runs, *commit.zeros):
         list(cover.free(first, count))
     full: list[Run] = []
     empty: list[Run] = []
-    longest = -(-max(len(soil.theirs), len(soil.ours)) // PAGE)  # beyond, both are zeros
+    longest = -(-max(len(images.theirs), len(images.ours)) // PAGE)  # beyond, both are zeros
     for start, end in cover.free(0, min(commit.size // PAGE, longest)):
         for page in range(start, end):
-            theirs = _page(soil.theirs, page)
-            if theirs != _page(soil.ours, page):
+            theirs = _page(images.theirs, page)
+            if theirs != _page(images.ours, page):
                 if theirs != _ZERO:
                     full.append((page, 1))
                 elif empty and sum(empty[-1]) == page:

@@ -1,0 +1,280 @@
+"""A session as one file: exported, and imported here or on another machine.
+
+An imported session is put into a folder that is no session's yet, which gets its name at the end: a
+session is there as a whole or not at all. If the process is killed on the way, it leaves a folder
+that the next removal sweeps away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wasm_kernel import events
+from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.locks import exclusively
+from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder, making_folder, real_path
+from wasm_kernel.linux.task import Reporting
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.files import folder_of
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
+from wasm_kernel.sessions.staging import inscribe, settle, staged
+from wasm_kernel.state.archive_in import ArchiveReader
+from wasm_kernel.state.archive_out import (
+    ArchivedMemory,
+    ArchiveReport,
+    Variables,
+    variables_of,
+    write_archive,
+)
+from wasm_kernel.state.image import BaseImage
+from wasm_kernel.state.tar import ArchiveError
+
+MOST_BYTES = 64 << 30
+"""The most bytes that may come out of an archive by default."""
+
+Progress = Callable[[str], None]
+_LIBRARY = frozenset({LIB_GUEST, DATA_GUEST})
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_FILES_ONLY = "The archive holds the files alone, as it was asked for."
+_IN_USE = (
+    "This session is open, in this process or in another one, and its variables may change at any "
+    "moment. Nothing was exported. Shut its kernel down or close its sandbox, or export the files "
+    "alone."
+)
+
+
+class SessionExists(WasmKernelError, FileExistsError):
+    """There is a session of that id already; nothing was imported."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an archive was made of.
+
+    Attributes:
+        session_id: The session.
+        files: How many files are in it.
+        states: How many states of the memory.
+        left_out: What is not in it, and why, by path.
+        note: Why there are no variables in it, as a sentence; empty if there are.
+    """
+
+    session_id: str
+    files: int
+    states: int
+    left_out: dict[str, str]
+    note: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came out of an archive.
+
+    Attributes:
+        session_id: The id of the session that is there now.
+        files: How many files it has.
+        states: How many states of its memory; with none, its variables begin fresh.
+        left_out: What of the archive is not in it, and why, by path.
+        note: Why the variables are not there, as a sentence; empty if they are.
+    """
+
+    session_id: str
+    files: int
+    states: int
+    left_out: dict[str, str]
+    note: str
+
+
+def export_session(
+    session_id: str,
+    target: Path | str,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    *,
+    files_only: bool = False,
+    logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
+) -> Exported:
+    """Writes a session into one file, which `import_session` brings back to life elsewhere.
+
+    The session stays as it is. Links are kept as links, holes as holes; what is neither file,
+    folder nor link is left out, and so are earlier versions of files.
+
+    Args:
+        session_id: The session. A link to one in the same root is that session.
+        target: The archive, which must not be there yet; a `.tar.gz`.
+        workspace_root: The folder that holds the sessions' folders.
+        files_only: Leave the variables out; the session may then be in use.
+        logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
+
+    Raises:
+        SessionIdError: `session_id` is none (a `ValueError`).
+        FileNotFoundError: there is no such session.
+        FileExistsError: `target` is there already.
+        ArchiveError: `target` lies in the session itself (a `ValueError`).
+        SessionInUse: somebody has the session open.
+        OSError: the archive can't be written; nothing of it is left.
+    """
+    workspace, path = folder_of(session_id, workspace_root), Path(target).absolute()
+    if path.resolve().is_relative_to(workspace):
+        raise ArchiveError("The archive can't lie in the session that it is made of.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
+    with ExitStack() as held:
+        own = Folder(held.enter_context(walks.opened_folder(workspace)))
+        folders = _folders_of(held, workspace, own, private_root)
+        if files_only:
+            report = _write(path, workspace.name, own, folders, _FILES_ONLY)
+        else:
+            if folders is not None:
+                _use_alone(held, folders.private)
+            variables = variables_of(folders, _image_at_hand())
+            report = _write(path, workspace.name, own, folders, variables)
+    heard_by(logger).log_event(
+        events.SESSION_EXPORTED,
+        session_id=workspace.name,
+        files=report.files,
+        states=report.states,
+    )
+    return Exported(workspace.name, report.files, report.states, report.left_out, report.note)
+
+
+def _write(
+    path: Path,
+    session_id: str,
+    workspace: Folder,
+    folders: SandboxFolders | None,
+    variables: Variables | str,
+) -> ArchiveReport:
+    """Writes the archive, whole or not at all.
+
+    Raises:
+        FileExistsError: there is something of that name.
+        OSError: it can't be written.
+    """
+    with os.fdopen(os.open(path, _NEW, 0o600), "wb") as file:
+        try:
+            return write_archive(file, session_id, workspace, folders, variables)
+        except BaseException:
+            with suppress(OSError):
+                path.unlink()
+            raise
+
+
+def _folders_of(
+    held: ExitStack, workspace: Path, own: Folder, private_root: Path | str | None
+) -> SandboxFolders | None:
+    """Opens the session's folders; None if it has no private one."""
+    found = PrivateFolders(workspace.parent, private_root).find(workspace.name, own)
+    if found is None:
+        return None
+    folders = SandboxFolders(workspace, workspace, own.enter(), found, private_root)
+    held.callback(folders.close)
+    return folders
+
+
+def _use_alone(held: ExitStack, private: Folder) -> None:
+    try:
+        held.enter_context(exclusively(private))
+    except SessionInUse:
+        raise SessionInUse(_IN_USE) from None
+
+
+def _image_at_hand() -> BaseImage | None:
+    from wasm_kernel.guests.python.language import shared_language
+
+    return shared_language().image_at_hand()
+
+
+def import_session(
+    source: Path | str,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    *,
+    session_id: str | None = None,
+    same_id: bool = False,
+    max_bytes: int = MOST_BYTES,
+    progress: Progress | None = None,
+    logger: SandboxLogger | None = None,
+    private_root: Path | str | None = None,
+) -> Imported:
+    """Makes a session of an archive that `export_session` wrote, here or on another machine.
+
+    Its variables come along where the sandbox here is of the same version; files that they had open
+    are open again, where they are in the archive, and closed elsewhere. Whoever opens the session
+    goes on with them. An archive may be a stranger's: what is in it is checked, and its code and
+    memory stay in the sandbox.
+
+    Args:
+        source: The archive.
+        workspace_root: The folder that holds the sessions' folders, made if it is not there.
+        session_id: The id that the session gets; a new one by default.
+        same_id: Let it keep the id that it had.
+        max_bytes: The most bytes that may come out of the archive, and that it may become on disk
+            meanwhile: states of the memory are written twice.
+        progress: Hears plain sentences about what takes long.
+        logger: Hears of it; silent by default.
+        private_root: The folder that holds private folders; one of the user's by default.
+
+    Raises:
+        ArchiveError: it is no such archive, is damaged, or holds what it may not (a `ValueError`).
+        SessionExists: there is a session of that id already (a `FileExistsError`).
+        SessionIdError: `session_id` is none (a `ValueError`).
+        OSError: the archive can't be read, or the session not be written. Nothing of it is left.
+    """
+    wanted = None if session_id is None else ids.checked(session_id)
+    root = real_path(workspace_root)
+    with (
+        making_folder(root, 0o700),
+        Path(source).open("rb") as file,
+        staged(root) as (top, made),
+        ArchiveReader.opened(file, max_bytes) as reader,
+    ):
+        was = ids.checked(reader.manifest.session_id)
+        name = wanted or (was if same_id else ids.new())
+        image = _image_for(reader.manifest.memory, progress or (lambda text: None))
+        report = reader.unpack(made.folders(name, private_root), image, _LIBRARY, _leads_out)
+        inscribe(made.workspace.fd, name)
+        if not settle(top.fd, made.aside, name):
+            raise SessionExists(
+                f"There is a session {name} already. Nothing was imported. Import it under another "
+                "id, or under a new one."
+            )
+    heard_by(logger).log_event(
+        events.SESSION_IMPORTED, session_id=name, files=report.files, states=report.states
+    )
+    return Imported(name, report.files, report.states, report.left_out, report.note)
+
+
+def _image_for(memory: ArchivedMemory | None, progress: Progress) -> BaseImage | None:
+    """Returns the base image of this machine, which is built if memory of its name comes in.
+
+    Raises:
+        WasmKernelError: it is missing, and can't be built.
+    """
+    from wasm_kernel.guests.python.language import shared_language
+    from wasm_kernel.guests.python.outer import PrepareGuest, prepare_guest
+
+    language = shared_language()
+    if memory is None or memory.artifact != language.image_name or memory.known() is None:
+        return None
+    if language.image_at_hand() is None:
+        prepare_guest(PrepareGuest(metered=False), Reporting(progress))
+    return language.image_at_hand()
+
+
+def _leads_out(folder: int, path: str, step: Callable[[], None]) -> bool:
+    try:
+        resolve(folder, path.split("/"), path, each=step)
+    except (SessionPathError, OSError):
+        return True
+    return False

@@ -1,0 +1,370 @@
+"""Writing a session into one file: its files and its variables, to go on with them elsewhere.
+
+The archive is a tar file that any tar can read: `manifest.json`, `files/` as in `/app`, `tmp/`,
+`packages/` and, if there are variables, `memory/` with the base image that they lie over, the
+records of the states, and what they hold. `archive_in.py` reads it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from wasm_kernel.errors import HistoryError, ImageError, TravelError, describe
+from wasm_kernel.folders.folders import APP, STATE, TMP, SandboxFolders
+from wasm_kernel.folders.locks import begins_anew
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.files import file_identity_below
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
+from wasm_kernel.state.image import BaseImage, ImageRecord
+from wasm_kernel.state.index import NAME as INDEX
+from wasm_kernel.state.index import Commit, Origin
+from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
+from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
+from wasm_kernel.state.travel import checked_name
+from wasm_kernel.wasi_files.preopens import is_hidden_name
+
+MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 2
+FILES, SCRATCH, PACKAGES = "files", "tmp", "packages"
+PARTS = (FILES, SCRATCH, PACKAGES)
+"""The archive's folders, for the session's."""
+
+MEMORY, IMAGE, STATES = "memory", "image", "states.jsonl"
+"""The folder of the variables; in it the base image, and the record of each state, one a line."""
+
+STATES_MOST = 50_000
+STATES_MOST_BYTES = 16 * 1024 * 1024  # it takes some ten times as much of this process's memory
+_OPEN_FILES_MOST = 10_000
+_OPEN_FILES_MOST_BYTES = 512 * 1024
+_SHOWN = 200
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_IMAGE = (
+    "The variables are not in the archive: the base image that they were saved over is not in this "
+    "machine's cache any more."
+)
+_NO_VARIABLES = "The session has no variables that were kept."
+_TOO_MANY_PIECES = (
+    "The variables are not in the archive: their memory is in too many pieces. Restart the kernel "
+    "or export the files alone."
+)
+
+StateId = Annotated[int, Meta(gt=0, lt=1 << 31)]
+States = Annotated[tuple[StateId, ...], Meta(max_length=STATES_MOST)]
+OpenPaths = Annotated[dict[str, tuple[str, str]], Meta(max_length=_OPEN_FILES_MOST)]
+"""The guest's folder and the path in it of each file that states had open, by what they call it."""
+
+
+class ArchivedMemory(Struct, frozen=True):
+    """What the manifest says of the variables.
+
+    Attributes:
+        artifact: Names the guest, the agent and all else that memory depends on.
+        image: Names the very base image that the states were saved over.
+        facts: The description of that image.
+        states: The numbers of the states, ascending.
+        at: The state that memory stands at.
+        after: The newest state when it was left there.
+        names: States by name.
+        undone: States that were left by going back, the latest last.
+        open_files: Where files lie that states had open.
+    """
+
+    artifact: str
+    image: str
+    facts: str
+    states: States
+    at: StateId
+    after: StateId
+    names: dict[str, StateId] = field(default_factory=dict)
+    undone: States = ()
+    open_files: OpenPaths = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks that they fit together.
+
+        Raises:
+            ValueError: they don't.
+        """
+        known = set(self.states)
+        if not known or sorted(known) != list(self.states):
+            raise ValueError("it names no proper states")
+        if not known.issuperset([self.at, *self.undone, *self.names.values()]):
+            raise ValueError("it names states that are not there")
+        try:
+            for name in self.names:
+                checked_name(name)
+        except TravelError as problem:
+            raise ValueError(str(problem)) from None
+
+    def known(self) -> ImageRecord | None:
+        """Returns what is known of the image; None if that is nothing."""
+        try:
+            return ImageRecord.load(self.facts)
+        except ImageError:
+            return None
+
+
+class Manifest(Struct, frozen=True):
+    """What an archive of a session says of itself, in its first member.
+
+    Attributes:
+        session_id: The session that it was made of.
+        memory: Its variables, if the archive has them.
+        why_not: Why it has none, as a sentence.
+        kind: Says that this is such an archive.
+        version: The version of its format.
+    """
+
+    session_id: str
+    memory: ArchivedMemory | None = None
+    why_not: str = ""
+    kind: str = KIND
+    version: int = VERSION
+
+
+class Variables(Struct, frozen=True):
+    """The variables of a session that are going to be archived.
+
+    Attributes:
+        memory: What the manifest says of them.
+        image: The base image that they lie over.
+        commits: Its states, oldest first.
+    """
+
+    memory: ArchivedMemory
+    image: Path
+    commits: tuple[Commit, ...]
+
+    def records(self) -> bytes:
+        """Returns the records of the states, one a line."""
+        return b"\n".join(map(msgspec.json.encode, self.commits))
+
+
+def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Variables | str:
+    """Returns the variables of a session that can be archived, or why there are none.
+
+    Args:
+        folders: The session's folders, which nobody uses meanwhile; None if it has no private one.
+        image: The base image of this machine, if it is built.
+    """
+    if folders is None or begins_anew(folders.private):
+        return _NO_VARIABLES
+    try:
+        with folders.private.enter(STATE) as state:
+            if state.status(INDEX) is None:
+                return _NO_VARIABLES
+            return _NO_IMAGE if image is None else _variables(folders, state, image)
+    except FileNotFoundError:
+        return _NO_VARIABLES
+    except (HistoryError, OSError) as problem:
+        return f"The variables are not in the archive: {describe(problem)}."
+
+
+def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Variables | str:
+    stored = StoredState.read(state)
+    if stored.image != image.id:
+        raise HistoryError(OTHER_IMAGE)
+    usable = stored.usable(_unreadable(state, stored.commits.values()))
+    if not usable.commits:
+        return _NO_VARIABLES
+    commits = tuple(commit for _, commit in sorted(usable.commits.items()))
+    memory = ArchivedMemory(
+        image.name,
+        image.id,
+        image.record.dump(),
+        tuple(commit.id for commit in commits),
+        usable.position.at,
+        usable.position.after,
+        dict(usable.position.names),
+        usable.position.undone,
+        _open_files(folders, commits, stored.origin),
+    )
+    variables = Variables(memory, image.path, commits)
+    return variables if len(variables.records()) <= STATES_MOST_BYTES else _TOO_MANY_PIECES
+
+
+def _unreadable(state: Folder, commits: Collection[Commit]) -> set[int]:
+    """Returns the states whose pages are not there, or not as they were written."""
+    with state.enter(CONTENTS) as contents:
+        gone = missing_in(contents, commits)
+        for commit in commits:
+            if commit.id in gone or not commit.content:
+                continue
+            try:
+                with ContentFile(contents, commit) as file:
+                    file.verify()
+            except (OSError, HistoryError):
+                gone.add(commit.id)
+    return gone
+
+
+def _open_files(
+    folders: SandboxFolders, commits: Iterable[Commit], origin: Origin
+) -> dict[str, tuple[str, str]]:
+    """Returns the files that were open at any commit and are still where they were.
+
+    A state names a file by what the system calls it, which is another name on every disk. So the
+    archive says where each of them lies in it.
+    """
+    paths: dict[str, tuple[str, str]] = {}
+    length = 0
+    for commit in commits:
+        for written, known in zip(commit.files, origin.files_of(commit), strict=True):
+            if not written.identity or known.path is None or written.identity in paths:
+                continue
+            length += len(known.path)
+            if len(paths) == _OPEN_FILES_MOST or length > _OPEN_FILES_MOST_BYTES:
+                return paths
+            there = identity_of_open(folders, known.guest, known.path)
+            if there and there == known.identity:
+                paths[written.identity] = (known.guest, known.path)
+    return paths
+
+
+def identities_here(
+    folders: SandboxFolders, open_files: Mapping[str, tuple[str, str]]
+) -> dict[str, str]:
+    """Returns what files that states had open are called in another session, if they are there."""
+    here = {one: identity_of_open(folders, *where) for one, where in open_files.items()}
+    return {one: identity for one, identity in here.items() if identity}
+
+
+def identity_of_open(folders: SandboxFolders, guest: str, path: str) -> str:
+    """Returns what the system calls a file of the guest's; empty if it is not to be opened.
+
+    That may be a stranger's word: only a file that is reached by its plain path, without a link and
+    past the session's own names, is opened.
+    """
+    if guest not in (APP, TMP) or (guest == APP and is_hidden_name(path.partition("/")[0])):
+        return ""
+    return file_identity_below(folders.seen_at(guest).fd, path)
+
+
+class ArchiveReport(Struct, frozen=True):
+    """What went into an archive, or came out of it.
+
+    Attributes:
+        files: How many files.
+        states: How many states of the memory.
+        left_out: What did not, and why, by path.
+        note: Why the variables did not, as a sentence; empty if they did.
+    """
+
+    files: int
+    states: int
+    left_out: dict[str, str]
+    note: str
+
+
+def write_archive(
+    target: BinaryIO,
+    session_id: str,
+    workspace: Folder,
+    folders: SandboxFolders | None,
+    variables: Variables | str,
+) -> ArchiveReport:
+    """Writes a session into a file.
+
+    Args:
+        target: The file.
+        session_id: The session.
+        workspace: Its workspace.
+        folders: All of its folders; None if it has no private one.
+        variables: Its variables, or why there are none.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    memory, note = (None, variables) if isinstance(variables, str) else (variables.memory, "")
+    writer = ArchiveWriter(target)
+    manifest = msgspec.json.encode(Manifest(session_id, memory, note))
+    writer.text(MANIFEST, msgspec.json.format(manifest, indent=1))
+    files = _ArchivedFiles(writer)
+    files.add(FILES, workspace, is_hidden_name)
+    if folders is not None:
+        files.add(SCRATCH, folders.scratch)
+        files.add(PACKAGES, folders.packages)
+    if not isinstance(variables, str) and folders is not None:
+        _add_memory(writer, folders.private, variables)
+    writer.close()
+    return ArchiveReport(files.count, len(memory.states) if memory else 0, files.left_out, note)
+
+
+class _ArchivedFiles:
+    """The files that are in an archive by now."""
+
+    def __init__(self, writer: ArchiveWriter) -> None:
+        self._writer = writer
+        self.count = 0
+        self.left_out: dict[str, str] = {}
+
+    def add(
+        self, part: str, folder: Folder, hidden: Callable[[str], bool] = lambda name: False
+    ) -> None:
+        """Adds everything in a folder but what is hidden at its top."""
+        for entry in walks.entries(folder.fd):
+            if hidden(entry.top):
+                continue
+            if entry.is_deep:
+                self.left_out[f"{part}/…"] = f"it lies in more than {walks.DEEPEST:,} folders"
+                continue
+            path = "/".join((part, *entry.path, entry.name))
+            if len(os.fsencode(path)) > NAME_MOST:
+                self.left_out[f"{path[:_SHOWN]}…"] = "its path is too long"
+            else:
+                self._entry(path, entry.folder, entry.name)
+
+    def _entry(self, path: str, folder: int, name: str) -> None:
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                self._writer.folder(path, status)
+            elif stat.S_ISLNK(status.st_mode):
+                self._writer.link(path, os.readlink(name, dir_fd=folder), status)
+            elif stat.S_ISREG(status.st_mode):
+                self._file(path, folder, name)
+            else:
+                self.left_out[path] = "it is neither a file nor a folder"
+        except FileNotFoundError:
+            return  # somebody removed it meanwhile
+        except PermissionError as problem:
+            self.left_out[path] = problem.strerror or "it can't be read"
+        except OSError as problem:
+            if problem.errno not in {errno.ELOOP, errno.ENOTDIR, errno.EINVAL}:
+                raise
+            self.left_out[path] = "something else took its place meanwhile"
+
+    def _file(self, path: str, folder: int, name: str) -> None:
+        descriptor = os.open(name, _READ, dir_fd=folder)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self.left_out[path] = "it is no file any more"
+                return
+            self._writer.file(path, descriptor)
+            self.count += path.startswith(f"{FILES}/")
+        finally:
+            os.close(descriptor)
+
+
+def _add_memory(writer: ArchiveWriter, private: Folder, variables: Variables) -> None:
+    """Adds the base image, the records of the states, and what they hold."""
+
+    def add(name: str, descriptor: int) -> None:
+        try:
+            writer.file(f"{MEMORY}/{name}", descriptor)
+        finally:
+            os.close(descriptor)
+
+    add(IMAGE, os.open(variables.image, _READ))
+    writer.text(f"{MEMORY}/{STATES}", variables.records())
+    with private.enter(STATE, CONTENTS) as contents:
+        for name in sorted({commit.content for commit in variables.commits} - {""}):
+            add(name, contents.open_regular(name))
