@@ -119,10 +119,10 @@ class Attributes:
         encoded = "base64" in found["more"].lower()
         if element in ("img", "image"):
             return self._picture(kind, content, encoded)
-        heard = element in ("audio", "video", "source") and encoded
-        if heard and media.is_recording(kind, content):
+        is_medium = element in ("audio", "video", "source") and encoded
+        if is_medium and media.is_recording(kind, content):
             return f"data:{kind};base64,{''.join(content.split())}"
-        self._removals.add(RECORDINGS if heard else SOURCES)
+        self._removals.add(RECORDINGS if is_medium else SOURCES)
         return None
 
     def _picture(self, kind: str, content: str, encoded: bool) -> str | None:

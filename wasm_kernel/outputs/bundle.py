@@ -41,7 +41,7 @@ class CleanOutput(msgspec.Struct, frozen=True):
 
 
 def never_stop() -> bool:
-    """The answer if somebody waits until an output is checked, however long that takes."""
+    """The answer of callers that wait until an output is checked, however long that takes."""
     return False
 
 

@@ -73,7 +73,7 @@ PLAIN = "plain"  # numbers, booleans, dates: nothing that could be read as code
 TEXT = "text"  # shown as text, or the value of a text field
 MATH = "math"  # text that MathJax looks at
 HTML = "html"  # becomes part of the page
-LABEL = "label"  # as MATH, and as HTML where `description_allow_html` says so
+LABEL = "label"  # as MATH, and as HTML if `description_allow_html` says so
 CSS = "css"  # the value of a CSS property of the widget's element
 PLACE = "place"  # the same, of one that moves the element
 WORD = "word"  # one of a few words
@@ -371,9 +371,8 @@ def _autoplay(value: Any, removals: Removals) -> Any:
 
 
 def _never(_: Any, __: Removals) -> Any:
-    raise NotShowable(
-        "links between widgets that are not links"
-    )  # decided where both ends are known
+    # `widgets` decides on links, as it knows both ends
+    raise NotShowable("links between widgets that are not links")
 
 
 _CLEANERS: dict[str, Callable[[Any, Removals], Any]] = {

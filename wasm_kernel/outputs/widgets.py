@@ -427,7 +427,7 @@ def _end(value: Any, find: Find) -> tuple[str, str] | None:
 
 
 def _clean_buffer(model: Model, path: Sequence[Any], data: bytes, removals: Removals) -> Buffers:
-    """The content with its path, where it may have one."""
+    """The content with its path; empty if it does not belong there."""
     kind = kind_of(model.name, "value")
     try:
         if kind == widget_models.BYTES and list(path) == ["value"]:

@@ -73,7 +73,7 @@ class _Session(Configurable):
         config=True,
         help="Whether the kernel's own process gives up, once it runs, all files but Python's and "
         "its session's, and all new connections and programs, so that a flaw in the sandbox would "
-        "lead nowhere: off, auto (where Linux offers Landlock and seccomp), or required (no kernel "
+        "lead nowhere: off, auto (if Linux offers Landlock and seccomp), or required (no kernel "
         "without).",
     )
     outputs = Enum(
@@ -122,7 +122,7 @@ class _Session(Configurable):
     event_log = Unicode(
         "",
         config=True,
-        help="A file that hears what the kernel and its session do, one JSON object a line, as an "
+        help="A file for the events of the kernel and its session, one JSON object a line, as an "
         "absolute path; it is made for its owner alone, and appended to. None by default.",
     )
 
