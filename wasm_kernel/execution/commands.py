@@ -127,10 +127,15 @@ class HostCommands:
         """
         if not self._actions:
             return
+        context = _AfterCell(turn, self.broker, clock)
         clock.arm(NO_SIGNALS, None, 0.0)
         try:
             for action in self._actions:
-                action.run(_AfterCell(turn, self.broker, clock))
+                try:
+                    action.run(context)
+                except Exception as problem:  # the cell has ended well, and its effects are kept
+                    log_failure(type(action).__name__, problem)
+                    context.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
         finally:
             clock.disarm()
 
