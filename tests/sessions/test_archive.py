@@ -374,6 +374,30 @@ def test_variables_of_another_version_are_left_out_in_words(
         assert says(sandbox, "print(open('a').read(), 'x' in globals())") == "kept False"
 
 
+def test_variables_in_the_first_format_are_left_out_in_words(
+    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1; open('a', 'w').write('kept')")
+    export_session(ID, archive, here)
+    with tarfile.open(archive) as old, tarfile.open(tmp_path / "first.tar", "w") as new:
+        for info in old:
+            content = old.extractfile(info)
+            data = content.read() if content else b""
+            if info.name == "manifest.json":
+                data = json.dumps(json.loads(data) | {"version": 1}).encode()
+            if info.name == "memory/states.jsonl":
+                info.name = "memory/0000000001.commit"
+            plain = tarfile.TarInfo(info.name)
+            plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)
+            plain.mode = info.mode
+            new.addfile(plain, io.BytesIO(data))
+    made = import_session(tmp_path / "first.tar", there)
+    assert (made.files, made.states) == (1, 0)
+    assert "an earlier version of the sandbox has saved them" in made.note
+    assert (there / made.session_id / "a").read_text() == "kept"
+
+
 def test_a_damaged_state_costs_the_variables_and_not_the_files(
     warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, rewritten
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
+from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
 
@@ -209,6 +210,28 @@ def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
     assert says(sandbox, "x = 2; print(x)") == "2"
     sandbox.close()
     assert says(here(), "print(x)") == "2"
+
+
+def test_a_history_of_the_first_format_is_set_aside_in_words_and_the_files_stay(
+    other: Opening, here: Callable[[], BaseSandbox], history: Path
+) -> None:
+    first = other()
+    first.run("x = 1; open('file', 'w').write('kept')")
+    first.end()
+    trees.remove_tree(history)
+    (history.parent / "history").mkdir()
+    (history.parent / "history" / "0000000001.commit").write_bytes(b"WKCOMMIT" + bytes(5000))
+    sandbox = here()
+    result = sandbox.execute("print(open('file').read(), 'x' in globals())")
+    assert result.stdout == "kept False\n"
+    assert "The variables are gone: they were saved by an earlier version" in result.stderr
+    assert "The files in /app are all there" in result.stderr
+    assert says(sandbox, "x = 2; print(x)") == "2"
+    sandbox.close()
+    assert (history / "unused" / "0000000001.commit").stat().st_size > 5000
+    again = here()
+    result = again.execute("print(x)")
+    assert (result.stdout, "gone" in result.stderr) == ("2\n", False)
 
 
 def test_a_fork_of_a_session_is_opened_by_its_id_in_another_process(
