@@ -225,7 +225,7 @@ def decode(data: bytes) -> Frame:
         raise FrameError(str(problem)[:_REASON_CHARACTERS]) from None
     except ValueError as problem:
         raise FrameError("it is no JSON") from problem
-    if data.count(b"[") + data.count(b"{") > FRAME_DEPTH:
+    if len(data) > FRAME_DEPTH:
         _check_depth(frame)
     return _checked(frame)
 
@@ -323,6 +323,8 @@ def _check_depth(frame: Struct) -> None:
     """Refuses a frame in which objects and arrays lie too deep; the frame itself is one level."""
     containers: list[Any] = [msgspec.structs.asdict(frame)]
     for _ in range(FRAME_DEPTH):
+        if not containers:
+            return
         containers = [
             inner
             for value in containers
