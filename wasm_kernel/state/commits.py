@@ -29,8 +29,7 @@ from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import Piece, merge
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
-from wasm_kernel.state.zeros import split_zeros
+from wasm_kernel.state.pages import PAGE, Content, PageSet, Run, split_zeros
 
 CONTENTS = "contents"
 """The folder of the contents, beside the index."""

@@ -1,10 +1,11 @@
-"""Which pages of a guest's memory changed since the last look: three ways to know.
+"""Pages of a guest's memory: which changed since the last look, and which hold zeros.
+
+There are three ways to know what changed:
 
 - `WriteProtect` (Linux 6.7 and later, no privilege): userfaultfd write-protection in async mode
-plus
-  the PAGEMAP_SCAN ioctl; one call returns the written ranges and arms them again. Exact, and its
-  cost follows what changed. Sources: ioctl_userfaultfd(2), admin-guide/mm/pagemap in Linux's own
-  documentation.
+  plus the PAGEMAP_SCAN ioctl; one call returns the written ranges and arms them again. Exact, and
+  its cost follows what changed. Sources: ioctl_userfaultfd(2), admin-guide/mm/pagemap in Linux's
+  own documentation.
 - `Pagemap` (older Linux): `/proc/self/pagemap` tells which pages of a private mapping are no longer
   the file's; those are compared with a copy.
 - `Compare` (elsewhere): everything is compared with a copy.
@@ -19,7 +20,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 PAGE = 4096
@@ -275,3 +276,75 @@ class Pagemap(Compare):
         if self._pagemap >= 0:
             os.close(self._pagemap)
             self._pagemap = -1
+
+
+_ZERO = bytes(PAGE)
+_COPIED_BYTES = 1024 * 1024
+_SHORTEST = 16  # pages; a shorter stretch is cheaper to keep than to name
+
+
+def split_zeros(
+    runs: Sequence[Run], content: Content
+) -> tuple[tuple[Run, ...], Content, tuple[Run, ...]]:
+    """Runs without their longer stretches of zero pages, their content, and those stretches."""
+    if all(pages < _SHORTEST for _, pages in runs):  # so after most cells
+        return tuple(runs), content, ()
+    kept: list[Run] = []
+    less = bytearray()
+    zeros: list[Run] = []
+    position = 0
+    for first, pages in runs:
+        at = 0
+        for start, end in [*_zero_stretches(content, position, pages), (pages, pages)]:
+            if start > at:
+                kept.append((first + at, start - at))
+                _append_steps(less, content, position + at * PAGE, position + start * PAGE)
+            if end > start:
+                zeros.append((first + start, end - start))
+            at = end
+        position += pages * PAGE
+    if not zeros:
+        return tuple(runs), content, ()
+    return tuple(kept), less, tuple(zeros)
+
+
+def sort_out(address: int, ranges: Iterable[Range]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+    """The runs with content and the runs of zeros in ranges of this process's memory, by offsets.
+
+    Only whole blocks of zeros are found, which is quick: nothing is copied.
+    """
+    differ, zero = ctypes.CDLL(None).memcmp, ctypes.create_string_buffer(_SHORTEST * PAGE)
+    differ.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    found: tuple[list[Range], list[Range]] = ([], [])
+    for start, end in ranges:
+        for at in range(start, end, len(zero)):
+            stop = min(at + len(zero), end)
+            empty = stop - at == len(zero) and not differ(address + at, zero, len(zero))
+            found[empty].append((at, stop))
+    kept, zeros = (
+        tuple((start // PAGE, (end - start) // PAGE) for start, end in merge(kind))
+        for kind in found
+    )
+    return kept, zeros
+
+
+def _append_steps(less: bytearray, content: Content, start: int, end: int) -> None:
+    """Copy in small steps: other threads of this interpreter wait for the length of one."""
+    with memoryview(content) as view:
+        for at in range(start, end, _COPIED_BYTES):
+            less += view[at : min(at + _COPIED_BYTES, end)]
+
+
+def _zero_stretches(content: Content, position: int, pages: int) -> Iterator[Run]:
+    """Start and end of every stretch of at least `_SHORTEST` zero pages in a run."""
+    if pages < _SHORTEST:
+        return
+    begin = -1
+    for page in range(pages + 1):
+        at = position + page * PAGE
+        if page < pages and content[at : at + PAGE] == _ZERO:
+            begin = page if begin < 0 else begin
+            continue
+        if begin >= 0 and page - begin >= _SHORTEST:
+            yield begin, page
+        begin = -1

@@ -24,8 +24,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import ContentFile, places, write_content
 from wasm_kernel.state.index import ID_MOST, Commit
-from wasm_kernel.state.pages import PAGE, PageSet, Run
-from wasm_kernel.state.zeros import split_zeros
+from wasm_kernel.state.pages import PAGE, PageSet, Run, split_zeros
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _LABEL_MOST = 200

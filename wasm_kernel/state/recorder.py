@@ -24,9 +24,8 @@ from wasm_kernel.state import folding
 from wasm_kernel.state.gather import gather, in_steps, stretch
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Range, Tracker, best, merge
+from wasm_kernel.state.pages import PAGE, Range, Tracker, best, merge, sort_out
 from wasm_kernel.state.thinning import thin
-from wasm_kernel.state.zeros import sort_out
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
 

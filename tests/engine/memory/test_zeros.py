@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.state.pages import PAGE
-from wasm_kernel.state.zeros import split_zeros
+from wasm_kernel.state.pages import PAGE, split_zeros
 
 SHORT, LONG = 15, 16
 
