@@ -41,14 +41,14 @@ class EarlierFiles:
         self._troubled = False
 
     def adopt(self, policy: ExecutionPolicy, history: History | None) -> None:
-        """Keep as much as another policy says; the history is None before it begins."""
+        """Keeps as much as another policy says; the history is None before it begins."""
         own, before = self._own, self._own.keeps
         own.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
         if history is not None and self.versions is own and own.keeps is not before:
             own.clear(history.last)
 
     def begin(self, history: History, *, crashed: bool) -> None:
-        """Keep what changes from now on, for a history that this process alone has.
+        """Keeps what changes from now on, for a history that this process alone has.
 
         What was kept for it before is used, unless the history is empty.
         """
@@ -59,11 +59,11 @@ class EarlierFiles:
             self._own.clear()
 
     def taken(self, history: History) -> list[str]:
-        """A commit was taken: what the user must be told of what changed before it."""
+        """Notes that a commit was taken; returns what the user must be told of it."""
         if self.versions.begin(history.last, history.commits.keys()):
             self.sweep(history)
         if self.versions is self._own and history.last in history.commits:
-            self.versions.trim(self._called([history.commits[history.last]]))
+            self.versions.trim(self._unlinked([history.commits[history.last]]))
         return self._notices()
 
     def _notices(self) -> list[str]:
@@ -79,7 +79,7 @@ class EarlierFiles:
         return notices
 
     def check(self, one: int) -> None:
-        """See that the files can be brought back to a commit.
+        """Checks that the files can be brought back to a commit.
 
         Raises:
             TravelError: they can't; nothing was changed.
@@ -92,9 +92,9 @@ class EarlierFiles:
     def bring(
         self, one: int | None, changes: FileChanges, history: History
     ) -> RestoredFiles | None:
-        """Bring the files back to a commit, while no guest lives; `changes` hears of them.
+        """Brings the files back to a commit, while no guest lives; `changes` hears of them.
 
-        Nothing happens where there is no commit to bring them to.
+        Nothing happens if there is no commit to bring them to.
         """
         if one is None:
             return None
@@ -111,7 +111,7 @@ class EarlierFiles:
         )
 
     def ready(self, history: History) -> tuple[OpenFile, ...]:
-        """What was open at the head, with what has no name any more as it was then."""
+        """Returns what was open at the head; unlinked files are as they were then."""
         head = history.commits.get(history.head)
         if head is None:
             return ()
@@ -125,11 +125,11 @@ class EarlierFiles:
         return replace(file, identity=_LOST)
 
     def sweep(self, history: History) -> None:
-        """Let go of files without a name that no commit knows."""
-        self.versions.sweep(self._called(list(history.commits.values())))
+        """Removes unlinked files that no commit knows."""
+        self.versions.sweep(self._unlinked(list(history.commits.values())))
 
-    def _called(self, commits: Iterable[Commit]) -> set[str]:
-        """The files without a name that commits know."""
+    def _unlinked(self, commits: Iterable[Commit]) -> set[str]:
+        """Returns the names of the unlinked files that commits know."""
         paths = {file.path or "" for commit in commits for file in commit.files}
         return {path for path in paths if is_unlinked_name(path)}
 

@@ -455,7 +455,7 @@ def _copy_to(folder: int, name: str, other: int, new: str) -> None:
 
 
 def checksum_of(descriptor: int, size: int) -> int:
-    """The CRC-32 of an open file's first bytes.
+    """Returns the CRC-32 of an open file's first bytes.
 
     Raises:
         OSError: it can't be read.

@@ -24,12 +24,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Changing = Callable[[str, os.stat_result | None], None]
-"""Hears of each path that is about to hold another file or none, and what is there."""
+"""Called with each path that is about to hold another file or none, and what is there."""
 
 
 @dataclass
 class RestoredFiles:
-    """What came of it, as paths in the workspace: files and links that are there again or hold
+    """The outcome, as paths in the workspace: files and links that are there again or hold
     what they held, those that are gone, and those that could not be brought back.
     """
 
@@ -85,7 +85,7 @@ def _is_there(versions: FileVersions, name: str) -> bool:
 
 
 class _FileRestore:
-    """The steps; each is undone by none, and repeated without harm."""
+    """The steps; each can be repeated without harm."""
 
     def __init__(self, versions: FileVersions, changing: Changing, opened: Collection[str]) -> None:
         self._versions = versions
@@ -95,7 +95,7 @@ class _FileRestore:
         self.restored = RestoredFiles()
 
     def run(self, state: dict[str, PreImage], lookup: Lookup) -> None:
-        """Bring every path to what it held."""
+        """Brings every path back to what it held."""
         deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
         for path in deepest_first:
             self.attempt(path, state[path], self.clear, lookup)
@@ -113,7 +113,7 @@ class _FileRestore:
         step: Callable[[str, PreImage, str, int], None],
         lookup: Lookup,
     ) -> None:
-        """Do a step for a path; what goes wrong is noted."""
+        """Does a step for a path; what goes wrong is noted."""
         if path in self._missed:
             return
         try:
@@ -131,7 +131,7 @@ class _FileRestore:
         self.restored.missed.append((path, why))
 
     def clear(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        """Remove what can't stay."""
+        """Removes what can't stay."""
         if isinstance(was, NotKept):
             self._miss(path, was)
             return
@@ -152,13 +152,13 @@ class _FileRestore:
                 self.restored.removed.append(path)
 
     def make_folder(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        """Make a folder that was there."""
+        """Makes a folder that was there."""
         if _found(name, folder) is None:
             self._versions.before_creation(path)
             os.mkdir(name, dir_fd=folder)
 
     def put(self, path: str, was: PreImage, name: str, folder: int) -> None:
-        """Put a file or a link in its place."""
+        """Puts a file or a link in its place."""
         found = _found(name, folder)
         if isinstance(was, KeptLink):
             if found is None or not stat.S_ISLNK(found.st_mode) or _text(name, folder) != was.text:

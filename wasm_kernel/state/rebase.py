@@ -61,7 +61,7 @@ class ImagePair:
 def rebase_commit(
     commit: Commit, source: Folder, target: Folder, images: ImagePair, take: Callable[[int], None]
 ) -> Commit:
-    """Put a commit of somebody else's into a history's folder, fitted to the image of here.
+    """Puts a commit of somebody else's into a history's folder, fitted to the image of here.
 
     Args:
         commit: The commit.
@@ -120,7 +120,7 @@ def _checked(commit: Commit) -> Commit:
 
 
 def _file(file: OpenFile, images: ImagePair) -> OpenFile:
-    """What was open: a file of the guest's library is opened again, to be read, and one of the
+    """Fits what was open: a file of the guest's library is opened again, to be read, and one of the
     session's own that came along; of others the number is kept.
     """
     path = file.path
@@ -141,7 +141,7 @@ def _file(file: OpenFile, images: ImagePair) -> OpenFile:
 
 
 def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]:
-    """The pages that neither the commit has nor both images have alike: with content, and empty."""
+    """Returns the pages that the commit lacks and the images have differently: full and empty."""
     cover = PageSet(commit.size // PAGE)
     for first, count in (*commit.runs, *commit.zeros):
         list(cover.free(first, count))
@@ -162,12 +162,12 @@ def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]
 
 
 def _page(memory: memoryview, page: int) -> memoryview | bytes:
-    """A page of an image's memory; beyond its end a guest's memory holds zeros."""
+    """Returns a page of an image's memory; beyond its end a guest's memory holds zeros."""
     return memory[page * PAGE : (page + 1) * PAGE] if (page + 1) * PAGE <= len(memory) else _ZERO
 
 
 def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """The same pages in order, neighbours in one run."""
+    """Returns the same pages in order, neighbours in one run."""
     merged: list[list[int]] = []
     for first, pages in sorted(runs):
         if merged and merged[-1][0] + merged[-1][1] == first:
@@ -191,7 +191,7 @@ def _own(commit: Commit, file: ContentFile) -> tuple[list[Piece], list[Run]]:
 def _content(
     file: ContentFile | None, theirs: memoryview, pieces: Iterable[Piece]
 ) -> Iterator[memoryview | bytes]:
-    """The content of pieces, in their order and in steps; each is good until the next."""
+    """Yields the content of pieces, in their order and in steps; each is good until the next."""
     for first, pages, at in pieces:
         if at == _THEIRS:
             yield _page(theirs, first)
@@ -200,7 +200,7 @@ def _content(
 
 
 def _steps(pieces: Iterable[Piece], file: ContentFile) -> Iterator[tuple[int, int, int, bytearray]]:
-    """Pieces of a file cut into smaller ones, each with its content."""
+    """Cuts pieces of a file into smaller ones, and yields each with its content."""
     for first, pages, at in pieces:
         for done in range(0, pages, _STEP_PAGES):
             count = min(_STEP_PAGES, pages - done)

@@ -1,4 +1,4 @@
-"""Tar archives that keep holes, and that can be read where a stranger made them.
+"""Tar archives that keep holes, and that can be read if a stranger made them.
 
 A sparse file is written in GNU tar's format 1.0 (tar(5) of GNU tar, "Sparse Formats"), which
 the standard library's reader and every GNU tar understand. Reading is bounded: in what one header
@@ -59,26 +59,26 @@ class ArchiveWriter:
         self._tar = tarfile.TarFile(fileobj=self._zip, mode="w", format=tarfile.PAX_FORMAT)
 
     def text(self, name: str, content: bytes) -> None:
-        """A file with this content."""
+        """Adds a file with this content."""
         info = tarfile.TarInfo(name)
         info.size = len(content)
         info.mode = 0o600
         self._tar.addfile(info, io.BytesIO(content))
 
     def folder(self, name: str, status: os.stat_result) -> None:
-        """A folder."""
+        """Adds a folder."""
         info = _info(name, status)
         info.type = tarfile.DIRTYPE
         self._tar.addfile(info)
 
     def link(self, name: str, target: str, status: os.stat_result) -> None:
-        """A link, as it is."""
+        """Adds a link, as it is."""
         info = _info(name, status)
         info.type, info.linkname = tarfile.SYMTYPE, target
         self._tar.addfile(info)
 
     def file(self, name: str, descriptor: int) -> None:
-        """An open file, its holes as holes; as long as it was when this began.
+        """Adds an open file, its holes as holes; as long as it was when this began.
 
         Raises:
             OSError: it can't be read, or the archive not be written.
@@ -99,7 +99,7 @@ class ArchiveWriter:
         self._tar.addfile(info, source)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Writes what is left."""
         self._tar.close()
         self._zip.close()
 
@@ -148,7 +148,7 @@ class _Stretches:
                 yield os.pread(descriptor, wanted, at).ljust(wanted, b"\0")
 
     def read(self, size: int) -> bytes:
-        """So many bytes, fewer at the end."""
+        """Returns so many bytes, fewer at the end."""
         taken = bytearray()
         while len(taken) < size:
             if not self._left:
@@ -163,7 +163,7 @@ class _Stretches:
 
 
 class Room:
-    """How many bytes an archive may still become on disk.
+    """The bytes that an archive may still become on disk.
 
     Args:
         most: How many in all.
@@ -184,7 +184,7 @@ class Room:
 
 
 class _Bounded(io.RawIOBase):
-    """What comes out of the compression, up to a limit, never too much at once, and only forwards.
+    """What the compression holds, up to a limit, never too much at once, and only forwards.
 
     The standard library's reader takes a header's word for everything: it reads what is said to be
     there at once, and searches it with expressions that take the square of its length. So all that
@@ -197,12 +197,12 @@ class _Bounded(io.RawIOBase):
         self.begin_header()
 
     def begin_header(self) -> None:
-        """What is read next is a header."""
+        """Notes that a header is read next."""
         self._headers: int | None = _HEADERS_MOST  # bytes that may still be read; None in content
         self._expected = "header"
 
     def begin_content(self) -> None:
-        """What is read next is a member's content."""
+        """Notes that a member's content is read next."""
         self._headers = None
 
     def read(self, size: int = -1) -> bytes:
@@ -257,7 +257,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _check_words(data: bytes) -> None:
-    """See that an extended header consists of its records, and that no number in it is endless.
+    """Checks that an extended header consists of its records, and that no number in it is endless.
 
     Raises:
         ArchiveError: it does not.
@@ -279,7 +279,7 @@ Member = tuple[tarfile.TarInfo, IO[bytes] | None]
 
 @contextmanager
 def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
-    """The members of an archive in their order, each with its content where it is a file.
+    """The members of an archive in their order, each with its content if it is a file.
 
     Args:
         source: The archive; compressed by gzip or not.
@@ -320,7 +320,7 @@ def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes] | None:
 def unpack(
     info: tarfile.TarInfo, content: IO[bytes], descriptor: int, room: Room | None = None
 ) -> None:
-    """Write a member's content into an empty file, holes as holes.
+    """Writes a member's content into an empty file, holes as holes.
 
     Args:
         info: The member.
