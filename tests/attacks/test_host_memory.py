@@ -43,7 +43,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("flood", sampled(FLOODS, 5))
+@pytest.mark.parametrize("flood", sampled(FLOODS, 10))
 def test_f14_a_cells_output_is_bounded_in_the_host_and_given_back(
     victim_of: Making, flood: str
 ) -> None:

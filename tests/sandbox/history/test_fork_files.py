@@ -130,8 +130,10 @@ def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
     with (app / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     parent.execute(
-        "import os\nfor _ in range(600):\n    os.mkdir('d'); os.chdir('d')\n"
-        "open('end', 'w').close(); os.chdir('/app')"
+        "import os\nfd = os.open('/app', os.O_RDONLY)\nfor _ in range(600):\n"
+        "    os.mkdir('d', dir_fd=fd)\n"
+        "    deeper = os.open('d', os.O_RDONLY, dir_fd=fd); os.close(fd); fd = deeper\n"
+        "os.close(os.open('end', os.O_CREAT | os.O_WRONLY, dir_fd=fd)); os.close(fd)"
     )
     fork = forked(parent)
     names = sorted(path.name for path in fork.workspace.iterdir())
@@ -139,7 +141,14 @@ def test_the_workspace_is_copied_with_all_that_can_lie_in_it(
     assert (fork.workspace / "out").readlink() == tmp_path / "secret"
     assert (fork.workspace / "sparse").stat().st_blocks == 0
     assert fork.execute("open('out')").error is not None
-    assert says(fork, "print(sum(1 for _ in os.walk('d')))") == "600"
+    counting = (
+        "fd, levels = os.open('/app', os.O_RDONLY), 0\nwhile True:\n"
+        "    try: deeper = os.open('d', os.O_RDONLY, dir_fd=fd)\n"
+        "    except FileNotFoundError: break\n"
+        "    os.close(fd); fd = deeper; levels += 1\n"
+        "print(levels, os.stat('end', dir_fd=fd).st_size); os.close(fd)"
+    )
+    assert says(fork, counting) == "600 0"
     trees.remove_tree(fork.workspace / "d")
     trees.remove_tree(app / "d")
 

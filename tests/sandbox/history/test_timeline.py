@@ -64,7 +64,7 @@ def stories(folder: Path, seed: int, steps: int) -> None:
 def test_random_programs_and_journeys_agree_with_a_model(
     warm: None, tmp_path: Path, seed: int
 ) -> None:
-    stories(tmp_path, seed, 100)
+    stories(tmp_path, seed, 60)
 
 
 @pytest.mark.parametrize("kind", [WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))
@@ -72,7 +72,7 @@ def test_every_way_of_tracking_agrees_with_the_model(
     warm: None, tmp_path: Path, kind: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "best", kind)
-    stories(tmp_path, 99, 40)
+    stories(tmp_path, 99, 25)
 
 
 @pytest.mark.soak
