@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from wasm_kernel.engine.instance import Instance
-from wasm_kernel.errors import HistoryError
+from wasm_kernel.errors import HistoryError, describe
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import folding
 from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable
@@ -385,8 +385,7 @@ class History:
                     while not self.commits_store.lay(now, pages):
                         now = self.current(now)
                 except (HistoryError, OSError) as problem:
-                    why = problem.strerror if isinstance(problem, OSError) else str(problem)
-                    raise Unreadable(commit.id, why or "it can't be read") from problem
+                    raise Unreadable(commit.id, describe(problem)) from problem
 
     def current(self, commit: Commit) -> Commit:
         """A commit as it is on disk, which was in memory before.

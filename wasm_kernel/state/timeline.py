@@ -136,7 +136,7 @@ class Timeline:
             if usable is None and set_first_aside(self.folders.private):
                 raise HistoryError(told.FIRST_FORMAT)
         except HistoryError as problem:
-            self._notices.tell(told.lost(problem), error=told.why(problem))
+            self._notices.tell(told.lost(problem), error=describe(problem))
             history.set_aside()
             return
         head = history.commits.get(history.head)
@@ -162,7 +162,7 @@ class Timeline:
         self._notices.tell(words, error=f"only {cells} cells can be undone within history_bytes")
 
     def _trouble(self, problem: Exception) -> None:
-        self._notices.tell(told.unsaved(problem), error=told.why(problem))
+        self._notices.tell(told.unsaved(problem), error=describe(problem))
 
     @property
     def history(self) -> History:
@@ -211,7 +211,7 @@ class Timeline:
         """A commit that the head stands on can't be read: the head is the state before it now."""
         lost = self.history.commits[problem.one]
         count = self.history.forget(lost.id)
-        self._notices.tell(told.unreadable(lost, count, problem), error=told.why(problem))
+        self._notices.tell(told.unreadable(lost, count, problem), error=describe(problem))
         self._save_head()
 
     def pass_over(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
@@ -223,7 +223,7 @@ class Timeline:
             last: Whether no earlier state is to be tried.
         """
         begin = last or not head.parent or not self.untried
-        self._notices.tell(told.DEAD_LOST if begin else told.dead(head), error=told.why(problem))
+        self._notices.tell(told.DEAD_LOST if begin else told.dead(head), error=describe(problem))
         self.leave(begin=begin)
 
     def commit(
@@ -302,7 +302,7 @@ class Timeline:
         try:
             self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
         except (OSError, MemoryError) as problem:
-            self._notices.tell(told.untaken(cell, label, problem), error=told.why(problem))
+            self._notices.tell(told.untaken(cell, label, problem), error=describe(problem))
             return False
         self._forget_undone()
         self._pin()

@@ -119,8 +119,6 @@ _REASONS = {
     "changed": "what was kept of it was changed from outside",
 }
 
-why = describe  # the format of state that comes next calls `errors.describe` itself
-
 
 def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
     """A session that was there goes on."""
