@@ -6,7 +6,6 @@ files open; on the way back the others are opened again, and must be the same fo
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -196,17 +195,6 @@ class Lookup:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def opened_parent(root: int, path: str) -> Iterator[tuple[int, str]]:
-    """The folder that a path's last name is in, open, and that name; as `Lookup.parent`.
-
-    Raises:
-        OSError: a folder on the way is missing, or something else is in its place.
-    """
-    with Lookup(root) as lookup:
-        yield lookup.parent(path)
 
 
 def open_folder(
