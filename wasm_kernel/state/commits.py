@@ -65,14 +65,14 @@ class GuestPages:
         self._laid = PageSet(size // PAGE)
 
     def lay_bytes(self, first: int, pages: int, content: Content, at: int) -> None:
-        """Pages whose content stands in `content` from `at` on."""
+        """Lays pages whose content stands in `content` from `at` on."""
         for start, end in self._free(first, pages):
             begin = at + (start - first) * PAGE
             stop = begin + (end - start) * PAGE
             self._view[start * PAGE : end * PAGE] = memoryview(content)[begin:stop]
 
     def lay_file(self, first: int, pages: int, file: ContentFile, at: int) -> None:
-        """Pages whose content stands in a file from `at` on; long stretches are mapped."""
+        """Lays pages whose content stands in a file from `at` on; long stretches are mapped."""
         for start, end in self._free(first, pages):
             begin = at + (start - first) * PAGE
             if end - start < _MAP_PAGES or not self._mapped(start, end, file, begin):
@@ -86,7 +86,7 @@ class GuestPages:
         return True
 
     def lay_zeros(self, runs: Iterable[Run]) -> None:
-        """Pages of zeros."""
+        """Lays pages of zeros."""
         for first, pages in runs:
             for start, end in self._free(first, pages):
                 ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)

@@ -72,14 +72,14 @@ class Recorder:
         self._cap = cap
 
     def watch(self, instance: Instance, files: WasiFiles) -> None:
-        """From now on commits are of this instance, and relative to its memory as it is now."""
+        """Begins to track an instance: commits are of it, relative to its memory as it is now."""
         self.unwatch()
         self._missed = []
         self._files = files
         self._tracker = best(instance.memory.address, instance.memory.size)
 
     def unwatch(self) -> None:
-        """The instance is about to be closed."""
+        """Ends tracking; the instance is about to be closed."""
         if self._tracker is not None:
             self._tracker.close()
             self._tracker = self._files = None
