@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.faces import says, wait_for
 from tests.private import folders_of
 from tests.sessions.other_process import Other
-from tests.stored import commits_in, rewritten
+from tests.stored import commits_in, content_of, rewritten
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
@@ -210,6 +210,27 @@ def test_a_history_of_another_format_is_refused_in_words_and_the_files_stay(
     assert says(sandbox, "x = 2; print(x)") == "2"
     sandbox.close()
     assert says(here(), "print(x)") == "2"
+
+
+@pytest.mark.parametrize("damage", ["content", "end"])
+def test_states_that_are_lost_are_counted_and_the_one_that_is_used_is_named(
+    other: Opening, here: Callable[[], BaseSandbox], history: Path, damage: str
+) -> None:
+    first = other()
+    for value in range(1, 5):
+        first.run(f"x = {value}")
+    first.end()
+    if damage == "content":
+        content_of(history, 4).unlink()
+    else:
+        lines = (history / "index").read_bytes().splitlines(keepends=True)
+        (history / "index").write_bytes(b"".join(lines[:-1]))
+    result = here().execute("print(x)")
+    lost, cell = ("2", 2) if damage == "content" else ("1", 4)
+    assert result.stdout == f"{cell}\n"
+    assert f"damaged or missing are left out: {lost}. The variables" in result.stderr
+    assert f"after In[{cell}] (x = {cell})" in result.stderr
+    assert "that may not be where the session was left" in result.stderr
 
 
 def test_a_history_of_the_first_format_is_set_aside_in_words_and_the_files_stay(

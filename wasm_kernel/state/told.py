@@ -66,8 +66,8 @@ DEAD_LOST = (
     "in /app are all there. %checkpoints lists what %restore can still try.\n"
 )
 _DAMAGED = (
-    "[wasm-kernel] {count} saved states were damaged and are left out. The variables are as they "
-    "were after {after}{doubt}. The files in /app are as they were left.\n"
+    "[wasm-kernel] Saved states that were damaged or missing are left out: {count}. The variables "
+    "are as they were after {after}{doubt}. The files in /app are as they were left.\n"
 )
 _DOUBT = (
     ", the newest state that can be used; that may not be where the session was left, and names of "
