@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -75,19 +75,30 @@ def an_old_session(root: Path, age: timedelta = YEAR) -> Path:
     return workspace
 
 
-def users(root: Path, seconds: float, count: int) -> list[subprocess.Popen[str]]:
-    """Processes that use sessions."""
-    command = [sys.executable, "-m", "tests.attacks.session_user", str(root), str(seconds)]
-    return [
-        subprocess.Popen(
-            [*command, str(seed)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for seed in range(count)
-    ]
+@contextmanager
+def begun(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes of Python; they are ended and their pipes closed, also when the test fails."""
+    with ExitStack() as stack:
+        processes = []
+        for command in commands:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes
+
+
+def users(root: Path, seconds: float, count: int) -> list[list[str]]:
+    """The commands of processes that use sessions."""
+    command = ["-m", "tests.attacks.session_user", str(root), str(seconds)]
+    return [[*command, str(seed)] for seed in range(count)]
 
 
 def prune_while(using: list[subprocess.Popen[str]], root: Path) -> list[PruneResult]:
@@ -116,9 +127,9 @@ def ends_of(using: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
 
 
 def against_living_sessions(root: Path, seconds: float) -> None:
-    using = users(root, seconds, 2)
-    results = prune_while(using, root)
-    ends = ends_of(using)
+    with begun(users(root, seconds, 2)) as using:
+        results = prune_while(using, root)
+        ends = ends_of(using)
     assert sum(pruned for _, pruned in ends) > 0
     assert any(result.deleted_sessions for result in results)
     assert any("another_process" in result.in_use.values() for result in results)
@@ -138,12 +149,11 @@ def test_pruning_in_a_loop_against_living_sessions_for_minutes(warm: None, root:
 
 def test_several_that_prune_at_once_share_the_work(root: Path) -> None:
     sessions = {an_old_session(root).name for _ in range(60)}
-    command = [sys.executable, "-c", PRUNE, str(root)]
-    others = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(3)]
-    mine = prune_sessions(0, root)
-    for process in others:
-        _, said = process.communicate()
-        assert (process.returncode, said) == (0, b"")
+    with begun([["-c", PRUNE, str(root)]] * 3) as others:
+        mine = prune_sessions(0, root)
+        for process in others:
+            said, _ = process.communicate()
+            assert (process.returncode, said) == (0, "")
     assert mine.errors == {}
     assert set(mine.deleted_sessions) <= sessions
     assert list(root.iterdir()) == []
@@ -153,12 +163,10 @@ def test_several_that_prune_at_once_share_the_work(root: Path) -> None:
 def test_killed_in_the_middle_no_session_is_half_deleted(root: Path, seed: int) -> None:
     for _ in range(30):
         an_old_session(root)
-    pruning = subprocess.Popen([sys.executable, "-c", PRUNE, str(root)], cwd=ROOT)
-    while len(list(root.glob("[0-9a-f]*"))) > 28:
-        time.sleep(0.0005)
-    time.sleep(random.Random(seed).uniform(0, 0.004))
-    pruning.kill()
-    pruning.wait()
+    with begun([["-c", PRUNE, str(root)]]):
+        while len(list(root.glob("[0-9a-f]*"))) > 28:
+            time.sleep(0.0005)
+        time.sleep(random.Random(seed).uniform(0, 0.004))
     for workspace in root.glob("[0-9a-f]*"):
         assert len(list(workspace.glob("[0-9]*"))) == FILES
         assert (workspace / ".metadata.json").exists()
@@ -175,24 +183,18 @@ def test_two_processes_on_one_session_keep_it_alive(warm: None, root: Path) -> N
         "    sys.stdin.readline()\n"
         "    print(sandbox.execute('x += 1; print(x)').stdout, end='')\n"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", script, str(root), name],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert other.stdout is not None
-    assert other.stdout.readline() == "1\n"
-    with get_session_sandbox(name, workspace_root=root) as second:
-        told = second.execute("y = 1")
-        assert "This session is already open" in told.stderr
-        for _ in range(3):
-            assert prune_sessions(0, root).in_use == {name: "another_process"}
-        said, _ = other.communicate("go on\n")
-        assert (other.returncode, said) == (0, "2\n")
-        assert second.execute("print(y)").stdout == "1\n"
-        assert prune_sessions(0, root).deleted_sessions == [name]
+    with begun([["-c", script, str(root), name]]) as [other]:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "1\n"
+        with get_session_sandbox(name, workspace_root=root) as second:
+            told = second.execute("y = 1")
+            assert "This session is already open" in told.stderr
+            for _ in range(3):
+                assert prune_sessions(0, root).in_use == {name: "another_process"}
+            said, _ = other.communicate("go on\n")
+            assert (other.returncode, said) == (0, "2\n")
+            assert second.execute("print(y)").stdout == "1\n"
+            assert prune_sessions(0, root).deleted_sessions == [name]
 
 
 def test_what_seems_to_come_from_the_future_is_not_old(root: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,9 +103,8 @@ def test_whatever_lies_in_a_workspace_it_is_exported_and_forked_at_once(
     (folder / ("x" * 255)).write_text("a long name")
     with (folder / "hole").open("wb") as file:
         file.truncate(1 << 40)
-    here = socket.socket(socket.AF_UNIX)
-    here.bind(os.path.relpath(folder / "socket"))
-    here.close()
+    with chdir(folder), socket.socket(socket.AF_UNIX) as here:
+        here.bind("socket")  # a socket's path has at most 108 bytes
     deep(folder, DEEP)
     begun = time.process_time()
     listed = list_session_files(ID, root)

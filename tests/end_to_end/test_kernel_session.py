@@ -117,9 +117,12 @@ def test_events_go_to_the_file_that_the_trait_names(
     found = [json.loads(line) for line in log.read_text().splitlines()]
     names = [event["event"] for event in found]
     assert [event["fork_id"] for event in found if event["event"] == "session.forked"] == [fork_id]
+    created = [event["session_id"] for event in found if event["event"] == "session.created"]
+    assert created == [session_id, fork_id]
     assert names[:2] == ["session.created", "session.retrieved"]
     assert names.count("execution.start") == names.count("execution.complete")
-    assert {event["session_id"] for event in found} == {session_id}
+    of_others = [event["event"] for event in found if event["session_id"] != session_id]
+    assert of_others == ["session.created"]  # the fork's; all else is said of the kernel's session
     assert [event for event in found if event.get("error") == "ZeroDivisionError"]
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
