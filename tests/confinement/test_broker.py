@@ -220,3 +220,30 @@ os.waitpid(broker._process, 0)
 tried(lambda: broker.call(Read(""), Text))
 """
     assert said_by(code, tmp_path) == ["the kernel's helper process has ended. Restart the kernel."]
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b'.{"type":"\xff"}'],
+        [b'.{"type":"_Call","number":1,"name":"\xff","request":{}}'],
+        [b"+" + b"[" * 60_000, b"." + b"[" * 60_000],
+        [b'.{"type":"_Call","number":%d,"name":"Wait","request":{}}' % n for n in range(1, 9)],
+    ],
+    ids=["type", "name", "depth", "many"],
+)
+def test_it_ends_when_a_stranger_sends_what_nobody_sends(
+    packets: list[bytes], tmp_path: Path
+) -> None:
+    """Before, its reading thread died, and the process stayed when its kernel had gone."""
+    code = f"""{_SPAWNED}
+for packet in {packets!r}:
+    try:
+        broker._channel._link.send(packet)
+    except OSError:
+        break
+begun = time.monotonic()
+os.waitpid(broker._process, 0)
+print(time.monotonic() - begun < 5)
+"""
+    assert said_by(code, tmp_path) == ["True"]

@@ -56,6 +56,20 @@ def test_the_newest_wheel_that_fits_is_fetched_alone(index: Make, tmp_path: Path
     ]
 
 
+@pytest.mark.parametrize("versions", ["===/../../{}", "==1.0,===/..{}", "===.{}", "===file:{}"])
+def test_a_folder_of_the_host_is_not_built(versions: str, tmp_path: Path) -> None:
+    """pip takes a word with slashes for a folder, and runs the code that builds it."""
+    project, to = tmp_path / "project", tmp_path / "to"
+    project.mkdir()
+    build = "[build-system]\nrequires = []\nbuild-backend = 'b'\nbackend-path = ['.']\n"
+    (project / "pyproject.toml").write_text(build)
+    (project / "b.py").write_text("open('ran', 'w')")
+    up = "/.." * 40
+    said = refusal("a" + versions.format(f"{up}{project}"), into=to)
+    assert "not done here" in said or "%pip" in said, said
+    assert not [*tmp_path.rglob("ran"), *to.iterdir()]
+
+
 def test_a_pre_release_comes_only_where_it_is_asked_for(index: Make, tmp_path: Path) -> None:
     index("one", "1.0")
     index("one", "2.0b1")

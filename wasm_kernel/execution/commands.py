@@ -142,7 +142,10 @@ class HostCommands:
     def cell_lost(self, turn: RunningTurn, clock: Clock) -> None:
         """Drops what the cell asked for: the guest was lost in it."""
         for action in self._actions:
-            action.cell_lost(_AfterCell(turn, self.broker, clock))
+            try:
+                action.cell_lost(_AfterCell(turn, self.broker, clock))
+            except Exception as problem:  # the guest must be started anew, whatever fails here
+                log_failure("dropping what a cell asked for", problem)
         self.begin_cell(1)
 
 

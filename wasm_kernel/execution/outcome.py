@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from wasm_kernel import events
@@ -13,9 +14,28 @@ from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests import protocol
 from wasm_kernel.result import CellError, SandboxResult
 
-NEVER_RAN = protocol.Error(
+_NEVER_RAN = CellError(
     "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
 )
+
+
+def never_ran(workspace: Path, session_id: str | None) -> SandboxResult:
+    """Returns the result of a cell that was cancelled before it began. Any thread may ask."""
+    return SandboxResult(
+        success=False,
+        stdout="",
+        stderr="",
+        exit_code=1,
+        error=_NEVER_RAN,
+        fuel_consumed=None,
+        memory_used_bytes=0,
+        duration=0.0,
+        files_created=(),
+        files_modified=(),
+        files_deleted=(),
+        workspace_path=workspace,
+        metadata={"session_id": session_id} if session_id else {},
+    )
 
 
 def as_error(stopped: GuestStopped) -> protocol.Error:

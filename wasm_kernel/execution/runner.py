@@ -226,10 +226,6 @@ class GuestRunner:
         self._tell_notices(turn)
         return turn
 
-    def unused_turn(self) -> Turn:
-        """Returns the turn of a cell that was interrupted before there was a guest."""
-        return Turn({}, NoListener(), self._parts)
-
     def _run_in_guest(self, turn: Turn, seconds: float | None) -> None:
         guest, policy = self._live_guest(), self.policy
         is_soft = seconds is not None

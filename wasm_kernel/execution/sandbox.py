@@ -203,9 +203,7 @@ class BaseSandbox:
             outer.set_result(cell.result())
         except CancelledError:  # interrupted while the guest was still starting
             self._runner.clock.expect(-1)
-            turn = self._runner.unused_turn()
-            turn.error = outcome.NEVER_RAN
-            outer.set_result(self._result(turn, None, 0.0))
+            outer.set_result(outcome.never_ran(self.folders.real, self.session_id))
         except BaseException as problem:
             outer.set_exception(problem)
 

@@ -37,6 +37,7 @@ _PACKET = 128 * 1024  # a sequenced packet arrives whole or not at all
 _MESSAGE_MOST = 16 * 1024 * 1024
 _MORE, _LAST = b"+", b"."
 _TEXT_MOST = 16 * 1024
+_WAITING_MOST = 2  # calls: whoever is inside sends the next one when the last is answered
 _POLL_SECONDS = 0.05
 _LEAVE_SECONDS = 0.5  # what a handler has to put away what it was in the midst of
 _ALL = 1 << 62  # beyond the number of every call
@@ -276,10 +277,12 @@ class _Service:
                 self._channel.send(self._answer(call))
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(Exception):  # whatever a stranger sends, this process ends
             while message := self._channel.receive():
                 if isinstance(message, _Cancel):
                     self.cancelled_up_to = message.number
+                elif self._calls.qsize() >= _WAITING_MOST:
+                    break
                 elif isinstance(message, _Call):
                     self._calls.put(message)
         self.cancelled_up_to = _ALL
@@ -304,7 +307,7 @@ class _Service:
         kind, handler = self._handlers[call.name]
         try:
             request = msgspec.json.decode(call.request, type=kind)
-        except msgspec.ValidationError:
+        except (ValueError, RecursionError):  # a DecodeError is a ValueError
             raise BrokerError("this request can't be read") from None
         reply = msgspec.json.encode(handler(request, _OuterTask(self, call.number)))
         if len(reply) > _MESSAGE_MOST // 2:

@@ -142,8 +142,12 @@ def _folders_of(root: Path, session_id: str, private_root: Path | str | None) ->
     """The folders of the session that is forked; its process can't lead them elsewhere."""
     with Folder.open(root) as top:
         workspace, real = top.enter(session_id), root / session_id
-    found = PrivateFolders(root, private_root).open(session_id, workspace)
-    return SandboxFolders(real, real, workspace, found, private_root)
+    try:
+        found = PrivateFolders(root, private_root).open(session_id, workspace)
+        return SandboxFolders(real, real, workspace, found, private_root)
+    except BaseException:
+        workspace.close()
+        raise
 
 
 def fork_command(sandbox: BaseSandbox, session: Session) -> CommandHandler:

@@ -25,6 +25,8 @@ from wasm_kernel.errors import PackageError
 
 PACKAGES_MOST = 100
 _LINE_CHARACTERS = 2_000
+_WORD_CHARACTERS = 2_000
+_VERSION = re.compile(r"[A-Za-z0-9.!+*_-]+")
 _MOST = 50
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".txz", ".tbz", ".lzma", ".egg")
@@ -83,13 +85,24 @@ def requirement(word: str) -> Requirement:
         PackageError: it is not one, or could be read as a file's name.
     """
     try:
-        found = Requirement(word)
-    except InvalidRequirement:
+        found = Requirement(word[: _WORD_CHARACTERS + 1])
+    except (InvalidRequirement, RecursionError):
         raise PackageError(_REFUSED.format(word=word[:80])) from None
     plain = found.url is None and found.marker is None and is_name(found.name)
+    plain = plain and has_plain_versions(found) and len(word) <= _WORD_CHARACTERS
     if not plain or not all(is_name(extra) for extra in found.extras):
         raise PackageError(_REFUSED.format(word=word[:80]))
     return found
+
+
+def has_plain_versions(need: Requirement) -> bool:
+    """Returns whether its versions can't be read as a path.
+
+    `===` takes any text, and pip takes a word with slashes for a folder that it builds: code of
+    the folder's author would run on the host.
+    """
+    versions = need.specifier
+    return all(each.operator != "===" and _VERSION.fullmatch(each.version) for each in versions)
 
 
 def is_name(text: str) -> bool:
@@ -182,12 +195,12 @@ def _needs(
     for text in have.requires if fresh else ():
         try:
             need = Requirement(text)
-        except InvalidRequirement:
+        except (InvalidRequirement, RecursionError):
             raise PackageError(f"{have.name} has a requirement that can't be read.") from None
         marker = need.marker
         if marker and not any(marker.evaluate({**environment, "extra": e}) for e in fresh):
             continue
-        if need.url is not None or not is_name(need.name):
+        if need.url is not None or not is_name(need.name) or not has_plain_versions(need):
             raise PackageError(
                 f"{have.name} needs {need.name[:80]} from an address of its own; only packages of "
                 "the configured index are fetched."
