@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
 from wasm_kernel.linux import trees, walks
-from wasm_kernel.linux.walks import FolderWalk
+from wasm_kernel.linux.walks import FolderWalk, Lookup
 
 DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may have files open
 
@@ -52,6 +52,15 @@ def test_what_is_in_a_folder_comes_before_it(here: Path) -> None:
     found = names_in(here)
     assert sorted(found) == ["a", "a/b", "a/b/file", "top"]
     assert found.index("a/b/file") < found.index("a/b") < found.index("a")
+
+
+@pytest.mark.parametrize("path", ["../victim", "a/../../victim", "..", "a/./b", "a//b", "", "a\0"])
+def test_a_lookup_leads_nowhere_outside(here: Path, path: str) -> None:
+    (here / "a").mkdir()
+    with walks.opened_folder(here) as opened, Lookup(opened) as lookup:
+        with pytest.raises(OSError, match="Invalid argument"):
+            lookup.parent(path, make=True)
+        assert lookup.parent("a/b")[1] == "b"
 
 
 def test_a_link_is_named_and_not_followed(here: Path, tmp_path: Path) -> None:

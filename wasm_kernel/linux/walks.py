@@ -160,9 +160,12 @@ class Lookup:
             make: Whether folders that are missing are made.
 
         Raises:
-            OSError: a folder on the way is missing, or something else is in its place.
+            OSError: a folder on the way is missing, or something else is in its place; or a name
+                is not plain, and could lead out.
         """
-        *above, name = path.split("/")
+        *above, name = parts = path.split("/")
+        if not all(map(is_plain_name, parts)):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         here, shared = self._walk.path, 0
         while shared < min(len(above), len(here)) and above[shared] == here[shared]:
             shared += 1
@@ -195,6 +198,11 @@ class Lookup:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def is_plain_name(name: str) -> bool:
+    """Returns whether a part of a path names something in a folder, and not the folders around."""
+    return name not in ("", ".", "..") and "\0" not in name
 
 
 def open_folder(

@@ -18,12 +18,16 @@ from msgspec import Struct
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.walks import is_plain_name
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
 JOURNAL = "journal"
 JOURNAL_MOST_BYTES = 256 * 1024 * 1024
 VERSION = 2
 
-Natural = Annotated[int, msgspec.Meta(ge=0)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Nanoseconds = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 class Absent(Struct, frozen=True, tag_field="kind", tag="nothing", forbid_unknown_fields=True):
@@ -54,8 +58,8 @@ class KeptFile(Struct, frozen=True, tag_field="kind", tag="file", forbid_unknown
 
     kept: Natural
     size: Natural
-    mtime: int
-    mode: Natural
+    mtime: Nanoseconds
+    mode: Mode
     identity: str
     checksum: Natural | None = None
 
@@ -212,8 +216,21 @@ def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
     records: list[FileRecord] = []
     for line in lines:
         record, digest = _decoded(line, digest, FileRecord)
+        if isinstance(record, FileChanged) and not _is_possible(record):
+            raise HistoryError("the record of earlier files is damaged")
         records.append(record)
     return beginning, records
+
+
+def _is_possible(record: FileChanged) -> bool:
+    """Whether a path stays below the workspace, and the system can have it and a link's text."""
+    text = record.was.text if isinstance(record.was, KeptLink) else ""
+    try:
+        os.fsencode(record.path + text)
+    except UnicodeEncodeError:
+        return False
+    is_plain = all(map(is_plain_name, record.path.split("/")))
+    return (is_plain or is_unlinked_name(record.path)) and "\0" not in text
 
 
 def _encoded(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:

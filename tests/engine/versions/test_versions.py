@@ -72,6 +72,9 @@ def raw(**fields: object) -> dict[str, object]:
     return {"record": "file", "since": 1, "path": "a", "was": {**was, **fields}}
 
 
+ODD_PATHS = ["../victim", "a/../../b", "", ".", "a/./b", "a//b", "/a", "/1/a", "a\0b", "\ud800"]
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -82,6 +85,12 @@ def raw(**fields: object) -> dict[str, object]:
         raw(kept="../../etc/passwd"),
         raw(kept=-1),
         raw(size=None),
+        raw(mode=0o10000),
+        raw(mode=10**30),
+        raw(mtime=1 << 63),
+        {**raw(), "was": {"kind": "link", "text": "a\0b"}},
+        {**raw(), "was": {"kind": "link", "text": "\ud800"}},
+        *({**raw(), "path": path} for path in ODD_PATHS),
         {**raw(), "since": -1},
         {**raw(), "record": "journal", "version": 1, "known_from": 0},
         [],
