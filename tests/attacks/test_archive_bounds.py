@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import tarfile
 import time
@@ -148,6 +149,32 @@ def test_a_states_header_takes_little_memory(
     peak = Peak()
     made = import_session(archive, root)
     assert peak.grown < 150 * MB
+    assert made.states == 0
+    assert "damaged" in made.note
+
+
+def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
+    parts: Path, root: Path, tmp_path: Path
+) -> None:
+    line, contents = honest(parts)
+    first, lines = msgspec.json.decode(line, type=Commit), [line]
+    for one in range(2, 15_000):
+        commit = Commit(one, one - 1, first.cell, first.count, "", 0.0, first.size)
+        lines.append(msgspec.json.encode(commit))
+    archive = with_states(parts, tmp_path / "a.tar.gz", b"\n".join(lines), contents)
+    begun = os.times().user  # the files that it writes are not what is measured
+    assert import_session(archive, root).states == len(lines)
+    assert os.times().user - begun < 3
+
+
+@pytest.mark.parametrize("moment", [1e300, -1e300])
+def test_a_state_of_no_time_is_refused(
+    parts: Path, root: Path, tmp_path: Path, moment: float
+) -> None:
+    """It could be imported, and no table of the states be shown after that."""
+    line, contents = honest(parts)
+    odd = json.dumps(json.loads(line) | {"time": moment}, separators=(",", ":")).encode()
+    made = import_session(with_states(parts, tmp_path / "a.tar.gz", odd, contents), root)
     assert made.states == 0
     assert "damaged" in made.note
 

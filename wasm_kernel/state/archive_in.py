@@ -416,6 +416,7 @@ class _ArrivingMemory:
             raise HistoryError(self._problem)
         theirs_known = self._memory.known()
         rebased: dict[int, Commit] = {}
+        beginnings = 0
         with (
             _mapped(self._folder.open_regular(IMAGE)) as theirs,
             _mapped(os.open(self._image.path, os.O_RDONLY | os.O_CLOEXEC)) as ours,
@@ -430,7 +431,8 @@ class _ArrivingMemory:
                 rebased[commit.id] = rebase_commit(
                     commit, self._folder, contents, images, self._room.take
                 )
-                if sum(not one.parent for one in rebased.values()) > _BEGINNINGS_MOST:
+                beginnings += not commit.parent
+                if beginnings > _BEGINNINGS_MOST:
                     raise HistoryError("it begins too often")
         return rebased
 

@@ -52,6 +52,7 @@ _FILES_MOST = 65_536  # a policy's most
 _DESCRIPTOR_LEAST, _DESCRIPTOR_MOST = 3, 1 << 17
 _OFFSET_MOST = 1 << 63
 _CLOCK_MOST = (1 << 63) - 1
+_TIME_MOST = 1 << 40  # seconds; beyond, they are no date that can be shown
 
 Id = Annotated[int, Meta(ge=0, le=2 * ID_MOST)]
 Count = Annotated[int, Meta(ge=0, le=ID_MOST)]
@@ -86,7 +87,7 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
     cell: Count
     count: Count
     label: str
-    time: float
+    time: Annotated[float, Meta(ge=-_TIME_MOST, le=_TIME_MOST)]
     size: Annotated[int, Meta(ge=0, le=4 << 30, multiple_of=PAGE)]
     cells: Count = 1
     clock: Annotated[int, Meta(ge=0, le=_CLOCK_MOST)] = 0
