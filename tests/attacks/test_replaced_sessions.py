@@ -7,7 +7,9 @@ deleted nor renamed, and nobody gets a private folder that belongs to nothing.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolders, discard
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.sessions import metadata, removal, staging
+from wasm_kernel.linux.locks import try_lock
+from wasm_kernel.sessions import metadata, removal, session, staging
 from wasm_kernel.sessions.session import Session
 
 ID = "abc-123"
@@ -141,3 +144,75 @@ def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
         before = (tmp_path / ID).stat().st_ino
         assert not staging.settle(root.fd, "aside", ID)
         assert (tmp_path / ID).stat().st_ino == before
+
+
+def new_session(root: Path) -> None:
+    Session(root, ID).closed()
+
+
+def arrived_session(root: Path) -> None:
+    """As an import or a fork makes it."""
+    with staging.staged(root) as (top, made):
+        staging.inscribe(made.workspace.fd, ID)
+        assert staging.settle(top.fd, made.aside, ID)
+
+
+MAKERS = [(new_session, session, "take_name"), (arrived_session, staging, "settle")]
+MAKER_NAMES = ["new", "arrived"]
+
+
+@pytest.mark.parametrize(("make", "owner", "name"), MAKERS, ids=MAKER_NAMES)
+def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, owner: Any, name: str
+) -> None:
+    """The removal has opened the folder under its first name, and locks it when it has its last."""
+    seen, made = threading.Event(), threading.Event()
+
+    def finish() -> None:
+        with walks.opened_folder(tmp_path) as top:
+            removal.finish_removals(top)
+
+    def wait() -> None:
+        seen.set()
+        assert made.wait(30)
+
+    def begin() -> None:
+        finishing.start()
+        assert seen.wait(30)
+
+    finishing = threading.Thread(target=finish)
+    once_before(monkeypatch, removal, "wait_lock", wait)
+    once_before(monkeypatch, owner, name, begin)
+    make(tmp_path)
+    made.set()
+    finishing.join()
+    assert names(tmp_path) == [ID]
+    assert names(tmp_path / ID) == [metadata.NAME]
+
+
+@pytest.mark.parametrize("make", [make for make, _, _ in MAKERS], ids=MAKER_NAMES)
+@pytest.mark.parametrize("done", [True, False], ids=["deleted", "being deleted"])
+def test_a_session_is_made_although_a_removal_takes_its_folder_for_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, done: bool
+) -> None:
+    """The removal locks the folder first."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    root = tmp_path / "sessions"
+    root.mkdir()
+    with ExitStack() as held:
+        top = held.enter_context(walks.opened_folder(root))
+
+        def finish() -> None:
+            if done:
+                removal.finish_removals(top)
+            else:
+                (aside,) = names(root)
+                assert try_lock(held.enter_context(walks.opened_folder(aside, top)))
+
+        once_before(monkeypatch, removal, "try_lock", finish)
+        make(root)
+        assert len(names(root)) == (1 if done else 2)
+    with walks.opened_folder(root) as top:
+        removal.finish_removals(top)
+    assert names(root) == [ID]
+    assert names(root / ID) == [metadata.NAME]

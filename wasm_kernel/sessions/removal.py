@@ -21,10 +21,11 @@ from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard, r
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.locks import wait_lock
+from wasm_kernel.linux.locks import try_lock, wait_lock
 from wasm_kernel.sessions import metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 
+_ATTEMPTS = 100  # to be faster than a removal that deletes what it finds
 _WAIT_SECONDS = 1.0  # for another process that still reads the metadata
 _LEFT = re.compile(rf"{re.escape(ASIDE)}([A-Za-z0-9-]+)-[0-9a-f]{{8}}")
 
@@ -35,6 +36,37 @@ def aside_name(name: str) -> str:
     Its user holds the folder's lock: others delete unlocked folders with such names.
     """
     return f"{ASIDE}{name}-{secrets.token_hex(4)}"
+
+
+def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
+    """Makes a folder that is to become a session; returns its name until then, and the folder.
+
+    It is locked until it is closed: close it when it has the session's name. A removal that sees it
+    before it is locked takes it for a rest, and deletes it; then another one is made.
+
+    Args:
+        root: The sessions' folder.
+        name: The session's id.
+
+    Raises:
+        OSError: it can't be made or locked.
+    """
+    for _ in range(_ATTEMPTS):
+        aside = aside_name(name)
+        os.mkdir(aside, 0o700, dir_fd=root.fd)
+        try:
+            made = root.enter(aside)
+        except FileNotFoundError:
+            continue
+        try:
+            if try_lock(made.fd) and _is_there(root.fd, aside, made.fd):
+                return aside, made
+        except BaseException:
+            made.close()
+            os.rmdir(aside, dir_fd=root.fd)
+            raise
+        made.close()
+    raise OSError(errno.EAGAIN, "it is deleted all the time")
 
 
 def remove(
@@ -160,6 +192,8 @@ def _is_session(folder: int, name: str) -> bool:
 def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
     if not wait_lock(folder, seconds):
         return  # somebody else deletes it just now
+    if not _is_there(root, name, folder):
+        return  # somebody else has deleted it, or it was being made and is a session by now
     trees.remove_contents(
         folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
     )

@@ -30,7 +30,6 @@ from wasm_kernel.folders.overlap import (
 from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
-from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import entries, ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
@@ -167,11 +166,9 @@ class Session:
         """
         if not _is_free(root, self.id):
             return False
-        aside = removal.aside_name(self.id)
-        os.mkdir(aside, _OWNER_ONLY, dir_fd=root.fd)
-        with root.enter(aside) as workspace:
+        aside, workspace = removal.new_aside(root, self.id)
+        with workspace:
             try:
-                try_lock(workspace.fd)  # so that it is not taken for the rest of a removal
                 private = privates.open(self.id, workspace)
                 private.folder.close()
             except BaseException:

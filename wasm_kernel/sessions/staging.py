@@ -16,7 +16,6 @@ from wasm_kernel.folders.places import PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import ids, metadata, removal
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -76,10 +75,8 @@ def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
         OSError: it can't be made.
     """
     with Folder.open(root) as top:
-        aside = removal.aside_name(ids.new())
-        os.mkdir(aside, 0o700, dir_fd=top.fd)
-        with top.enter(aside) as place:
-            try_lock(place.fd)  # so that nobody takes it for what a removal left behind
+        aside, place = removal.new_aside(top, ids.new())
+        with place:
             made = Staged(root, aside, place)
             try:
                 yield top, made
