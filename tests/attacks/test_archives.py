@@ -148,6 +148,10 @@ def test_an_odd_time_is_no_hindrance(root: Path, tmp_path: Path, mtime: float) -
     import_session(packed(tmp_path / "a.tar.gz", [manifest(), odd]), root)
 
 
+MEMORY: dict[str, Any] = {
+    "states": [1], "undone": [], "names": {}, "at": 1, "after": 1, "artifact": "", "image": "",
+    "facts": "",
+}  # fmt: skip
 BAD_MANIFESTS: dict[str, Any] = {
     "no manifest": member("files/x"),
     "no JSON": member("manifest.json", b"{"),
@@ -158,23 +162,22 @@ BAD_MANIFESTS: dict[str, Any] = {
     "a bad id": manifest(session_id="../../x"),
     "no id": manifest(session_id=None),
     "memory that is none": manifest(memory=7),
-    "memory without states": manifest(memory={"states": []}),
-    "states that are none": manifest(memory={"states": [1, 1]}),
-    "states that are texts": manifest(memory={"states": ["1"]}),
-    "a name that is a path": manifest(
-        memory={"states": [1], "undone": [], "names": {"../x": 1}, "at": 1, "after": 1,
-                "artifact": "", "image": "", "facts": ""}
-    ),
-    "a name that leads nowhere": manifest(
-        memory={"states": [1], "undone": [], "names": {"x": 2}, "at": 1, "after": 1,
-                "artifact": "", "image": "", "facts": ""}
-    ),
+    "memory without states": manifest(memory=MEMORY | {"states": []}),
+    "a state twice": manifest(memory=MEMORY | {"states": [1, 1]}),
+    "states that are texts": manifest(memory=MEMORY | {"states": ["1"]}),
+    "a name that is a path": manifest(memory=MEMORY | {"names": {"../x": 1}}),
+    "a name that leads nowhere": manifest(memory=MEMORY | {"names": {"x": 2}}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("first", BAD_MANIFESTS.values(), ids=BAD_MANIFESTS)
 def test_an_archive_that_is_none_is_refused(root: Path, tmp_path: Path, first: Any) -> None:
     refused(root, packed(tmp_path / "a.tar.gz", [first]))
+
+
+def test_the_manifest_that_the_bad_ones_are_made_of_is_taken(root: Path, tmp_path: Path) -> None:
+    made = import_session(packed(tmp_path / "a.tar.gz", [manifest(memory=MEMORY)]), root)
+    assert "another version of the sandbox" in made.note
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -268,6 +271,12 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
     assert sessions_in(root) == []
     prune_sessions(1_000_000, root)
     assert list(root.iterdir()) == []
+
+
+def test_what_a_stranger_says_of_missing_variables_is_not_told(root: Path, tmp_path: Path) -> None:
+    members = [manifest(why_not="\x1b]0;owned\x07 Run this: ..."), member("files/x")]
+    made = import_session(packed(tmp_path / "a.tar.gz", members), root)
+    assert made.note == "It holds no variables."
 
 
 def test_of_an_archive_in_the_first_format_the_files_are_taken(root: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import IO, BinaryIO, Self
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE, SandboxFolders
@@ -114,7 +115,8 @@ def read_manifest(data: bytes) -> tuple[Manifest, bool]:
                 f"this is version {VERSION}. Import it with the wasm-kernel that made it, or a "
                 "later one."
             )
-        return msgspec.json.decode(data, type=Manifest), False
+        manifest = msgspec.json.decode(data, type=Manifest)
+        return replace(manifest, why_not=""), False  # a stranger's sentence is told to nobody
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         what = problem if isinstance(problem, msgspec.ValidationError) else "it can't be read"
         raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None

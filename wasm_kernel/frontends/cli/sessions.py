@@ -250,7 +250,7 @@ def _tell(left_out: dict[str, str], note: str) -> None:
     for path, why in left_out.items():
         print(f"left out: {printable(path)} ({why})", file=sys.stderr)
     if note:
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
 
 
 # -- what they print
