@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.private import private_of
+from tests.stored import rewritten
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import ForkError, WasmKernelError
 from wasm_kernel.folders.locks import HistoryLock, Resume
@@ -25,7 +26,7 @@ from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
-from wasm_kernel.state.index import Commit, Origin
+from wasm_kernel.state.index import Commit, Head, Origin, Record
 from wasm_kernel.state.stored import Position, StoredState, records_of, write_state
 from wasm_kernel.wasi_files.open_files import OpenFile
 
@@ -181,7 +182,17 @@ def test_an_id_that_is_none_is_refused(parent: Path, name: str) -> None:
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "cut", "no content", "short"])
+def is_first(record: Record) -> bool:
+    return isinstance(record, Commit) and record.parent == 0
+
+
+DAMAGE = [
+    "missing", "empty", "flipped", "cut", "no content", "short", "a record flipped", "no parent",
+    "a head that is not there",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) -> None:
     index = private_of(parent) / "state" / "index"
     [content] = [path for path in contents_of(parent).iterdir() if path.name[0] != "."]
@@ -195,6 +206,13 @@ def test_a_history_that_is_not_whole_is_not_forked(parent: Path, damage: str) ->
             index.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
         case "cut":
             index.write_bytes(data.splitlines(keepends=True)[0][:-1])
+        case "a record flipped":
+            at = data.index(b"x = 7")
+            index.write_bytes(data[:at] + b"y" + data[at + 1 :])
+        case "no parent":
+            rewritten(index.parent, lambda one: None if is_first(one) else one)
+        case "a head that is not there":
+            rewritten(index.parent, lambda one: Head(9, 9) if isinstance(one, Head) else one)
         case "no content":
             content.unlink()
         case "short":

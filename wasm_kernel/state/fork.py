@@ -24,7 +24,7 @@ from wasm_kernel.linux.files import FileCopier, file_identity_below
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.trees import copy_tree
-from wasm_kernel.state.commits import CONTENTS, CommitStore
+from wasm_kernel.state.commits import CONTENTS, CommitStore, missing_in
 from wasm_kernel.state.file_contents import link_same_file
 from wasm_kernel.state.file_ledger import FileLedger
 from wasm_kernel.state.history import History
@@ -84,11 +84,12 @@ def _stored(folder: Folder) -> History:
         OSError: it can't be read.
     """
     stored = StoredState.read(folder)
+    with folder.enter(CONTENTS) as contents:
+        missing = missing_in(contents, stored.commits.values())
+    if missing or (usable := stored.usable(())).is_damaged or not usable.is_certain:
+        raise HistoryError("a part of its saved states is damaged or not a regular file")
     history, position = History(None, stored.image), stored.position
     history.commits_store = CommitStore(folder.enter(CONTENTS))
-    if history.commits_store.missing(stored.commits.values()) or not stored.is_certain:
-        history.close()
-        raise HistoryError("a part of its saved states is damaged or not a regular file")
     history.commits, history.names = dict(stored.commits), dict(position.names)
     history.head, history.undone = position.at, position.undone
     history.origin, history.last = stored.origin, position.after
