@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from wasm_kernel import SandboxResult
@@ -25,6 +27,15 @@ def says(sandbox: Executes, code: str) -> str:
     result = sandbox.execute(code)
     assert result.success, result.error
     return result.stdout.strip()
+
+
+def open_files() -> list[str]:
+    """The paths of all that this process has open, as the system tells them."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, or the list's own
+            found.append(str(link.readlink()))
+    return found
 
 
 def happens(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:

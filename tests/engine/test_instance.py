@@ -184,7 +184,7 @@ def test_a_leaked_instance_warns(tmp_path: Path) -> None:
     instance = guest.instance
     with pytest.warns(ResourceWarning, match="not closed"):
         instance.__del__()
-    instance.close()
+    guest.close()
 
 
 def test_a_closed_instance_does_not_warn(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from wasm_kernel.errors import GuestCrashed
 from wasm_kernel.linux.folders import Folder
 
 CAP = 1000
+Overflowing = Callable[..., OutputStreams]
 
 
 class Heard(list[tuple[str, str]]):
@@ -224,13 +227,24 @@ def test_f17_the_engine_gathers_no_gigabytes_of_random_bytes(tmp_path: Path) -> 
     guest.close()
 
 
-def overflowing(folder: Path, most: int = 1000) -> OutputStreams:
-    made = OutputStreams(OverflowFiles(Folder.open(folder), most))
-    made.begin(Heard(), {name: limit_of(name, 5) for name in NAMES.values()}, 7)
-    return made
+@pytest.fixture
+def overflowing() -> Iterator[Overflowing]:
+    """Makes streams of five characters whose whole text goes to files in a folder."""
+    with contextlib.ExitStack() as opened:
+
+        def one(folder: Path, most: int = 1000, heard: Heard | None = None) -> OutputStreams:
+            place = opened.enter_context(Folder.open(folder))
+            made = OutputStreams(OverflowFiles(place, most))
+            sink = Heard() if heard is None else heard
+            made.begin(sink, {name: limit_of(name, 5) for name in NAMES.values()}, 7)
+            return made
+
+        yield one
 
 
-def test_the_whole_text_goes_to_a_file_where_it_is_wanted(tmp_path: Path) -> None:
+def test_the_whole_text_goes_to_a_file_where_it_is_wanted(
+    overflowing: Overflowing, tmp_path: Path
+) -> None:
     out = overflowing(tmp_path)
     for piece in (b"abc", b"defg", b"\xff", b"hij"):
         out.feed("stdout", piece)
@@ -240,16 +254,15 @@ def test_the_whole_text_goes_to_a_file_where_it_is_wanted(tmp_path: Path) -> Non
     assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcdefg\xffhij"
 
 
-def test_the_notice_names_the_file(tmp_path: Path) -> None:
+def test_the_notice_names_the_file(overflowing: Overflowing, tmp_path: Path) -> None:
     heard = Heard()
-    out = OutputStreams(OverflowFiles(Folder.open(tmp_path), 1000))
-    out.begin(heard, {name: limit_of(name, 5) for name in NAMES.values()}, 7)
+    out = overflowing(tmp_path, heard=heard)
     out.feed("stderr", b"123456")
     out.end()
     assert "/app/output-7-stderr.txt" in heard.of("stderr")
 
 
-def test_the_file_has_an_end_too(tmp_path: Path) -> None:
+def test_the_file_has_an_end_too(overflowing: Overflowing, tmp_path: Path) -> None:
     out = overflowing(tmp_path, most=8)
     for _ in range(10):
         out.feed("stdout", b"abc")
@@ -258,7 +271,9 @@ def test_the_file_has_an_end_too(tmp_path: Path) -> None:
     assert (tmp_path / "output-7-stdout.txt").read_bytes() == b"abcabcab"
 
 
-def test_a_file_that_is_there_stays_and_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_file_that_is_there_stays_and_a_link_is_not_followed(
+    overflowing: Overflowing, tmp_path: Path
+) -> None:
     folder = tmp_path / "app"
     folder.mkdir()
     (folder / "output-7-stdout.txt").symlink_to(tmp_path / "outside")
@@ -280,7 +295,7 @@ def test_a_folder_that_is_gone_costs_the_file_alone(tmp_path: Path) -> None:
     assert "the rest is cut" in heard.of("stdout")
 
 
-def test_no_file_is_made_where_nobody_asked(tmp_path: Path) -> None:
+def test_no_file_is_made_where_nobody_asked(overflowing: Overflowing, tmp_path: Path) -> None:
     out = overflowing(tmp_path, most=0)
     out.feed("stdout", b"123456")
     out.end()

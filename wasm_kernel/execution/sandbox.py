@@ -473,7 +473,7 @@ class BaseSandbox:
         self._runner.clock.close()
         try:
             if not self._jobs.end(self._runner.close):
-                self.folders.close()
+                self._runner.close()  # no thread was ever started
             elif self._runner.timeline.saving:
                 self._jobs.join(_SAVE_SECONDS)
         finally:  # Ctrl-C may cut the waiting short

@@ -120,8 +120,8 @@ def fork_history(
         with contextlib.suppress(OSError):  # what can't be had is not known there
             _copy_earlier(ledger, source, target, names)
         folder = target.private.enter(STATE, make=True)
-        made = history.branch(folder, names, reseed=reseed)
         note_forked(target.private)
+        made = history.branch(folder, names, reseed=reseed)
     except Cancelled as problem:
         raise ForkError("it was interrupted") from problem
     except (OSError, HistoryError) as problem:

@@ -98,9 +98,15 @@ class Timeline:
         if self._inherited is not None:
             history = self._inherit(self._inherited)
         else:
-            history = self._found(image)
-        self.files.begin(history, crashed=self._claim.crashed)
-        self._claim.settled()
+            history = History(self.folders.private.enter(STATE, make=True), image)
+        try:
+            if self._inherited is None:
+                self._find(history)
+            self.files.begin(history, crashed=self._claim.crashed)
+            self._claim.settled()
+        except BaseException:
+            history.close()
+            raise
         return history
 
     def _inherit(self, fork: Fork) -> History:
@@ -109,15 +115,13 @@ class Timeline:
             self._notices.tell(told.left_out(fork.left_out), error=words)
         return fork.history
 
-    def _found(self, image: str) -> History:
-        history = History(self.folders.private.enter(STATE, make=True), image)
+    def _find(self, history: History) -> None:
         resume = self._resume if self.folders.lasting else Resume.NEVER
         if self._claim.wants(resume):
             self._go_on(history)
         else:
             set_first_aside(self.folders.private)
             history.clear()
-        return history
 
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Keep as much as another policy says, from now on."""
@@ -436,6 +440,8 @@ class Timeline:
                 self._recorder.close()
                 self._recorder.history.close()
                 self._recorder = None
+            if self._inherited is not None:  # a fork that was never opened has it still
+                self._inherited.history.close()
             self.files.close()  # the next holder may read what it says at once
             self._claim.release()
         finally:

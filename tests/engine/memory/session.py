@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from tests.engine.tiny import Guest
@@ -37,9 +38,12 @@ class Session:
         if not history and disk:
             self.folder.mkdir(exist_ok=True)
         self.history = history or History(Folder.open(self.folder) if disk else None, image)
-        self.found = self.history.load(crashed=crashed) if load else None
-        if not (load or history):
-            self.history.clear()
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.history.close)
+            self.found = self.history.load(crashed=crashed) if load else None
+            if not (load or history):
+                self.history.clear()
+            failed.pop_all()
         self.troubles: list[str] = []
         self.narrowed: list[int] = []
         self.recorder = Recorder(self.history, self._hear, self.narrowed.append, keep=keep, cap=cap)
@@ -51,6 +55,7 @@ class Session:
                 self._stand()
             except Unreadable as problem:
                 if not gives_up:
+                    self.close()
                     raise
                 self.given_up += self.history.forget(problem.one)
                 self.guest.close()

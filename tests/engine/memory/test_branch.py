@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -184,9 +185,9 @@ def test_a_new_beginning_has_no_origin(
     branch = branched(session, reseed=True)
     branch.history.clear()
     assert branch.history.origin == Origin()
-    again = History(Folder.open(branch.folder), IMAGE)
-    again.load(crashed=True)
-    assert again.origin == Origin()
+    with contextlib.closing(History(Folder.open(branch.folder), IMAGE)) as again:
+        again.load(crashed=True)
+        assert again.origin == Origin()
 
 
 def test_where_files_can_not_be_shared_they_are_copied(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -149,8 +150,8 @@ def test_no_line_out_of_its_place_is_believed(
     elif kind == "exchanged":
         lines.insert(max(at - 1, 1), line)
     elif kind == "of another index":
-        index = Index(folder, "image")
-        index.rewrite(lambda: RECORDS)
+        with contextlib.closing(Index(folder, "image")) as index:
+            index.rewrite(lambda: RECORDS)
         lines.insert(at, written.read_bytes().splitlines(keepends=True)[at])
     elif kind == "x":
         lines.insert(at, b"x" * 100 + b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -217,8 +218,11 @@ def act(workspace: Workspace, what: str, name: str, other: str, number: int) -> 
 
 @given(st.data())
 def test_every_commit_can_be_brought_back(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        any_life(Workspace(Path(folder)), data)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(Workspace(Path(folder))) as workspace,
+    ):
+        any_life(workspace, data)
 
 
 def any_life(workspace: Workspace, data: st.DataObject) -> None:
@@ -243,4 +247,3 @@ def any_life(workspace: Workspace, data: st.DataObject) -> None:
     for one in reversed(workspace.commits):
         assert workspace.bring(one).missed == []
         assert workspace.state == workspace.states[one]
-    workspace.close()

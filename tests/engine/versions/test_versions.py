@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -160,8 +160,15 @@ def test_what_no_commit_needs_is_let_go(workspace: Workspace) -> None:
         assert workspace.state == workspace.states[one]
 
 
-def test_the_oldest_go_first_where_all_is_too_much(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, most_bytes=25)
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Workspace]:
+    """A workspace of whose files few bytes are kept."""
+    with contextlib.closing(Workspace(tmp_path, most_bytes=25)) as made:
+        yield made
+
+
+def test_the_oldest_go_first_where_all_is_too_much(small: Workspace) -> None:
+    workspace = small
     for number in range(6):
         workspace.write("a", f"{number}" * 10)
         workspace.commit()
@@ -171,8 +178,8 @@ def test_the_oldest_go_first_where_all_is_too_much(tmp_path: Path) -> None:
     assert workspace.state == workspace.states[5]
 
 
-def test_a_file_that_is_larger_than_all_may_be(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, most_bytes=25)
+def test_a_file_that_is_larger_than_all_may_be(small: Workspace) -> None:
+    workspace = small
     workspace.write("small", "s" * 20)
     workspace.write("large", "l" * 30)
     one = workspace.commit()
@@ -304,9 +311,8 @@ def test_a_journal_with_other_records_is_not_used(
     """F9, F10 and case 49, for files: no line is left out or believed that does not belong."""
     life(workspace)
     (tmp_path / "other").mkdir()
-    other = Workspace(tmp_path / "other")
-    life(other)
-    other.versions.close()
+    with contextlib.closing(Workspace(tmp_path / "other")) as other:
+        life(other)
     others = (other.private / "files" / "journal").read_bytes().splitlines(keepends=True)
 
     def damage(lines: list[bytes]) -> list[bytes]:
@@ -506,13 +512,13 @@ def test_killed_while_files_are_brought_back_each_is_old_or_new(
 def test_large_contents_are_not_read_to_be_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = Workspace(tmp_path, copy_bytes=2)
-    workspace.write("a", "old")
-    one = workspace.commit()
-    workspace.remove("a")
-    monkeypatch.setattr(file_contents, "checksum_of", None)
-    monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
-    workspace.bring(one)
-    assert workspace.state == {"a": "old"}
-    workspace.write("a", "new")
-    assert workspace.bring(one).missed[0][0] == "a"
+    with contextlib.closing(Workspace(tmp_path, copy_bytes=2)) as workspace:
+        workspace.write("a", "old")
+        one = workspace.commit()
+        workspace.remove("a")
+        monkeypatch.setattr(file_contents, "checksum_of", None)
+        monkeypatch.setattr(FileCopier, "clone", lambda *files: False)
+        workspace.bring(one)
+        assert workspace.state == {"a": "old"}
+        workspace.write("a", "new")
+        assert workspace.bring(one).missed[0][0] == "a"

@@ -35,12 +35,14 @@ class Workspace:
         self.commits: list[int] = []
         self.states: dict[int, Tree] = {}
         self.whole = True
+        self._later: list[Workspace] = []
         if not load:
             self.versions.clear()
             self.commit()
 
     def load(self, other: Workspace, *, crashed: bool = True) -> Workspace:
-        """Go on in another process with what this one kept."""
+        """Go on with what another process kept; it is closed with that one's workspace."""
+        other._later.append(self)
         self.commits, self.states = list(other.commits), dict(other.states)
         self.whole = self.versions.load(max(self.commits), crashed=crashed)
         return self
@@ -128,7 +130,9 @@ class Workspace:
             shutil.rmtree(path)
 
     def close(self) -> None:
-        """The process is over."""
+        """The process is over, and those that went on with what it kept. Safe to call twice."""
+        for later in self._later:
+            later.close()
         self.versions.close()
         for folder in self._folders:
             folder.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import says
+from tests.faces import open_files, says
 from tests.sandbox.forks import TRAP, Forking, Opening
 from tests.sandbox.keeping import Keeping
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -208,6 +208,7 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch.setattr(files.FileCopier, "copy", full)
     with pytest.raises(ForkError, match=r"No space left on device\). Nothing of it is left"):
         parent.fork(3)
+    assert [path for path in open_files() if "/.removed-" in path] == []
     assert [path.name for path in parent.workspace.parent.iterdir()] == ["app"]
     assert says(parent, "print(x)") == "1"
 
@@ -228,6 +229,7 @@ def test_a_fork_that_does_not_start_leaves_nothing_behind(
     with pytest.raises(ForkError):
         parent.fork()
     monkeypatch.undo()
+    assert [path for path in open_files() if "/.removed-" in path] == []
     assert [path.name for path in parent.workspace.parent.iterdir()] == ["app"]
     assert says(parent, "print(x)") == "1"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import says, wait_for
+from tests.faces import open_files, says, wait_for
 from tests.sandbox.story import Story
 from tests.stored import commits_in, content_of, flip, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -17,7 +19,7 @@ from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits, recorder
+from wasm_kernel.state import commits, index, recorder
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 
 Opening = Callable[..., BaseSandbox]
@@ -306,8 +308,15 @@ def _no_memory(*args: object) -> bytes:
     raise MemoryError
 
 
-def test_a_claim_is_one_holders(tmp_path: Path) -> None:
-    first, second = HistoryLock(Folder.open(tmp_path)), HistoryLock(Folder.open(tmp_path))
+@pytest.fixture
+def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
+    """Makes locks on one private folder, each as in a process of its own."""
+    with contextlib.ExitStack() as opened:
+        yield lambda: HistoryLock(opened.enter_context(Folder.open(tmp_path)))
+
+
+def test_a_claim_is_one_holders(lock_of: Callable[[], HistoryLock]) -> None:
+    first, second = lock_of(), lock_of()
     assert first.take()
     assert not second.take()
     first.release()
@@ -315,11 +324,11 @@ def test_a_claim_is_one_holders(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
-    first = HistoryLock(Folder.open(tmp_path))
+def test_a_claim_tells_how_the_last_holder_ended(lock_of: Callable[[], HistoryLock]) -> None:
+    first = lock_of()
     first.take()
     first.release()
-    ended = HistoryLock(Folder.open(tmp_path))
+    ended = lock_of()
     ended.take()
     assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
         False,
@@ -327,7 +336,7 @@ def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
         True,
     )
     ended._lock.release()  # as the system does when the process is killed
-    later = HistoryLock(Folder.open(tmp_path))
+    later = lock_of()
     later.take()
     assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
         True,
@@ -337,14 +346,30 @@ def test_a_claim_tells_how_the_last_holder_ended(tmp_path: Path) -> None:
     later.release()
 
 
-def test_a_claim_that_is_not_held_wants_nothing(tmp_path: Path) -> None:
-    first, second = HistoryLock(Folder.open(tmp_path)), HistoryLock(Folder.open(tmp_path))
+def test_a_claim_that_is_not_held_wants_nothing(
+    lock_of: Callable[[], HistoryLock], tmp_path: Path
+) -> None:
+    first, second = lock_of(), lock_of()
     first.take()
     second.take()
     second.release()
     assert not any(second.wants(resume) for resume in Resume)
     assert (tmp_path / "alive").exists()
     first.release()
+
+
+def test_a_history_that_can_not_be_begun_is_closed(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(index.Index, "rewrite", full)
+    sandbox = opened()
+    assert "No space left on device" in sandbox.execute("x = 1").stderr
+    state = str(Path(f"/proc/self/fd/{sandbox.folders.private.fd}").readlink() / "state")
+    assert [path for path in open_files() if path.startswith(state)] == []
+    assert says(sandbox, "print(x)") == "1"
 
 
 def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:
