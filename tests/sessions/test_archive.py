@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests import stored
 from tests.faces import says
 from tests.private import private_of
+from tests.stored import commits_in, state_of
 from wasm_kernel import (
     SandboxLogger,
     SessionInUse,
@@ -27,6 +29,7 @@ from wasm_kernel import (
 )
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import SessionExists, export_session, import_session
+from wasm_kernel.state.index import Name, Record
 from wasm_kernel.state.tar import ArchiveError
 
 ID = "abc-123"
@@ -409,6 +412,40 @@ def test_a_damaged_state_costs_the_variables_and_not_the_files(
     assert (made.files, made.states) == (1, 0)
     assert "damaged" in made.note
     assert not list((private_of(there / made.session_id) / "state").iterdir())
+
+
+def test_what_is_missing_of_the_states_is_told_by_the_export(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1")
+        says(sandbox, "x = 2")
+    state = state_of(here / ID)
+    newest = max(commits_in(state))
+    stored.flip(stored.content_of(state, newest))
+    made = export_session(ID, archive, here)
+    assert "damaged or missing" in made.note
+    assert made.states > 0
+    back = import_session(archive, there)
+    assert (back.states, back.note) == (made.states, "")
+    with get_session_sandbox(back.session_id, workspace_root=there) as sandbox:
+        assert says(sandbox, "print(x)") == "1"
+
+
+def test_a_name_that_no_checkpoint_has_is_left_out_of_the_archive(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1")
+        says(sandbox, "%checkpoint first")
+
+    def forged(record: Record) -> Record:
+        return Name("\x1b[31m", record.id) if isinstance(record, Name) else record
+
+    stored.rewritten(state_of(here / ID), forged)
+    assert export_session(ID, archive, here).note == ""
+    back = import_session(archive, there)
+    assert (back.states > 0, back.note) == (True, "")
 
 
 def rewritten(archive: Path, target: Path, *, flip: bool = False, **memory: Any) -> Path:

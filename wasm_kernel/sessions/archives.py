@@ -66,7 +66,8 @@ class Exported:
         files: How many files are in it.
         states: How many states of the memory.
         left_out: What is not in it, and why, by path.
-        note: Why there are no variables in it, as a sentence; empty if there are.
+        note: Why the variables or a part of their states are not in it, as a sentence; empty if
+            all are.
     """
 
     session_id: str

@@ -29,7 +29,7 @@ from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.index import Commit, Origin
 from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
-from wasm_kernel.state.travel import checked_name
+from wasm_kernel.state.travel import checked_name, is_name
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 2
@@ -51,6 +51,10 @@ _NO_IMAGE = (
     "machine's cache any more."
 )
 _NO_VARIABLES = "The session has no variables that were kept."
+_PARTLY = (
+    "A part of the session's saved states is damaged or missing, and not in the archive: it may "
+    "have the variables as they were after an earlier cell."
+)
 _TOO_MANY_PIECES = (
     "The variables are not in the archive: their memory is in too many pieces. Restart the kernel "
     "or export the files alone."
@@ -137,11 +141,13 @@ class Variables(Struct, frozen=True):
         memory: What the manifest says of them.
         image: The base image that they lie over.
         commits: Its states, oldest first.
+        note: What is missing of them, as a sentence; empty if nothing is.
     """
 
     memory: ArchivedMemory
     image: Path
     commits: tuple[Commit, ...]
+    note: str
 
     def records(self) -> bytes:
         """Returns the records of the states, one a line."""
@@ -183,11 +189,12 @@ def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Vari
         tuple(commit.id for commit in commits),
         usable.position.at,
         usable.position.after,
-        dict(usable.position.names),
+        {name: one for name, one in usable.position.names.items() if is_name(name)},
         usable.position.undone,
         _open_files(folders, commits, stored.origin),
     )
-    variables = Variables(memory, image.path, commits)
+    note = "" if usable.is_certain and not usable.is_damaged else _PARTLY
+    variables = Variables(memory, image.path, commits, note)
     return variables if len(variables.records()) <= STATES_MOST_BYTES else _TOO_MANY_PIECES
 
 
@@ -255,7 +262,7 @@ class ArchiveReport(Struct, frozen=True):
         files: How many files.
         states: How many states of the memory.
         left_out: What did not, and why, by path.
-        note: Why the variables did not, as a sentence; empty if they did.
+        note: Why the variables or a part of them did not, as a sentence; empty if they did.
     """
 
     files: int
@@ -283,9 +290,13 @@ def write_archive(
     Raises:
         OSError: it can't be written.
     """
-    memory, note = (None, variables) if isinstance(variables, str) else (variables.memory, "")
+    memory, note, why_not = None, "", ""
+    if isinstance(variables, str):
+        note = why_not = variables
+    else:
+        memory, note = variables.memory, variables.note
     writer = ArchiveWriter(target)
-    manifest = msgspec.json.encode(Manifest(session_id, memory, note))
+    manifest = msgspec.json.encode(Manifest(session_id, memory, why_not))
     writer.text(MANIFEST, msgspec.json.format(manifest, indent=1))
     files = _ArchivedFiles(writer)
     files.add(FILES, workspace, is_hidden_name)

@@ -58,13 +58,18 @@ class Journey(Struct, frozen=True):
     files: int | None = None
 
 
+def is_name(name: str) -> bool:
+    """Returns whether this can name a checkpoint."""
+    return _NAME.fullmatch(name) is not None
+
+
 def checked_name(name: str) -> str:
     """`name`, where it can name a checkpoint.
 
     Raises:
         TravelError: it can't.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise TravelError(
             "A checkpoint's name has 1 to 64 letters, digits, spaces, dots, plus or minus signs; "
             f"{name[:80]!r} was not used."
