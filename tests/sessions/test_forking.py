@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import open_files
 from tests.private import private_of
 from tests.stored import rewritten
 from tests.tasks import cancelled_after
@@ -111,7 +112,9 @@ def test_who_is_killed_in_the_midst_leaves_no_session(parent: Path) -> None:
 def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
     made = fork(parent)
     assert '"fork"' in (made / ".metadata.json").read_text()
-    assert Session(parent.parent, "fork").made is False
+    again = Session(parent.parent, "fork")
+    again.closed()
+    assert again.made is False
 
 
 def test_a_fork_shares_the_contents_and_has_an_index_of_its_own(parent: Path) -> None:
@@ -129,15 +132,16 @@ def test_numbers_of_states_are_not_given_again(parent: Path) -> None:
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
-    claim = HistoryLock(Folder.open(private_of(fork(parent))))
-    claim.take()
-    assert claim.wants(Resume.CRASH)
-    assert not claim.wants(Resume.NEVER)
-    claim.settled()
-    claim.release()
-    claim.take()
-    assert not claim.wants(Resume.CRASH)
-    claim.release()
+    with Folder.open(private_of(fork(parent))) as private:
+        claim = HistoryLock(private)
+        claim.take()
+        assert claim.wants(Resume.CRASH)
+        assert not claim.wants(Resume.NEVER)
+        claim.settled()
+        claim.release()
+        claim.take()
+        assert not claim.wants(Resume.CRASH)
+        claim.release()
 
 
 def opened(identities: Sequence[tuple[str, str, str]]) -> list[OpenFile]:
@@ -173,6 +177,7 @@ def test_no_session_that_is_there_is_touched(parent: Path, name: str) -> None:
     with pytest.raises(ForkError, match="a session of that id already"):
         fork(parent, name=name)
     assert sorted(path.name for path in (parent.parent / name).rglob("*")) == before
+    other.closed()
 
 
 @pytest.mark.parametrize("name", ["", "../x", "/etc", ".hidden", "a/b", "x" * 65])
@@ -340,3 +345,4 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
             break
         trees.remove_tree(made)
     assert number > 12
+    assert [path for path in open_files() if "/.removed-" in path] == []

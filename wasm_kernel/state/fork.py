@@ -119,8 +119,8 @@ def fork_history(
         names = _names_in(target, source, history, ledger)
         with contextlib.suppress(OSError):  # what can't be had is not known there
             _copy_earlier(ledger, source, target, names)
-        folder = target.private.enter(STATE, make=True)
         note_forked(target.private)
+        folder = target.private.enter(STATE, make=True)
         made = history.branch(folder, names, reseed=reseed)
     except Cancelled as problem:
         raise ForkError("it was interrupted") from problem
