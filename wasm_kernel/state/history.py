@@ -128,8 +128,18 @@ class History:
             commits = {one: c for one, c in self.commits.items() if one not in waiting}
             self._head_after, self._stale = self.last, False
             self._saved_names, self._undropped = dict(self.names), set()
-            position = Position(self.head, self.last, self._saved_names, self.undone)
+            position = Position(self._saved_head(), self.last, self._saved_names, self.undone)
             return records_of(self.origin, commits, position)
+
+    def _saved_head(self) -> int:
+        """The head, or the nearest before it that does not wait to be written: a crash may come.
+
+        `store` makes the head stale, so that it is written again.
+        """
+        at, waiting = self.head, {*self.commits_store.waiting}
+        while at in waiting:
+            at = self.commits[at].parent if at in self.commits else 0
+        return at
 
     def _append(self, *records: Record) -> None:
         if self._index is None or not records:
@@ -258,7 +268,7 @@ class History:
                     self._stale = self._stale or one <= self._head_after
                 elif recorded:
                     self._undropped.add(one)
-            self.commits_store.release(one)
+                self.commits_store.release(one)
         if not there:
             self._forget_content([commit])
 
@@ -325,9 +335,13 @@ class History:
         Raises:
             OSError: they can't be written; a later call tries again.
         """
+        with self._saving:  # two at once: the later one is right
+            self._save_head()
+
+    def _save_head(self) -> None:
         with self._guard:
             stale, self._stale = self._stale, False
-            head = [Head(self.head, self.last, self.undone)] if stale else []
+            head = [Head(self._saved_head(), self.last, self.undone)] if stale else []
             names, gone = dict(self.names), tuple(sorted(self._undropped))
             new = [Name(n, one) for n, one in names.items() if self._saved_names.get(n) != one]
             drops = [Drop(gone)] if gone else []

@@ -77,6 +77,7 @@ class StoredState(Struct, frozen=True):
         reading: The index.
         commits: The commits that were not dropped.
         position: Where memory stands, as the last record says.
+        heads: Where it stood before, as the records say one after the other.
         origin: What was inherited.
         last: The highest number that a commit ever had.
         contents: All contents that any record names.
@@ -87,6 +88,7 @@ class StoredState(Struct, frozen=True):
     reading: Reading
     commits: Mapping[int, Commit]
     position: Position
+    heads: tuple[int, ...]
     origin: Origin
     last: int
     contents: frozenset[str]
@@ -104,6 +106,7 @@ class StoredState(Struct, frozen=True):
         commits: dict[int, Commit] = {}
         names: dict[str, int] = {}
         contents: set[str] = set()
+        heads: list[int] = []
         origin, head, last, certain = None, Head(), 0, True
         for entry in reading.entries:
             match entry:
@@ -118,6 +121,7 @@ class StoredState(Struct, frozen=True):
                         commits.pop(one, None)
                 case Head():
                     head, certain, last = entry, True, max(last, entry.after)
+                    heads.append(entry.at)
                 case Name(name=name, id=one):
                     names[name] = one
                 case Origin():
@@ -129,8 +133,8 @@ class StoredState(Struct, frozen=True):
             head = Head(newest, newest)
         position = Position(head.at, max(last, head.after), names, head.undone)
         closed = reading.entries[-1:] == (Closed(),)
-        known = frozenset(contents)
-        return cls(reading, commits, position, origin, last, known, certain, closed)
+        before, known = tuple(heads), frozenset(contents)
+        return cls(reading, commits, position, before, origin, last, known, certain, closed)
 
     @property
     def image(self) -> str:
@@ -155,7 +159,8 @@ class StoredState(Struct, frozen=True):
         parents = {commit.parent for commit in self.commits.values()} - self.commits.keys() - {0}
         cut = unnamed > _UNNAMED_MOST
         lost = len(self.commits) - len(whole) + len(parents) + (unnamed if cut else 0)
-        broken = is_cut or None in self.reading.entries
+        adrift = self.position.at not in {0, *self.commits}
+        broken = is_cut or adrift or None in self.reading.entries
         damaged = bool(lost) or broken
         if not whole and damaged:
             why = "a commit is damaged" if broken or missing else "the first commit is not there"
@@ -169,10 +174,15 @@ class StoredState(Struct, frozen=True):
         return Usable(whole, position, max(lost, int(broken)), certain, damaged)
 
     def _standing(self, whole: Mapping[int, Commit]) -> int:
-        """The commit that memory stood at, or the nearest before it that is whole."""
+        """The commit that memory stood at, or the nearest before it that is whole.
+
+        If nothing is known of what was before it, memory stood last where an older record says.
+        """
         at = self.position.at
         while at and at not in whole:
             at = self.commits[at].parent if at in self.commits else 0
+        if not at and self.position.at:
+            at = next((one for one in reversed(self.heads) if one in whole), 0)
         return at or max(whole, default=0)
 
 

@@ -6,6 +6,7 @@ and says so where it may not be the one that it was left at; or nothing of it is
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ from tests.engine.memory.session import Session
 from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import trees
+from wasm_kernel.state.index import Head
 from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
@@ -197,3 +199,58 @@ def test_the_records_of_another_session_are_not_believed(
         mixed = [*mine[:number], theirs[number], *mine[number + 1 :]]
         (copy / "index").write_bytes(b"".join(mixed))
         right_or_told(session_of, copy)
+
+
+def hold_up(session: Session, patch: pytest.MonkeyPatch) -> None:
+    """From now on no commit comes to disk."""
+
+    def full(one: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    patch.setattr(session.history, "store", full)
+
+
+def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
+    """States 1 to 5 are on disk, an undo to 3, then two cells that wait, and one of them undone."""
+    for number in range(1, 6):
+        session.cell(p0=str(number))
+    session.flush()
+    session.go(3)
+    session.history.save_head()
+    hold_up(session, patch)
+    session.cell(p0="6")
+    session.cell(p0="7")
+    session.flush()
+    session.history.move(6, (7,))
+
+
+def test_a_head_that_waits_leads_to_the_state_before_it(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of()
+    left_behind(session, monkeypatch)
+    session.history.save_head()
+    again = session_of(load=True)
+    assert again.state == {0: "3"}
+    monkeypatch.undo()
+    session.cell(p0="8")
+    session.flush()
+    session.history.move(6, (8,))
+    session.history.save_head()
+    assert session_of(load=True).state == {0: "6"}
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_head_that_never_came_to_disk_is_told(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """An earlier version wrote such heads."""
+    session = session_of()
+    left_behind(session, monkeypatch)
+    if rewritten:
+        session.history._rewrite()
+    session.history._append(Head(6, 7, (7,)))
+    again = session_of(load=True)
+    assert again.state == {0: "3"}
+    assert again.found is not None
+    assert (again.found.is_damaged, again.found.is_certain, again.found.lost) == (True, False, 1)
