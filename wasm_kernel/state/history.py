@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError, describe
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.state import folding
 from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable
 from wasm_kernel.state.index import (
@@ -96,7 +96,7 @@ class History:
         self._head_after = position.after
         self._open_store()
         if usable.is_damaged:
-            self.place.set_index_aside()
+            self.place.keep_index()
             self._rewrite()
         else:
             self._index.go_on(stored.reading)
@@ -155,11 +155,13 @@ class History:
         if self._index is None:
             return
         with self._saving:
+            undropped = set(self._undropped)
             try:
                 self._index.rewrite(self._live)
             except OSError:
                 with self._guard:
                     self._stale, self._saved_names = True, {}
+                    self._undropped |= undropped
                 raise
 
     def tidy(self) -> None:
@@ -376,6 +378,7 @@ class History:
             with contextlib.suppress(OSError):
                 if self.place is not None:
                     self.place.set_contents_aside(lost)
+            with contextlib.suppress(OSError):
                 self.drop(gone)
             self._pinned -= gone
         return len(gone)
@@ -384,7 +387,8 @@ class History:
         """Lay the pages of a commit over an instance that has the base image's memory.
 
         Raises:
-            Unreadable: a page can't be read, or is not as it was written.
+            Unreadable: a content is not there, or is not as it was written.
+            OSError: the system can't read one now, which says nothing of the commit.
             MemoryError: the policy's memory limit is below the commit's size.
         """
         with self._shape:
@@ -398,7 +402,7 @@ class History:
                     now = commit
                     while not self.commits_store.lay(now, pages):
                         now = self.current(now)
-                except (HistoryError, OSError) as problem:
+                except (HistoryError, FileNotFoundError, NotRegular) as problem:
                     raise Unreadable(commit.id, describe(problem)) from problem
 
     def current(self, commit: Commit) -> Commit:

@@ -7,6 +7,7 @@ as long as there is room for it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import stat
 from collections.abc import Collection, Iterable, Mapping
 
@@ -14,7 +15,8 @@ from msgspec import Struct
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import FIRST_HISTORY, STATE
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.files import link_or_copy
+from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.state.commits import CONTENTS, missing_in
 from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.index import (
@@ -209,7 +211,7 @@ class StateFolder:
                 why = "the record of them is not there"
                 raise HistoryError(_USELESS.format(why=why)) from None
             return None
-        except OSError as problem:
+        except NotRegular as problem:
             why = problem.strerror or "it can't be read"
             raise HistoryError(_USELESS.format(why=why)) from problem
         if stored.image != image:
@@ -263,8 +265,10 @@ class StateFolder:
         try:
             with self._folder.enter(name) as folder:
                 return folder.names()
-        except OSError:
-            return []
+        except OSError as problem:
+            if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return []
+            raise
 
     def clear(self) -> None:
         """Removes everything; the index goes first, so a part of it is never taken for all.
@@ -291,13 +295,20 @@ class StateFolder:
         Raises:
             OSError: it can't be moved.
         """
-        self.set_index_aside()
-        self.set_contents_aside(self._names(CONTENTS))
-
-    def set_index_aside(self) -> None:
-        """The index is damaged, and is kept beside the one that follows."""
         if self._folder.status(INDEX) is not None:
             self._move(self._folder, INDEX)
+        self.set_contents_aside(self._names(CONTENTS))
+
+    def keep_index(self) -> None:
+        """The index is damaged, and is kept beside the one that takes its place.
+
+        Until then it stays where it is: without any, nothing could be used.
+
+        Raises:
+            OSError: it can't be.
+        """
+        with self._inner(_UNUSED) as unused:
+            link_or_copy(self._folder.fd, INDEX, _free_name(unused, INDEX), unused.fd)
         self._weigh()
 
     def set_contents_aside(self, names: Iterable[str]) -> None:
@@ -310,10 +321,7 @@ class StateFolder:
 
     def _move(self, folder: Folder, name: str) -> None:
         with self._inner(_UNUSED) as unused:
-            there, number = set(unused.names()), 1
-            while (new := f"{number}-{name}") in there:
-                number += 1
-            folder.rename(name, new, unused)
+            folder.rename(name, _free_name(unused, name), unused)
 
     def drop_unused(self) -> None:
         """Removes what was set aside; folders stay, they take no room that counts."""
@@ -333,6 +341,13 @@ class StateFolder:
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
         self._folder.close()
+
+
+def _free_name(unused: Folder, name: str) -> str:
+    there, number = set(unused.names()), 1
+    while (new := f"{number}-{name}") in there:
+        number += 1
+    return new
 
 
 def set_first_aside(private: Folder) -> bool:

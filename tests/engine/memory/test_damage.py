@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ from tests.engine.memory.session import Session
 from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import trees
-from wasm_kernel.state.index import Head
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.index import Head, Index
+from wasm_kernel.state.stored import StateFolder
 from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
@@ -203,11 +206,7 @@ def test_the_records_of_another_session_are_not_believed(
 
 def hold_up(session: Session, patch: pytest.MonkeyPatch) -> None:
     """From now on no commit comes to disk."""
-
-    def full(one: int) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    patch.setattr(session.history, "store", full)
+    patch.setattr(session.history, "store", _full)
 
 
 def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
@@ -254,3 +253,80 @@ def test_a_head_that_never_came_to_disk_is_told(
     assert again.state == {0: "3"}
     assert again.found is not None
     assert (again.found.is_damaged, again.found.is_certain, again.found.lost) == (True, False, 1)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_system_that_can_not_read_now_says_nothing_of_what_is_saved(
+    session_of: Making, stored: Path, number: int
+) -> None:
+    opening = Folder.open_regular
+
+    def failing(folder: Folder, name: str, *args: int) -> int:
+        if name in failed:
+            raise OSError(number, os.strerror(number))
+        return opening(folder, name, *args)
+
+    session = session_of(folder=stored.parent, load=True, crashed=False)
+    failed: list[str] = []
+    for one in ("index", session.content(4).name):
+        failed[:] = [one]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Folder, "open_regular", failing)
+            with pytest.raises(OSError, match=re.escape(os.strerror(number))) as problem:
+                session_of(folder=stored.parent, load=True, gives_up=True)
+            assert not isinstance(problem.value, HistoryError)
+    assert standing(session_of, stored)[0] == STATES[4]
+
+
+def test_a_disk_that_is_full_while_damage_is_mended_loses_nothing_more(
+    session_of: Making, stored: Path
+) -> None:
+    path = stored / "index"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))  # without `Closed`
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Index, "rewrite", _full)
+        with pytest.raises(OSError, match="no room"):
+            standing(session_of, stored)
+    assert path.read_bytes() == b"".join(lines[:-1])
+    assert standing(session_of, stored) == (STATES[4], True)
+    assert [one.read_bytes() for one in (stored / "unused").iterdir()] == [b"".join(lines[:-1])] * 2
+
+
+def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of()
+    for number in range(1, 4):
+        session.cell(p0=str(number))
+    session.flush()
+    session.history.move(2)
+    append = Index.append
+    monkeypatch.setattr(Index, "append", _full)
+    session.history.drop([3])
+    monkeypatch.setattr(Index, "append", append)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "replacing", _full)
+        with pytest.raises(OSError, match="no room"):
+            session.history._rewrite()
+    session.history.save_head()
+    again = session_of(load=True)
+    assert again.found is not None
+    assert (sorted(again.history.commits), again.found.is_damaged) == ([1, 2], False)
+
+
+def test_a_state_that_can_not_be_set_aside_is_forgotten_all_the_same(
+    session_of: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_of()
+    for number in range(1, 4):
+        session.cell(p0=str(number))
+    session.flush()
+    monkeypatch.setattr(StateFolder, "set_contents_aside", _full)
+    assert session.history.forget(3) == 1
+    assert sorted(session.history.commits) == [1, 2]
+
+
+def _full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "no room")
