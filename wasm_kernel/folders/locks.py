@@ -48,7 +48,7 @@ class HistoryLock:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._lock = FileLock(LOCK, folder)
-        self.held = self.crashed = self.forked = self._begins_anew = False
+        self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
 
     def take(self) -> bool:
         """Takes the lock; returns False if another living process has it.
@@ -69,6 +69,7 @@ class HistoryLock:
         if self.held:
             self._folder.remove(_ANEW)
             self._folder.remove(_FORKED)
+            self._is_settled = True
 
     def wants(self, resume: Resume) -> bool:
         """Returns whether what an earlier process left is to be used."""
@@ -83,12 +84,18 @@ class HistoryLock:
             with contextlib.suppress(OSError):
                 _note(self._folder, _ANEW)
 
-    def release(self) -> None:
-        """Gives the lock back, as the process ends as it should. Safe to call twice."""
+    def release(self, *, ended: bool = True) -> None:
+        """Gives the lock back. Safe to call twice.
+
+        Args:
+            ended: Whether all that is on disk says so, as it should. If not, or if the history was
+                never `settled`, the next holder finds it as after a crash.
+        """
         if self.held:
             self.held = False
-            with contextlib.suppress(OSError):
-                self._folder.remove(_ALIVE)
+            if ended and self._is_settled:
+                with contextlib.suppress(OSError):
+                    self._folder.remove(_ALIVE)
             self._lock.release()
 
 

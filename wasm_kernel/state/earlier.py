@@ -133,6 +133,6 @@ class EarlierFiles:
         paths = {file.path or "" for commit in commits for file in commit.files}
         return {path for path in paths if is_unlinked_name(path)}
 
-    def close(self) -> None:
-        """Closes what was opened to keep files. Safe to call twice."""
-        self._own.close()
+    def close(self) -> bool:
+        """Closes what was opened; returns as `FileLedger.close`. Safe to call twice."""
+        return self._own.close()

@@ -137,12 +137,21 @@ class FileLedger:
         with contextlib.suppress(OSError):
             self._journal.clear()
 
-    def close(self) -> None:
-        """Closes the journal. Safe to call twice."""
+    def close(self) -> bool:
+        """Closes the journal. Safe to call twice.
+
+        Returns:
+            False if the journal should say that it ends so, and can't: it must count as left by a
+            crash then. After `trouble` it is of no use, and must not.
+        """
+        ended = True
         if self.trouble is None and self._journal.is_written:
-            with contextlib.suppress(OSError):  # it counts as left by a crash then
+            try:
                 self._journal.append(Closed())
+            except OSError:
+                ended = False
         self._journal.close()
+        return ended
 
     def _append(self, record: FileRecord) -> None:
         if self.trouble is not None or not self._journal.is_written:

@@ -275,11 +275,12 @@ class FileVersions:
             raise FileNotFoundError(errno.ENOENT, "no files are kept")
         return Lookup(self._root.fd)
 
-    def close(self) -> None:
-        """Closes the folders and the journal. Safe to call twice."""
-        self.ledger.close()
+    def close(self) -> bool:
+        """Closes the folders and the journal; returns as `FileLedger.close`. Safe to call twice."""
+        ended = self.ledger.close()
         self.contents.close()
         self.unlinked.close()
+        return ended
 
     def unshare(self, key: Key) -> None:
         """Parts a content from a file that is about to be written to, if they are one file."""

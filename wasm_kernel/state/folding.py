@@ -27,6 +27,22 @@ def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
     return line
 
 
+def nearest(commits: Mapping[int, Commit], one: int, without: Collection[int]) -> int:
+    """A commit, or the nearest before it that is not among others; 0 if there is none."""
+    while one in without:
+        one = commits[one].parent if one in commits else 0
+    return one
+
+
+def standing_on(commits: Mapping[int, Commit], one: int) -> set[int]:
+    """A commit, and all those that stand on it."""
+    found = {one}
+    for other in sorted(commits):
+        if commits[other].parent in found:
+            found.add(other)
+    return found
+
+
 def plan(
     commits: Mapping[int, Commit], head: int, kept: Collection[int], keep: int
 ) -> list[tuple[int, int | None]]:

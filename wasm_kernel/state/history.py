@@ -128,18 +128,9 @@ class History:
             commits = {one: c for one, c in self.commits.items() if one not in waiting}
             self._head_after, self._stale = self.last, False
             self._saved_names, self._undropped = dict(self.names), set()
-            position = Position(self._saved_head(), self.last, self._saved_names, self.undone)
+            at = folding.nearest(self.commits, self.head, waiting)
+            position = Position(at, self.last, self._saved_names, self.undone)
             return records_of(self.origin, commits, position)
-
-    def _saved_head(self) -> int:
-        """The head, or the nearest before it that does not wait to be written: a crash may come.
-
-        `store` makes the head stale, so that it is written again.
-        """
-        at, waiting = self.head, {*self.commits_store.waiting}
-        while at in waiting:
-            at = self.commits[at].parent if at in self.commits else 0
-        return at
 
     def _append(self, *records: Record) -> None:
         if self._index is None or not records:
@@ -337,26 +328,24 @@ class History:
         Raises:
             OSError: they can't be written; a later call tries again.
         """
-        with self._saving:  # two at once: the later one is right
-            self._save_head()
-
-    def _save_head(self) -> None:
-        with self._guard:
-            stale, self._stale = self._stale, False
-            head = [Head(self._saved_head(), self.last, self.undone)] if stale else []
-            names, gone = dict(self.names), tuple(sorted(self._undropped))
-            new = [Name(n, one) for n, one in names.items() if self._saved_names.get(n) != one]
-            drops = [Drop(gone)] if gone else []
-        try:
-            self._append(*drops, *new, *head)
-        except OSError:
+        with self._saving:
             with self._guard:
-                self._stale = self._stale or stale
-            raise
-        with self._guard:
-            self._saved_names.update(names)
-            self._undropped -= set(gone)
-            self._head_after = head[0].after if head else self._head_after
+                stale, self._stale = self._stale, False
+                at = folding.nearest(self.commits, self.head, self.waiting)  # a crash may come
+                head = [Head(at, self.last, self.undone)] if stale else []
+                names, gone = dict(self.names), tuple(sorted(self._undropped))
+                new = [Name(n, one) for n, one in names.items() if self._saved_names.get(n) != one]
+                drops = [Drop(gone)] if gone else []
+            try:
+                self._append(*drops, *new, *head)
+            except OSError:
+                with self._guard:
+                    self._stale = self._stale or stale
+                raise
+            with self._guard:
+                self._saved_names.update(names)
+                self._undropped -= set(gone)
+                self._head_after = head[0].after if head else self._head_after
 
     def forget(self, one: int) -> int:
         """A commit can't be read: it and what stands on it are no more, the head is before it.
@@ -365,10 +354,7 @@ class History:
             How many states are lost.
         """
         with self._shape:
-            before, gone = self.commits[one].parent, {one}
-            for other in sorted(self.commits):
-                if self.commits[other].parent in gone:
-                    gone.add(other)
+            before, gone = self.commits[one].parent, folding.standing_on(self.commits, one)
             with self._guard:
                 self.names = {n: other for n, other in self.names.items() if other not in gone}
                 self.undone = tuple(other for other in self.undone if other not in gone)
@@ -498,12 +484,16 @@ class History:
             pages = sum(commit.page_bytes for commit in self.commits.values())
         return pages + (0 if self.place is None else self.place.unused_bytes)
 
-    def close(self) -> None:
-        """Closes its folder. Safe to call twice."""
-        self.commits_store.close()
-        if self._index is not None:
-            with contextlib.suppress(OSError):  # the next process says that its end is missing
+    def close(self) -> bool:
+        """Closes its folder; returns whether all is on disk, and says so. Safe to call twice."""
+        ended = self._index is None
+        with contextlib.suppress(OSError):  # the next process says that the end is missing
+            if self._index is not None and not self.waiting:
+                self.save_head()
                 self._index.append(Closed())
-            self._index.close()
-        if self.place is not None:
-            self.place.close()
+                ended = True
+        self.commits_store.close()
+        for one in (self._index, self.place):
+            if one is not None:
+                one.close()
+        return ended

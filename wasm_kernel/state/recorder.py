@@ -168,9 +168,10 @@ class Recorder:
             time.sleep(_WAIT_SECONDS / 4)
 
     def close(self) -> None:
-        """Write what is left and end; idempotent."""
+        """Write what is left, also what could not be written before, and end; idempotent."""
         self.unwatch()
         if self._thread.is_alive():
+            self._jobs.put(self.history.last)
             self._jobs.put(None)
             self._thread.join()
 

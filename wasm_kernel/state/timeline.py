@@ -434,16 +434,16 @@ class Timeline:
 
     def close(self) -> None:
         """Write what is left."""
-        self.saving = True
+        self.saving, ended = True, True
         try:
             if self._recorder is not None:
                 self._recorder.close()
-                self._recorder.history.close()
+                ended = self._recorder.history.close()
                 self._recorder = None
             if self._inherited is not None:  # a fork that was never opened has it still
                 self._inherited.history.close()
-            self.files.close()  # the next holder may read what it says at once
-            self._claim.release()
+            ended = self.files.close() and ended  # the next holder may read what it says at once
+            self._claim.release(ended=ended)
         finally:
             self.files.close()
             self.saving = False

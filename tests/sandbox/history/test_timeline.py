@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faces import open_files, says, wait_for
+from tests.private import private_of
 from tests.sandbox.story import Story
 from tests.stored import commits_in, content_of, flip, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -19,8 +21,11 @@ from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import HistoryLock, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits, index, recorder
+from wasm_kernel.state import commits, recorder
+from wasm_kernel.state.file_journal import FileJournal
+from wasm_kernel.state.index import Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
+from wasm_kernel.state.stored import StateFolder
 
 Opening = Callable[..., BaseSandbox]
 TRAP = "import os; os._exit(3)"
@@ -327,6 +332,7 @@ def test_a_claim_is_one_holders(lock_of: Callable[[], HistoryLock]) -> None:
 def test_a_claim_tells_how_the_last_holder_ended(lock_of: Callable[[], HistoryLock]) -> None:
     first = lock_of()
     first.take()
+    first.settled()
     first.release()
     ended = lock_of()
     ended.take()
@@ -364,12 +370,70 @@ def test_a_history_that_can_not_be_begun_is_closed(
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(index.Index, "rewrite", full)
+    monkeypatch.setattr(Index, "rewrite", full)
     sandbox = opened()
     assert "No space left on device" in sandbox.execute("x = 1").stderr
     state = str(Path(f"/proc/self/fd/{sandbox.folders.private.fd}").readlink() / "state")
     assert [path for path in open_files() if path.startswith(state)] == []
     assert says(sandbox, "print(x)") == "1"
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_claim_that_did_not_end_as_it_should_counts_as_a_crash(
+    lock_of: Callable[[], HistoryLock], settled: bool
+) -> None:
+    first, later = lock_of(), lock_of()
+    first.take()
+    if settled:
+        first.settled()
+    first.release(ended=not settled)
+    assert later.take()
+    assert later.crashed
+    later.release()
+
+
+@pytest.mark.parametrize("place", [Index, FileJournal])
+def test_an_end_that_can_not_be_recorded_counts_as_a_crash(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch, place: type[Index | FileJournal]
+) -> None:
+    sandbox = opened()
+    sandbox.execute("x = 1; open('/app/file', 'w').write('old')")
+    sandbox.execute("open('/app/file', 'w').write('new')")
+    append = place.append
+
+    def failing(self: Any, *records: object) -> None:
+        if any(type(record).__name__ == "Closed" for record in records):
+            raise OSError(errno.ENOSPC, "no room")
+        append(self, *records)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "append", failing)
+        sandbox.close()
+    again = opened(Resume.CRASH)
+    told = again.execute("print(x)")
+    assert told.stdout == "1\n"
+    assert "damaged" not in told.stderr
+    again.undo(2, files=True)
+    assert (again.workspace / "file").read_text() == "old"
+
+
+def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: object, image: str) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    sandbox = opened()
+    sandbox.execute("x = 1")
+    private = private_of(sandbox.workspace)
+    sandbox.close()
+    (private / "alive").touch()  # as after a crash
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFolder, "read", failing)
+        sandbox = opened(Resume.CRASH)
+        assert "too many open files" in sandbox.execute("x = 2").stderr
+        sandbox.close()
+    assert says(opened(Resume.CRASH), "print(x)") == "1"
 
 
 def test_many_threads_may_ask_for_journeys(sandbox: BaseSandbox) -> None:
