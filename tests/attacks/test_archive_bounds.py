@@ -150,7 +150,7 @@ def test_a_states_header_takes_little_memory(
     made = import_session(archive, root)
     assert peak.grown < 150 * MB
     assert made.states == 0
-    assert "damaged" in made.note
+    assert "damaged" in made.note or "too large" in made.note
 
 
 def test_many_states_are_taken_in_a_time_that_grows_as_they_do(
