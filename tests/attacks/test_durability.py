@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.execution.committing import CELL, FILES, WHOLE
 from tests.faces import wait_for
-from tests.sandbox.committing import CELL, FILES, WHOLE
 from tests.stored import commits_in, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders import locks
@@ -36,7 +36,7 @@ WHOLE_ENDING = "True True True"
 
 def commit_in(folder: Path, **env: str) -> subprocess.Popen[str]:
     """A process that commits in a loop."""
-    command = [sys.executable, "-m", "tests.sandbox.committing", str(folder)]
+    command = [sys.executable, "-m", "tests.execution.committing", str(folder)]
     return subprocess.Popen(
         command, cwd=ROOT, env=os.environ | env, stdout=subprocess.PIPE, text=True
     )

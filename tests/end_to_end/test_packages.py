@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.driving import opened
-from tests.packages.conftest import make_wheel
+from tests.guests.python.packages.conftest import make_wheel
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.execution.forks import TRAP, Forking, Opening
+from tests.execution.keeping import Keeping
 from tests.faces import open_files, says
-from tests.sandbox.forks import TRAP, Forking, Opening
-from tests.sandbox.keeping import Keeping
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import ForkError, TravelError, WasmKernelError
 from wasm_kernel.folders.locks import Resume

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.execution.forks import Forking, Opening
 from tests.faces import says
 from tests.private import private_of
-from tests.sandbox.forks import Forking, Opening
 from wasm_kernel import BaseSandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.policy import Mount

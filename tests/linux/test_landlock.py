@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.confinement.inside import needs_walls, said_by
+from tests.linux.inside import needs_walls, said_by
 
 pytestmark = needs_walls
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.execution.story import Story
 from tests.faces import open_files, says, wait_for
 from tests.private import private_of
-from tests.sandbox.story import Story
 from tests.stored import commits_in, content_of, flip, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError

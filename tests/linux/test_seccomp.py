@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.confinement.inside import needs_walls, said_by
+from tests.linux.inside import needs_walls, said_by
 from wasm_kernel.linux import seccomp
 
 _SHUT = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.confinement.inside import needs_walls, run, said_by
+from tests.linux.inside import needs_walls, run, said_by
 
 _HANDLERS = """
 import os, sys, time, threading

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.execution.forks import Forking
 from tests.faces import says
-from tests.sandbox.forks import Forking
 from wasm_kernel import BaseSandbox
 
 CHANCE = """

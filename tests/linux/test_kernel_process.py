@@ -20,7 +20,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 from traitlets.config import Config
 
-from tests.confinement.inside import needs_walls
+from tests.linux.inside import needs_walls
 from tests.private import folders_of
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import default_folder
@@ -49,7 +49,7 @@ class Probed:
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(port)}
         probe |= {"PROBE_CACHE": str(default_folder())}
         probe |= {"WASM_KERNEL_WORKSPACE_ROOT": str(self.sessions), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "tests.confinement.probed_kernel", "-f", str(file)]
+        command = [sys.executable, "-m", "tests.linux.probed_kernel", "-f", str(file)]
         self.process = subprocess.Popen(
             [*command, *arguments],
             env=os.environ | probe | env,

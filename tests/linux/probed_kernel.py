@@ -1,4 +1,4 @@
-"""A real kernel with a traitor in its process: `python -m tests.confinement.probed_kernel -f FILE`.
+"""A real kernel with a traitor in its process: `python -m tests.linux.probed_kernel -f FILE`.
 
 Once a cell makes the file `probe` in the session's folder, native code of this very process tries
 what an escaped guest would, on a thread that was there from the start, and writes down what came

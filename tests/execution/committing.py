@@ -1,4 +1,4 @@
-"""A process that commits in a loop until it is killed: `python -m tests.sandbox.committing FOLDER`.
+"""A process that commits until it is killed: `python -m tests.execution.committing FOLDER`.
 
 Each cell changes many pages and some files together, so that a mixture of two commits would be
 seen. `KILL_AT=N` kills at the N-th operation of the writer on a file (open, write, rename, link).
