@@ -8,6 +8,9 @@ SOAK_ROUNDS ?= 20
 WORKERS ?= 2
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 
+# Processes that tests and benchmarks start would otherwise compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test pytest lint bench soak clean
 
 # The environment holds one of two installs; each stamp says which, and making one removes the other.
