@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import Folder
 
 

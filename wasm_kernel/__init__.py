@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.create import create_sandbox as create_sandbox
     from wasm_kernel.execution.create import offer_pip as offer_pip
     from wasm_kernel.execution.sandbox import BaseSandbox as BaseSandbox
+    from wasm_kernel.folders.hiding import OverlapError as OverlapError
     from wasm_kernel.folders.locks import Resume as Resume
-    from wasm_kernel.folders.overlap import OverlapError as OverlapError
-    from wasm_kernel.folders.private import PrivateFolderError as PrivateFolderError
+    from wasm_kernel.folders.places import PrivateFolderError as PrivateFolderError
     from wasm_kernel.linux.folders import PlantedLinkError as PlantedLinkError
     from wasm_kernel.policy import ExecutionPolicy as ExecutionPolicy
     from wasm_kernel.policy import Mount as Mount
@@ -82,8 +82,8 @@ _NAMES = {  # the public names by module
     "execution.create": "create_sandbox offer_pip",
     "execution.sandbox": "BaseSandbox",
     "folders.locks": "Resume",
-    "folders.overlap": "OverlapError",
-    "folders.private": "PrivateFolderError",
+    "folders.hiding": "OverlapError",
+    "folders.places": "PrivateFolderError",
     "linux.folders": "PlantedLinkError",
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint PruneResult SandboxResult Travelled",

@@ -67,7 +67,7 @@ def test_case_43_a_fork_that_can_not_begin_leaves_no_folder(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("wasm_kernel.folders.places.PrivateFolders._make", full)
+        patch.setattr("wasm_kernel.folders.private.PrivateFolders._make", full)
         with pytest.raises(Exception, match="No space left"):
             sandbox.fork()
     assert sorted(path.name for path in tmp_path.iterdir()) == before

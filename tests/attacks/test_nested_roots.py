@@ -15,7 +15,7 @@ from wasm_kernel import (
     create_session_sandbox,
     get_session_sandbox,
 )
-from wasm_kernel.folders.overlap import OverlapError
+from wasm_kernel.folders.hiding import OverlapError
 from wasm_kernel.policy import Mount
 
 SEE = """

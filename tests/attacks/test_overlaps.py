@@ -183,7 +183,7 @@ def test_case_42_a_folder_that_a_guest_may_have_open_does_not_become_a_session(
 def test_private_state_beside_a_root_is_guarded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.folders.places._linked", _only_beside(tmp_path))
+    monkeypatch.setattr("wasm_kernel.folders.places.can_link", _only_beside(tmp_path))
     create_sandbox(workspace=tmp_path / "data" / "app").close()
     assert private_of(tmp_path / "data" / "app").parent == beside(tmp_path / "data" / "app")
     with pytest.raises(WasmKernelError, match="private state"):

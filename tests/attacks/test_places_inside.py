@@ -16,8 +16,7 @@ from wasm_kernel import (
     get_session_sandbox,
 )
 from wasm_kernel.folders import places
-from wasm_kernel.folders.hiding import PlacesHidden
-from wasm_kernel.folders.overlap import Spot
+from wasm_kernel.folders.hiding import PlacesHidden, Spot
 from wasm_kernel.folders.places import beside
 from wasm_kernel.linux.folders import Folder
 
@@ -32,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ways = [Path(f"/proc/self/fd/{each.fd}").readlink() for each in (one, other)]
         return len({way.is_relative_to(state) for way in ways}) == 1
 
-    monkeypatch.setattr(places, "_linked", linked)
+    monkeypatch.setattr(places, "can_link", linked)
     return state
 
 

@@ -17,7 +17,7 @@ from wasm_kernel import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.folders.overlap import OverlapError
+from wasm_kernel.folders.hiding import OverlapError
 
 FILES: dict[str, Callable[..., object]] = {
     "list": list_session_files,

@@ -18,7 +18,7 @@ import pytest
 from tests.private import private_of
 from wasm_kernel import delete_session_workspace
 from wasm_kernel.folders.locks import is_used
-from wasm_kernel.folders.places import PrivateFolders, discard
+from wasm_kernel.folders.private import PrivateFolders, discard
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
@@ -61,7 +61,6 @@ def test_a_session_begun_meanwhile_is_not_deleted(
 
     def another() -> None:
         delete_session_workspace(ID, root)
-        monkeypatch.setattr(metadata, "create", lambda *_: None)  # not yet
         begun.append(Session(root, ID))
         for file in files:
             (root / ID / file).write_text(file)
@@ -74,7 +73,7 @@ def test_a_session_begun_meanwhile_is_not_deleted(
     assert not session.folders.removed
     assert session.folders.private_path.exists()
     assert names(root) == [ID]
-    assert names(root / ID) == list(files)
+    assert names(root / ID) == [metadata.NAME, *files]
     others = [path.name for path in session.folders.private_path.parent.iterdir()]
     assert [one for one in others if one.startswith(ID)] == [session.folders.private_path.name]
     session.closed()
@@ -157,7 +156,7 @@ def arrived_session(root: Path) -> None:
         assert staging.settle(top.fd, made.aside, ID)
 
 
-MAKERS = [(new_session, session, "take_name"), (arrived_session, staging, "settle")]
+MAKERS = [(new_session, session, "settle"), (arrived_session, staging, "settle")]
 MAKER_NAMES = ["new", "arrived"]
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.sessions import metadata
+from wasm_kernel.sessions import metadata, staging
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
 
 ID = "abc-123"
@@ -59,11 +59,9 @@ def touch(workspace: Path, private: Path | None) -> bool:
         return metadata.touch(folder, ID, spare)
 
 
-def create(workspace: Path, private: Path | None) -> None:
-    with ExitStack() as held:
-        folder = held.enter_context(Folder.open(workspace))
-        spare = None if private is None else held.enter_context(Folder.open(private))
-        metadata.create(folder, ID, spare)
+def create(workspace: Path) -> None:
+    with Folder.open(workspace) as folder:
+        staging.inscribe(folder.fd, ID)
 
 
 def left_aside(workspace: Path, private: Path | None) -> list[str]:
@@ -89,10 +87,10 @@ def test_times_have_microseconds_also_where_they_are_none() -> None:
 
 
 def test_it_is_made_once(workspace: Path, private: Path | None) -> None:
-    create(workspace, private)
+    create(workspace)
     before = (workspace / ".metadata.json").read_bytes()
     with pytest.raises(FileExistsError):
-        create(workspace, private)
+        create(workspace)
     assert (workspace / ".metadata.json").read_bytes() == before
     assert left_aside(workspace, private) == []
 
@@ -195,7 +193,7 @@ def test_what_is_no_file_is_left_as_it_is(
     with pytest.raises(MetadataCorrupted, match="not a regular file"):
         touch(workspace, private)
     with pytest.raises(FileExistsError):
-        create(workspace, private)
+        create(workspace)
     after = file.lstat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     elsewhere = workspace.parent / "elsewhere"

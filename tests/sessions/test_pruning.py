@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
 from wasm_kernel import PruneError, WasmKernelError, prune_sessions
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import readable
-from wasm_kernel.sessions import ids, metadata, pruning
-from wasm_kernel.sessions.pruning import SessionAge, plan_pruning
+from wasm_kernel.sessions import ids, metadata
 
 HOUR = timedelta(hours=1)
 
@@ -30,28 +31,40 @@ def a_session(root: Path, hours: float) -> Path:
     return workspace
 
 
-founds = st.one_of(
-    st.builds(SessionAge, st.uuids().map(str), age=st.timedeltas()),
-    st.builds(
-        SessionAge, st.uuids().map(str), reason=st.sampled_from(["no_metadata", "corrupted"])
-    ),
-    st.builds(SessionAge, st.uuids().map(str), problem=st.just(OSError(13, "no"))),
-)
+KINDS = ["old", "young", "chosen", "unmarked", "corrupted"]
 
 
-@given(found=st.lists(founds), limit=st.timedeltas(min_value=timedelta(0)))
-def test_the_plan_takes_what_is_older_and_accounts_for_all(
-    found: list[SessionAge], limit: timedelta
+@settings(max_examples=20)
+@given(sessions=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 10**4)), max_size=6))
+def test_what_is_older_goes_the_oldest_first_and_all_is_accounted_for(
+    sessions: list[tuple[str, int]],
 ) -> None:
-    plan = plan_pruning(found, limit)
-    ages = [one.age for one in plan.candidates if one.age is not None]
-    assert ages == sorted(ages, reverse=True)
-    assert all(age > limit for age in ages)
-    kept = [one for one in found if one.age is not None and one.age <= limit]
-    parts = [*plan.candidates, *plan.skipped, *plan.failed, *kept]
-    assert sorted(parts, key=lambda one: one.session_id) == sorted(
-        found, key=lambda one: one.session_id
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        made = [(kind, hours, made_as(kind, Path(folder), hours)) for kind, hours in sessions]
+        result = prune_sessions(24, folder, dry_run=True)
+    old = sorted(((h, name) for kind, h, name in made if kind == "old"), reverse=True)
+    assert sorted(result.deleted_sessions) == sorted(name for _, name in old)
+    hours = {name: h for _, h, name in made}
+    assert [hours[name] for name in result.deleted_sessions] == [h for h, _ in old]
+    assert set(result.skipped_sessions) == {
+        name for kind, _, name in made if kind in ("chosen", "unmarked", "corrupted")
+    }
+    assert not result.errors
+
+
+def made_as(kind: str, root: Path, hours: int) -> str:
+    """Makes a session that was used so many hours more than a day ago; returns its id."""
+    workspace = a_session(root, 0 if kind == "young" else 24 + hours)
+    file, name = workspace / ".metadata.json", workspace.name
+    if kind == "unmarked":
+        file.unlink()
+    elif kind == "corrupted":
+        file.write_text("{")
+    elif kind == "chosen":
+        name = f"chosen-{name}"
+        file.write_text(file.read_text().replace(workspace.name, name))
+        workspace.rename(root / name)
+    return name
 
 
 @pytest.mark.parametrize(
@@ -90,22 +103,22 @@ def test_a_root_that_is_missing_is_an_error_without_its_path(tmp_path: Path) -> 
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_session_that_was_used_since_it_was_found_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used, unused, gone = (a_session(tmp_path, 48) for _ in range(3))
-    look = pruning.survey
+def test_a_session_that_was_used_since_it_was_found_is_kept(tmp_path: Path) -> None:
+    used, unused, gone = (a_session(tmp_path, hours) for hours in (50, 49, 48))
 
-    def look_and_wait(*args: Any) -> list[SessionAge]:
-        found = look(*args)
-        with Folder.open(used) as folder:
-            metadata.touch(folder, used.name, None)
-        (gone / ".metadata.json").unlink()
-        gone.rmdir()
-        return found
+    class Busy:
+        """Somebody uses one session, and deletes another, when the first is about to go."""
 
-    monkeypatch.setattr(pruning, "survey", look_and_wait)
-    result = prune_sessions(24, tmp_path)
+        def info(self, event: str, **fields: Any) -> None:
+            if event == "session.prune.candidate" and fields["session_id"] == used.name:
+                with Folder.open(used) as folder:
+                    metadata.touch(folder, used.name, None)
+                (gone / ".metadata.json").unlink()
+                gone.rmdir()
+
+        warning = info
+
+    result = prune_sessions(24, tmp_path, logger=SandboxLogger(Busy()))
     assert result.deleted_sessions == [unused.name]
     assert (result.skipped_sessions, result.errors) == ([], {})
     assert used.exists()

@@ -16,7 +16,7 @@ from tests.nobody import as_nobody
 from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
 from wasm_kernel.folders.locks import HistoryLock, exclusively, is_used
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk

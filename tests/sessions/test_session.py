@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +19,9 @@ from wasm_kernel import (
     create_session_sandbox,
     delete_session_workspace,
     get_session_sandbox,
+    prune_sessions,
 )
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux import walks
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
@@ -89,3 +92,28 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
     assert created == [session_id, fork.session_id]
     delete_session_workspace(fork.session_id, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [session_id]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from wasm_kernel.sessions import session
+settle = session.settle
+def killed(*args):
+    if sys.argv[2] == "after":
+        settle(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+session.settle = killed
+session.Session(Path(sys.argv[1]), session.ids.new(), new=True)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_session_whose_maker_is_killed_is_pruned(tmp_path: Path, moment: str) -> None:
+    """It has metadata as soon as it has its name, and is nobody's session before."""
+    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), moment], check=False)
+    (left,) = tmp_path.iterdir()
+    result = prune_sessions(0, tmp_path)
+    assert (result.skipped_sessions, result.errors) == ([], {})
+    assert result.deleted_sessions == ([left.name] if moment == "after" else [])
+    assert not list(tmp_path.iterdir())

@@ -77,16 +77,16 @@ def test_create_session_with_metadata(create: Creating) -> None:
 def test_session_creation_fails_gracefully_if_metadata_write_fails(
     create: Creating, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = os.rename
+    opening = os.open
 
-    def full(name: str, new: str, **options: Any) -> None:
-        if new == ".metadata.json":
+    def full(name: Any, flags: int, *args: Any, **options: Any) -> int:
+        if name == ".metadata.json" and flags & os.O_CREAT:
             raise OSError(28, "No space left on device")
-        rename(name, new, **options)
+        return opening(name, flags, *args, **options)
 
-    monkeypatch.setattr(os, "rename", full)
+    monkeypatch.setattr(os, "open", full)
     session_id, sandbox = create(logger=heard.logger)
-    monkeypatch.setattr(os, "rename", rename)
+    monkeypatch.setattr(os, "open", opening)
     warning = heard.one("session.metadata.failed")
     assert warning["level"] == "warning"
     assert warning["session_id"] == session_id

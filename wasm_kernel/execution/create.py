@@ -8,8 +8,8 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.execution.face import SessionHooks
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.overlap import check_opening
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.folders import real_path

@@ -10,17 +10,25 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from msgspec.structs import replace
+
 from wasm_kernel.errors import PolicyError
-from wasm_kernel.folders.hiding import SessionHidden, SessionsHidden
-from wasm_kernel.folders.overlap import Spot, check, check_mounts, guarded
-from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.folders.hiding import (
+    SessionHidden,
+    SessionsHidden,
+    Spot,
+    check,
+    check_mounts,
+    guarded,
+)
+from wasm_kernel.folders.locks import PresenceLock
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
-from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import Preopen
 
@@ -29,8 +37,6 @@ SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
 STATE, FETCHED, KEPT, LOOSE = "state", "fetched", "files", "loose"
 FIRST_HISTORY = "history"
 """The folder of states in the first format, which is set aside unread."""
-PRESENT = "present"
-"""The file in a private folder that whoever uses the workspace has locked, with others."""
 MISSED = "missed"
 """The file in a private folder whose time says since when nobody has found its workspace."""
 FIRST_VERSION = ".wasm_kernel"
@@ -85,12 +91,14 @@ class SandboxFolders:
         private_root: Path | str | None = None,
         *,
         lone: bool = False,
+        presence: PresenceLock | None = None,
     ) -> None:
         """Takes over a workspace and its private folder, which are closed with it.
 
         Raises:
             OSError: a folder in the private one can't be opened or made.
         """
+        self._presence = presence
         self.path, self.real = path, real
         self.workspace, self.private = workspace, found.folder
         self.private_path = found.path
@@ -103,6 +111,8 @@ class SandboxFolders:
         with contextlib.ExitStack() as held:
             held.callback(self.private.close)
             held.callback(self.workspace.close)
+            if presence is not None:
+                held.callback(presence.release)
             self.scratch = held.enter_context(self.private.enter(SCRATCH, make=True))
             with contextlib.suppress(OSError):
                 self.private.remove(MISSED)
@@ -123,22 +133,62 @@ class SandboxFolders:
             OSError: it can't be opened or made.
         """
         real = real_path(path)
-        with making_folder(real), contextlib.ExitStack() as held:
-            workspace = held.enter_context(open_named(path))
+        with making_folder(real), open_named(path) as workspace:
             check("The workspace", Spot.of(workspace.fd), guarded(private_root))
             privates = PrivateFolders(real.parent, private_root, lone=real.name)
+
+            def is_there() -> bool:
+                return path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
+
             while True:
-                found = privates.open(real.name, workspace)
-                folders = cls(path, real, workspace.enter(), found, private_root, lone=True)
-                folders.be_present()
-                same = path.exists() and os.path.samestat(path.stat(), os.fstat(workspace.fd))
-                if found.in_place and same:
+                folders = cls.in_use(path, real, workspace, privates, is_there, lone=True)
+                if folders is not None:
                     return folders
-                folders.close()  # it was deleted or swept away in this very moment
-                if not same:
-                    if found.made:
-                        discard(found.path)
+                if not is_there():
                     raise FileNotFoundError(errno.ENOENT, "it is deleted in this moment")
+
+    @classmethod
+    def in_use(
+        cls,
+        path: Path,
+        real: Path,
+        workspace: Folder,
+        privates: PrivateFolders,
+        is_there: Callable[[], bool],
+        *,
+        made: bool = False,
+        lone: bool = False,
+    ) -> Self | None:
+        """Opens a workspace's private folder, and tells others that the workspace is in use.
+
+        Args:
+            path: The workspace, as people know it.
+            real: Its real path.
+            workspace: It, open; it stays the caller's.
+            privates: The private folders of the root that it lies in.
+            is_there: Returns whether the workspace still has its name.
+            made: Whether the workspace was made just now.
+            lone: Whether it belongs to no session.
+
+        Returns:
+            The folders; None if the workspace or the private folder was deleted in this moment.
+
+        Raises:
+            SessionInUse, PrivateFolderError, OSError: they can't be opened.
+        """
+        with contextlib.ExitStack() as held:
+            found = privates.open(real.name, workspace)
+            held.callback(found.folder.close)
+            presence = PresenceLock(found.folder)
+            held.callback(presence.release)
+            if not (is_there() and found.in_place):
+                if found.made and found.in_place:
+                    discard(found.path)  # of a folder that was gone by then
+                return None
+            found = replace(found, made=found.made or made)
+            own = workspace.enter()
+            held.pop_all()
+            return cls(path, real, own, found, privates.named, lone=lone, presence=presence)
 
     def _notices(self) -> tuple[str, ...]:
         told = [FAR] if self.far else []
@@ -157,12 +207,14 @@ class SandboxFolders:
         """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
         return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)
 
-    def be_present(self) -> None:
-        """Tell others that the workspace is in use, for as long as the folders are open."""
-        with contextlib.suppress(OSError):
-            descriptor = self.private.open_regular(PRESENT, os.O_RDWR | os.O_CREAT)
-            self._held.callback(os.close, descriptor)
-            try_lock(descriptor, shared=True)
+    def is_only(self) -> bool:
+        """Returns whether nobody else uses the workspace, here or in another process."""
+        return self._presence is not None and self._presence.is_only()
+
+    def leave(self) -> None:
+        """Lets others know that the workspace is not in use any more. Safe to call twice."""
+        if self._presence is not None:
+            self._presence.release()
 
     def mounted(self, mounts: Sequence[Mount]) -> tuple[Folder, ...]:
         """Returns the folders of mounts, which stay the ones that they were at first.

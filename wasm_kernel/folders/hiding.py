@@ -1,8 +1,14 @@
-"""What guests do not see: private folders, and the sessions of others.
+"""What no guest may reach: private folders, the cache of compiled code, the sessions of others.
 
-The default workspace is also the default root of the sessions. So its guest sees no session's
-folder, and can make nothing that would be taken for one. A root of sessions that lies in another
-session's workspace, or in a mount, does not exist for the guest there.
+A guest that reaches the private folders, or the cache, owns this user's account. So no workspace,
+root of sessions or mount is one of those, contains one or lies in one: that is refused before
+anything is made. Folders are told from each other by what the system calls them, not by their
+paths: links and bind mounts give one folder many.
+
+What comes into a guest's folder later is hidden. The default workspace is also the default root of
+the sessions, so its guest sees no session's folder, and can make nothing that would be taken for
+one. A root of sessions that lies in another session's workspace, or in a mount, does not exist for
+the guest there.
 """
 
 from __future__ import annotations
@@ -12,15 +18,28 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from wasm_kernel.folders.overlap import Spot
-from wasm_kernel.folders.places import places
-from wasm_kernel.folders.private import Place, owner_of
-from wasm_kernel.folders.state_folder import LOOK_SECONDS, lists_places, noted_in, notes, watched
+from msgspec import Struct
+
+from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.folders.places import (
+    ELSEWHERE,
+    LOOK_SECONDS,
+    ROOTS,
+    Place,
+    named,
+    notes,
+    places,
+    state_folder,
+    watched,
+)
+from wasm_kernel.folders.private import Owner
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, PlantedLinkError, open_named
+from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
     METADATA_HIDDEN,
     NothingHidden,
@@ -32,9 +51,219 @@ METADATA = ".metadata.json"
 ASIDE = ".wasm_kernel-removed-"
 """How the name of a session's folder begins that is being made or deleted."""
 
-_TICK_NS = 100_000_000  # times of folders are told in steps, on some file systems in long ones
 _UUID_LENGTH = 36
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TICK_NS = 100_000_000  # times of folders are told in steps, on some file systems in long ones
+_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"
+_WORDS = (
+    "{what} can't be a folder that is, contains or lies in the one for {kept}: a cell could then "
+    "reach it. Nothing was opened. Choose another folder."
+)
+_ROOT_WORDS = (
+    "{guest} can't be a root of sessions, or a folder in one: a cell would see the sessions of "
+    "others. Mount another folder"
+)
+_MOUNT_WORDS = "{guest} can't be a folder that is, contains or lies in {other}"
+
+
+class OverlapError(WasmKernelError, ValueError):
+    """A folder was named that contains, or lies in, one that no cell may reach."""
+
+
+class Spot(Struct, frozen=True):
+    """The place that a folder lies in, or would lie in if it was made.
+
+    Attributes:
+        chain: The folders that are there, from the top of the file system down.
+        rest: The names below them that are missing.
+    """
+
+    chain: tuple[tuple[int, int], ...]
+    rest: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fd: int) -> Spot:
+        """Returns the spot of an open folder."""
+        chain: list[tuple[int, int]] = []
+        here = os.open(".", _LOOK, dir_fd=fd)
+        try:
+            while True:
+                found = os.fstat(here)
+                if chain and chain[-1] == (found.st_dev, found.st_ino):
+                    return cls(tuple(reversed(chain)))
+                chain.append((found.st_dev, found.st_ino))
+                above = os.open("..", _LOOK, dir_fd=here)
+                os.close(here)
+                here = above
+        finally:
+            os.close(here)
+
+    @classmethod
+    def at(cls, path: Path) -> Spot:
+        """Returns the spot of a path, whose links are followed.
+
+        Raises:
+            OSError: it can't be told.
+        """
+        real = path.expanduser().resolve()
+        for there in (real, *real.parents):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                fd = os.open(there, _LOOK)
+                try:
+                    return cls(cls.of(fd).chain, real.relative_to(there).parts)
+                finally:
+                    os.close(fd)
+        raise FileNotFoundError(real)
+
+    def holds(self, other: Spot) -> bool:
+        """Returns whether another folder is this one, or lies in it."""
+        if not self.rest:
+            return self.chain[-1] in other.chain
+        same = self.chain[-1] == other.chain[-1]
+        return same and other.rest[: len(self.rest)] == self.rest
+
+    def overlaps(self, other: Spot) -> bool:
+        """Returns whether one of the two folders is the other or lies in it."""
+        return self.holds(other) or other.holds(self)
+
+
+def guarded(private_root: Path | str | None = None) -> list[tuple[str, Spot]]:
+    """Returns the folders that no guest may reach, each with words for what it is for."""
+    paths = [(_CACHE, default_folder())]
+    private = [state_folder(), *ELSEWHERE.paths()]
+    if private_root is not None:
+        private.append(named(private_root))
+    paths += [(_PRIVATE, path) for path in private if path is not None]
+    return [(words, spot) for words, path in paths if (spot := _spot_at(path))]
+
+
+def _spot_at(path: Path) -> Spot | None:
+    """Returns the spot of a path; None if it can't be told."""
+    try:
+        return Spot.at(path)
+    except (OSError, RuntimeError):
+        return None
+
+
+def check(what: str, spot: Spot, guards: Iterable[tuple[str, Spot]]) -> None:
+    """Checks that a folder does not lead a guest to where it must not be.
+
+    Args:
+        what: What the folder is for, as the beginning of a sentence.
+        spot: Where it lies.
+        guards: The folders that no guest may reach.
+
+    Raises:
+        OverlapError: it is.
+    """
+    for kept, other in guards:
+        if spot.overlaps(other):
+            raise OverlapError(_WORDS.format(what=what, kept=kept))
+
+
+def check_mounts(
+    mounts: Sequence[tuple[Mount, Folder]],
+    own: Iterable[tuple[str, Spot]],
+    guards: Iterable[tuple[str, Spot]],
+) -> None:
+    """Checks that mounts lead nowhere but to themselves.
+
+    Args:
+        mounts: The mounts, open.
+        own: The workspace and the root of the sessions, with words for each.
+        guards: The folders that no guest may reach.
+
+    Raises:
+        PolicyError: one overlaps another, or a folder that is not its own.
+    """
+    others = [*own, *((f"the folder for {words}", spot) for words, spot in guards)]
+    paths = ROOTS.paths() if mounts else []
+    roots = [spot for path in paths if (spot := _spot_at(path)) and not spot.rest]
+    for mount, folder in mounts:
+        spot = Spot.of(folder.fd)
+        if any(root.holds(spot) for root in roots):
+            raise PolicyError("mounts", _ROOT_WORDS.format(guest=mount.guest))
+        for words, other in others:
+            if spot.overlaps(other):
+                raise PolicyError("mounts", _MOUNT_WORDS.format(guest=mount.guest, other=words))
+        others.append((f"the mount {mount.guest}", spot))
+
+
+def check_opening(
+    workspace: Path,
+    root: Path | None,
+    mounts: Sequence[Mount],
+    private_root: Path | str | None,
+) -> None:
+    """Checks that a workspace may be opened, before anything is made for it.
+
+    Args:
+        workspace: The workspace; it need not be there.
+        root: The root of the sessions, if it is one's.
+        mounts: What the guest is to see besides.
+        private_root: The folder for private folders, if one is named.
+
+    Raises:
+        OverlapError: the workspace or the root may not be one.
+        PolicyError: a mount may not be.
+    """
+    guards, own = guarded(private_root), list[tuple[str, Spot]]()
+    roots = [] if root is None else [("workspace_root", root)]
+    for words, path in (*roots, ("the workspace", workspace)):
+        if spot := _spot_at(path):  # otherwise, whoever opens it says what is wrong
+            check(words if path is root else "The workspace", spot, guards)
+            own.append((words, spot))
+    with contextlib.ExitStack() as held:
+        opened = []
+        for mount in mounts:
+            with contextlib.suppress(OSError, PlantedLinkError):  # as above
+                opened.append((mount, held.enter_context(open_named(mount.host))))
+        check_mounts(opened, own, guards)
+
+
+def lies_in_session(path: Path) -> bool:
+    """Returns whether a real path is, or lies in, the workspace of a session."""
+    above = []
+    for each in (path, *path.parents):
+        with contextlib.suppress(OSError), Folder.open(each) as folder:
+            mark = FileMark.of(folder.fd)
+            above.append(Owner(str(each.parent), each.name, mark, mark, mark))
+    for place in places():
+        with place:
+            for found in filter(None, (owner.find(place) for owner in above)):
+                found[0].close()
+                if found[1].session:
+                    return True
+    return False
+
+
+# -- what is hidden
+
+
+class _Watch:
+    """Folders that are looked into again if one of them changed. One thread's own."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, int] | None = None
+
+    def has_changed(self) -> bool:
+        """Returns whether one changed since `look`, or may have."""
+        seen = self._seen
+        return seen is None or any(_changed(path) != at for path, at in seen.items())
+
+    def look(self, paths: Iterable[Path]) -> None:
+        """Notes when the folders changed; call it before they are looked into."""
+        seen, now = {path: _changed(path) for path in paths}, time.time_ns()
+        # a change right after a look may have the same time as one before
+        self._seen = seen if all(at < now - _TICK_NS for at in seen.values()) else None
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 class Registered:
@@ -44,57 +273,47 @@ class Registered:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Path, int] = {}
-        self._settled = False  # a change right after a look may have the same time as one before
-        self._sessions: dict[Path, FileMark | None] = {}
+        self._watch = _Watch()
+        self._sessions: dict[Path, FileMark] = {}
         self._private: set[tuple[int, int]] = set()
         self._numbers: frozenset[int] = frozenset()
 
     def holds(self, fd: int) -> bool:
         """Returns whether an open folder is a session's, or a private one."""
-        self._refresh()
+        if self._watch.has_changed():
+            self._look()
         found = os.fstat(fd)
         if (found.st_dev, found.st_ino) in self._private:
             return True
         if found.st_ino not in self._numbers:
             return False
         mark = FileMark.of(fd)
-        alike = [one for one in self._sessions.values() if one and one.number == mark.number]
+        alike = [one for one in self._sessions.values() if one.number == mark.number]
         return any(one.same(mark) or not mark.lasting for one in alike)
 
-    def _refresh(self) -> None:
-        if self._settled and all(_changed(path) == at for path, at in self._seen.items()):
-            return
-        found, private, now = dict[Path, FileMark | None](), set[tuple[int, int]](), time.time_ns()
-        self._seen = {path: _changed(path) for path in watched()}
-        for place in places():
-            with contextlib.closing(place):
-                self._seen[place.path] = os.fstat(place.folder.fd).st_mtime_ns
-                self._look_into(place, found, private)
-        self._settled = all(changed < now - _TICK_NS for changed in self._seen.values())
+    def _look(self) -> None:
+        found, private = dict[Path, FileMark](), set[tuple[int, int]]()
+        with contextlib.ExitStack() as held:
+            opened = [held.enter_context(place) for place in places()]
+            self._watch.look([*watched(), *(place.path for place in opened)])
+            for place in opened:
+                own = os.fstat(place.folder.fd)
+                private.add((own.st_dev, own.st_ino))
+                for name in place.folder.names():
+                    mark = self._session_mark(place, name)
+                    if mark is not None:
+                        found[place.path / name] = mark
         self._sessions, self._private = found, private
-        self._numbers = frozenset(mark.number for mark in found.values() if mark is not None)
+        self._numbers = frozenset(mark.number for mark in found.values())
 
-    def _look_into(
-        self, place: Place, found: dict[Path, FileMark | None], private: set[tuple[int, int]]
-    ) -> None:
-        own = os.fstat(place.folder.fd)
-        private.add((own.st_dev, own.st_ino))
-        for name in place.folder.names():
-            path = place.path / name
-            if known := self._sessions.get(path):  # once a session's, always a session's
-                found[path] = known
-                continue
-            with contextlib.suppress(OSError), place.folder.enter(name) as folder:
-                owner = owner_of(folder)
-                found[path] = owner.mark if owner is not None and owner.session else None
-
-
-def _changed(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+    def _session_mark(self, place: Place, name: str) -> FileMark | None:
+        """The mark of the session that a private folder belongs to; None if it is no session's."""
+        if known := self._sessions.get(place.path / name):  # once a session's, always a session's
+            return known
+        with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+            owner = Owner.of(folder)
+            return owner.mark if owner is not None and owner.session else None
+        return None
 
 
 class PlacesHidden(NothingHidden):
@@ -111,9 +330,8 @@ class PlacesHidden(NothingHidden):
         found = os.fstat(folder.fd)
         self._folder = folder
         self._own = (found.st_dev, found.st_ino)
-        self._watched = notes()
-        self._seen: list[int] = []
-        self._settled = False  # as above
+        self._notes = notes()
+        self._watch = _Watch()
         self._looked = -math.inf
         self._inside: frozenset[tuple[int, int]] = frozenset()
 
@@ -123,15 +341,10 @@ class PlacesHidden(NothingHidden):
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._look()
+            if self._watch.has_changed():
+                self._watch.look(self._notes)
+                self._inside = frozenset(self._places())
         return bool(self._inside)
-
-    def _look(self) -> None:
-        changed = [_changed(path) for path in self._watched]
-        if not self._settled or changed != self._seen:
-            now = time.time_ns()
-            self._seen, self._inside = changed, frozenset(self._places())
-            self._settled = max(changed, default=0) < now - _TICK_NS
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Such places."""
@@ -142,20 +355,19 @@ class PlacesHidden(NothingHidden):
 
     def _places(self) -> Iterator[tuple[int, int]]:
         for path in self._likely():
-            with contextlib.suppress(OSError):
-                spot = Spot.at(path)
-                if self._own in spot.chain[:-1] and not spot.rest:
-                    yield spot.chain[-1]
+            spot = _spot_at(path)
+            if spot and self._own in spot.chain[:-1] and not spot.rest:
+                yield spot.chain[-1]
 
     def _likely(self) -> Iterator[Path]:
         """All places, which are few, and the roots whose paths lie here: there may be thousands."""
         with contextlib.suppress(OSError):
             here = Path(f"/proc/self/fd/{self._folder.fd}").readlink()
-            for watched_folder in self._watched:
-                with contextlib.suppress(OSError), Folder.open(watched_folder) as folder:
-                    for path in noted_in(folder):
-                        if lists_places(watched_folder) or str(path).startswith(f"{here}/"):
-                            yield path
+            for noting, path in zip((ELSEWHERE, ROOTS), self._notes, strict=False):
+                with contextlib.suppress(OSError), Folder.open(path) as folder:
+                    for noted in noting.paths_in(folder):
+                        if noting is ELSEWHERE or str(noted).startswith(f"{here}/"):
+                            yield noted
 
 
 class SessionHidden(PlacesHidden):

@@ -2,28 +2,35 @@
 
 One process at a time keeps a session's history. Any number of them may use the session: a second
 kernel on it, a sandbox that has not begun yet; only whoever removes it has it alone. Both locks lie
-in the session's private folder.
+in the session's private folder. Whoever asks about users holds the lock of the folder itself
+meanwhile, as a lock can't be asked about without being taken or lost for an instant.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.folders.folders import PRESENT
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock, try_lock, unlock, wait_lock
 
 LOCK = "lock"
 """The file in the private folder that whoever keeps the history has locked."""
+PRESENT = "present"
+"""The file in the private folder that whoever uses the workspace has locked, with others."""
+HOLDER = "holder"
+"""The file in the private folder in which a keeper of the history leaves word for the next one."""
 
-_ALIVE, _ANEW, _FORKED = "alive", "anew", "forked"
+_HOLDER_BYTES = 4096
 _WAIT_SECONDS = 0.1  # who looks whether a session is alive has the lock for an instant
 _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
@@ -34,6 +41,37 @@ class Resume(str, Enum):
     NEVER = "never"
     CRASH = "crash"
     ALWAYS = "always"
+
+
+class Holder(Struct, frozen=True):
+    """What is known of the last keeper of a history.
+
+    Attributes:
+        alive: It has not ended yet, or ended without giving the lock back.
+        anew: It asked for the next one to begin anew.
+        forked: There was none yet since another session was forked off into this one.
+    """
+
+    alive: bool = False
+    anew: bool = False
+    forked: bool = False
+
+    @classmethod
+    def of(cls, private: Folder) -> Holder:
+        """Returns what a private folder says; the default if it says nothing that can be read."""
+        try:
+            return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return cls()
+
+    def write(self, private: Folder) -> None:
+        """Writes it down; what lay in its place is gone.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        with private.replacing(HOLDER) as file:
+            file.write(msgspec.json.encode(self))
 
 
 class HistoryLock:
@@ -48,6 +86,8 @@ class HistoryLock:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._lock = FileLock(LOCK, folder)
+        self._guard = threading.Lock()
+        self._noted = Holder()
         self.held = self.crashed = self.forked = self._begins_anew = self._is_settled = False
 
     def take(self) -> bool:
@@ -55,21 +95,33 @@ class HistoryLock:
 
         Call `settled` when the history is what it is to be: until then, another start would find
         the folder as this one did.
+
+        Raises:
+            OSError: it can't be noted.
         """
         self.held = self._lock.acquire(_WAIT_SECONDS)
         if self.held:
-            self.crashed = _is_noted(self._folder, _ALIVE)
-            self.forked = _is_noted(self._folder, _FORKED)
-            self._begins_anew = _is_noted(self._folder, _ANEW)
-            _note(self._folder, _ALIVE)
+            found = self._noted = Holder.of(self._folder)
+            self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew
+            self._note(alive=True)
         return self.held
 
     def settled(self) -> None:
-        """Forgets what the last holder asked for, as it was done."""
+        """Forgets what the last holder asked for, as it was done.
+
+        Raises:
+            OSError: it can't be noted.
+        """
         if self.held:
-            self._folder.remove(_ANEW)
-            self._folder.remove(_FORKED)
+            self._note(anew=False, forked=False)
             self._is_settled = True
+
+    def _note(self, **changes: bool) -> None:
+        with self._guard:
+            noted = replace(self._noted, **changes)
+            if noted != self._noted:
+                noted.write(self._folder)
+                self._noted = noted
 
     def wants(self, resume: Resume) -> bool:
         """Returns whether what an earlier process left is to be used."""
@@ -82,7 +134,7 @@ class HistoryLock:
         """Lets the next holder begin anew, whatever it is told. Any thread."""
         if self.held:
             with contextlib.suppress(OSError):
-                _note(self._folder, _ANEW)
+                self._note(anew=True)
 
     def release(self, *, ended: bool = True) -> None:
         """Gives the lock back. Safe to call twice.
@@ -95,37 +147,22 @@ class HistoryLock:
             self.held = False
             if ended and self._is_settled:
                 with contextlib.suppress(OSError):
-                    self._folder.remove(_ALIVE)
+                    self._note(alive=False)
             self._lock.release()
 
 
-def _note(folder: Folder, name: str) -> None:
-    """Notes something by an empty file; what lay in its place is gone.
-
-    Raises:
-        OSError: it can't be noted.
-    """
-    with folder.replacing(name):
-        pass
-
-
-def _is_noted(folder: Folder, name: str) -> bool:
-    status = folder.status(name)
-    return status is not None and stat.S_ISREG(status.st_mode)
-
-
-def note_forked(folder: Folder) -> None:
+def note_forked(private: Folder) -> None:
     """Notes that the session of a private folder was forked off: it waits for its first holder.
 
     Raises:
         OSError: that can't be noted.
     """
-    _note(folder, _FORKED)
+    Holder(forked=True).write(private)
 
 
-def begins_anew(folder: Folder) -> bool:
+def begins_anew(private: Folder) -> bool:
     """Returns whether whoever takes a session's history next is to begin anew."""
-    return _is_noted(folder, _ANEW)
+    return Holder.of(private).anew
 
 
 class PresenceLock:
@@ -133,29 +170,38 @@ class PresenceLock:
 
     Any thread may release it. Look afterwards whether the private folder is still there.
 
+    Args:
+        private: The session's private folder, which stays open as long as this is held.
+
     Raises:
         SessionInUse: another process has been deleting the session for too long.
         OSError: the lock can't be opened.
     """
 
     def __init__(self, private: Folder) -> None:
+        self._private = private
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._descriptor = private.open_regular(PRESENT, os.O_RDWR | os.O_CREAT)
         try:
-            _share(self._descriptor)
-        except BaseException:
+            shared = wait_lock(self._descriptor, _REMOVAL_SECONDS, shared=True)
+        except OSError:
+            shared = True  # a file system without locks: removers refuse such a session
+        if not shared:
             os.close(self._descriptor)
-            raise
+            raise SessionInUse(
+                "Another process is deleting this session. Nothing was opened. Try again when it "
+                "is done, or take another session id."
+            )
 
     def is_only(self) -> bool:
         """Returns whether nobody else uses the session, here or in another process."""
-        with self._guard:
-            if self._descriptor < 0:
-                return False
+        with self._guard, ExitStack() as held:
             try:
-                only = try_lock(self._descriptor)
-                try_lock(self._descriptor, shared=True)  # a failed try has given the share back
+                if self._descriptor < 0 or not _asking(self._private, held):
+                    return False
+                only = try_lock(self._descriptor)  # a failed try has given the share back
+                wait_lock(self._descriptor, _REMOVAL_SECONDS, shared=True)
             except OSError:
                 return False  # a file system without locks: it can't be told
             return only
@@ -170,16 +216,39 @@ class PresenceLock:
             os.close(descriptor)
 
 
-def _share(descriptor: int) -> None:
-    try:
-        shared = wait_lock(descriptor, _REMOVAL_SECONDS, shared=True)
-    except OSError:
-        return  # a file system without locks: removers refuse such a session
-    if not shared:
-        raise SessionInUse(
-            "Another process is deleting this session. Nothing was opened. Try again when it is "
-            "done, or take another session id."
-        )
+def _asking(private: Folder, held: ExitStack) -> bool:
+    """Keeps all others from asking about users until `held` ends; False if one takes too long.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    asking = held.enter_context(private.enter())  # opened once more: the lock ends with it
+    return wait_lock(asking.fd, _WAIT_SECONDS)
+
+
+def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
+    """Locks a session for as long as `held` lasts; False if somebody uses it.
+
+    Args:
+        private: Its private folder.
+        held: Gives the locks back.
+        flags: How the files of the locks are opened; those that are missing are passed over.
+
+    Raises:
+        OSError: it can't be told.
+    """
+    if not _asking(private, held):
+        return False
+    for name in (PRESENT, LOCK):
+        try:
+            descriptor = private.open_regular(name, flags)
+        except FileNotFoundError:
+            continue
+        held.callback(os.close, descriptor)
+        if not try_lock(descriptor):
+            return False
+        held.callback(unlock, descriptor)
+    return True
 
 
 @contextmanager
@@ -194,15 +263,11 @@ def exclusively(private: Folder) -> Iterator[None]:
         OSError: it can't be told.
     """
     with ExitStack() as held:
-        for name in (PRESENT, LOCK):
-            descriptor = private.open_regular(name, os.O_RDWR | os.O_CREAT)
-            held.callback(os.close, descriptor)
-            if not try_lock(descriptor):
-                raise SessionInUse(
-                    "This session is open, in this process or in another one. Nothing was deleted. "
-                    "Close its sandbox, or shut its kernel down, and try again."
-                )
-            held.callback(unlock, descriptor)
+        if not _is_free(private, held, os.O_RDWR | os.O_CREAT):
+            raise SessionInUse(
+                "This session is open, in this process or in another one. Nothing was deleted. "
+                "Close its sandbox, or shut its kernel down, and try again."
+            )
         yield
 
 
@@ -213,13 +278,4 @@ def is_used(private: Folder) -> bool:
         OSError: it can't be told.
     """
     with ExitStack() as held:
-        for name in (PRESENT, LOCK):
-            try:
-                descriptor = private.open_regular(name, os.O_RDWR)
-            except FileNotFoundError:
-                continue
-            held.callback(os.close, descriptor)
-            if not try_lock(descriptor):
-                return True
-            unlock(descriptor)
-        return False
+        return not _is_free(private, held, os.O_RDWR)

@@ -21,9 +21,8 @@ from msgspec import Struct
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.folders.folders import MISSED
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.folders.places import places
-from wasm_kernel.folders.private import Owner, Place, owner_of
-from wasm_kernel.folders.state_folder import forget_roots, state_folder
+from wasm_kernel.folders.places import ROOTS, Place, places, state_folder
+from wasm_kernel.folders.private import Owner, discard
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.result import readable
@@ -78,7 +77,7 @@ def orphans() -> list[Orphan]:
     """Returns the private folders of this user that have no workspace now. Nothing is changed."""
     found = []
     for place in places():
-        with contextlib.closing(place):
+        with place:
             found += [one for name in place.folder.names() if (one := _judged(place, name))]
     return found
 
@@ -87,7 +86,7 @@ def _judged(place: Place, name: str) -> Orphan | None:
     """A private folder, if its workspace is not there."""
     try:
         with place.folder.enter(name) as folder:
-            owner, noted = owner_of(folder), folder.status(MISSED)
+            owner, noted = Owner.of(folder), folder.status(MISSED)
             changed = os.fstat(folder.fd).st_mtime
     except OSError:
         return None
@@ -142,7 +141,7 @@ def sweep(seconds: float | None = None) -> list[Orphan]:
     until = None if seconds is None else time.monotonic() + seconds
     removed = []
     for place in places():
-        with contextlib.closing(place):
+        with place:
             names = place.folder.names()
             random.shuffle(names)  # so that a sweep that has little time does not begin as the last
             for name in names:
@@ -172,7 +171,7 @@ def sweep_now_and_then() -> None:
         os.utime(mark)
         begun = time.monotonic()
         sweep(_MOMENT_SECONDS)
-        forget_roots()
+        ROOTS.forget_missing()
         if time.monotonic() - begun > _MOMENT_SECONDS:  # there is more to do
             os.utime(mark, (time.time() - _DAY + _SOON_SECONDS,) * 2)
 
@@ -197,9 +196,7 @@ def _removed(place: Place, one: Orphan) -> bool:
             again = _judged(place, one.key)  # nobody can begin to use it from here on
             if again is None or not again.due:
                 return False
-            aside = place.set_aside(one.key)
-        if aside:
-            place.remove(aside)
+            discard(place.path / one.key)
         return True
     except (OSError, SessionInUse):
         return False

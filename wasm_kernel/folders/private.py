@@ -1,10 +1,14 @@
 """Where the private state of workspaces lies: outside of every folder that a guest is given.
 
-Each workspace has one private folder: its history, the guest's `/tmp`, packages, locks. It lies in
-the user's state folder, or beside the root of the workspaces; never inside a workspace, where a
-stranger could have put links in its place. Which one belongs to a workspace is decided by the
-root's path, the workspace's name in it, and by what the system knows of the very folder
-(`linux/files.py`): a folder that is made anew at the same path gets a new one.
+Each workspace has one private folder: its history, the guest's `/tmp`, packages, locks. It never
+lies inside a workspace, where a stranger could have put links in its place. Which one belongs to a
+workspace is decided by the root's path, the workspace's name in it, and by what the system knows of
+the very folder (`linux/files.py`): a folder that is made anew at the same path gets a new one.
+
+It is made in the first of these places (`places.py`): the folder that the user named; the user's
+state folder, if files can be linked between it and the workspace; a folder beside the root, if it
+is safe there; the state folder, with copies in place of links. One that is there already is found
+in any of them, also in those that were used before.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ import json
 import os
 import re
 import secrets
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +30,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.folders import places
+from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, beside, named
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
@@ -35,13 +43,9 @@ _VERSION = 1
 _RECORD_BYTES = 64 * 1024
 _REMOVED = ".removed-"
 _DIGEST_BYTES = 12
-_ATTEMPTS = 8
+_MAKE_ATTEMPTS, _REMOVE_ATTEMPTS = 16, 8
 _LABEL = re.compile(r"[^A-Za-z0-9-]+")
 _LABEL_MOST = 64
-
-
-class PrivateFolderError(WasmKernelError):
-    """There is no place for private state; nothing was opened."""
 
 
 class Owner(Struct, frozen=True):
@@ -76,129 +80,321 @@ class Owner(Struct, frozen=True):
         """The path at which the workspace lay."""
         return Path(self.root, self.name)
 
-    def dump(self) -> bytes:
-        """Returns the record as JSON."""
-        return json.dumps({"version": _VERSION, **msgspec.to_builtins(self)}, indent=1).encode()
-
-    @classmethod
-    def load(cls, data: bytes) -> Self:
-        """Returns the record that `dump` wrote.
+    def write(self, folder: Folder) -> None:
+        """Writes it into a private folder.
 
         Raises:
-            ValueError: The data is not such a record.
+            OSError: it can't be written.
         """
-        raw = json.loads(data)  # msgspec's own reader refuses names that are not UTF-8
-        if not isinstance(raw, dict) or raw.get("version") != _VERSION:
-            raise ValueError("not a record of this version")
-        return msgspec.convert(raw, cls)
+        record = {"version": _VERSION, **msgspec.to_builtins(self)}
+        with folder.replacing(RECORD) as file:
+            file.write(json.dumps(record, indent=1).encode())
 
-
-def owner_of(folder: Folder) -> Owner | None:
-    """Returns the workspace that a private folder belongs to; None if it does not say so."""
-    try:
-        return Owner.load(folder.read(RECORD, _RECORD_BYTES))
-    except (OSError, ValueError, RecursionError):
+    @classmethod
+    def of(cls, folder: Folder) -> Self | None:
+        """Returns what `write` wrote into a private folder; None if it does not say so."""
+        try:
+            # msgspec's own reader refuses names that are not UTF-8
+            raw = json.loads(folder.read(RECORD, _RECORD_BYTES))
+            if isinstance(raw, dict) and raw.get("version") == _VERSION:
+                return msgspec.convert(raw, cls)
+        except (OSError, ValueError, RecursionError):
+            pass
         return None
 
-
-class Place:
-    """A folder that holds private folders; close it.
-
-    Attributes:
-        path: Its real path.
-        folder: The folder, which is this user's alone.
-        far: Whether it lies in another file system than the workspaces, so that files are copied
-            and not linked.
-    """
-
-    def __init__(self, path: Path, folder: Folder, *, far: bool = False) -> None:
-        self.path = path
-        self.folder = folder
-        self.far = far
-
-    def find(self, owner: Owner, *, opened: bool = False) -> tuple[Folder, Owner] | None:
-        """Returns the private folder of a workspace, and its record; None if it is not here.
+    def find(self, place: Place, *, opened: bool = False) -> tuple[Folder, Owner] | None:
+        """Returns its private folder in a place, and the record there; None if it is not there.
 
         Args:
-            owner: The workspace.
+            place: The place.
             opened: Whether it is used from now on; then its record is brought up to date.
         """
         try:
-            found = self.folder.enter(owner.key)
+            found = place.folder.enter(self.key)
         except OSError:
             return None
-        known = owner_of(found)
-        if known is not None and known.mark.same(owner.mark):
-            if opened and known != owner:
+        known = Owner.of(found)
+        if known is not None and known.mark.same(self.mark):
+            if opened and known != self:
                 with contextlib.suppress(OSError):
-                    _inscribe(found, replace(owner, session=owner.session or known.session))
-                    os.utime(self.folder.fd)  # whoever watches the place looks again
+                    replace(self, session=self.session or known.session).write(found)
+                    os.utime(place.folder.fd)  # whoever watches the place looks again
             return found, known
         found.close()
         return None
 
-    def make(self, owner: Owner) -> Folder:
-        """Returns a new private folder for a workspace.
 
-        Whatever had its name was another workspace's; that loses its name.
+class PrivateFolder(Struct, frozen=True):
+    """The private folder of one workspace.
+
+    Attributes:
+        folder: It, open; whoever has it closes it.
+        path: Its real path.
+        far: Whether it lies in another file system than the workspace, so that files are copied and
+            not linked.
+        made: Whether it was made just now.
+        lasting: Whether it can be told tomorrow that it is this very workspace's.
+        of_session: Whether the workspace was a session's before it was opened now.
+    """
+
+    folder: Folder
+    path: Path
+    far: bool
+    made: bool
+    lasting: bool
+    of_session: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        """True if it still has its name, so that others find it."""
+        try:
+            there = self.path.lstat()
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self.folder.fd))
+
+
+class PrivateFolders:
+    """The private folders of the workspaces in one root. Any thread may use it.
+
+    Args:
+        root: The real path of the root of the workspaces.
+        private_root: The folder that holds them, if the user named one.
+        lone: The name of a workspace outside of sessions: private folders are made beside itself,
+            and not beside its root, which may be anything.
+
+    Attributes:
+        root: The root of the workspaces.
+        named: The absolute path of the folder that the user named; None if there is none.
+    """
+
+    def __init__(
+        self, root: Path, private_root: Path | str | None = None, *, lone: str = ""
+    ) -> None:
+        self.root = root
+        roots = (root / lone, root) if lone else (root,)
+        self._siblings = [beside(path) for path in roots if path.name]
+        self._lone = bool(lone)
+        self.named = None if private_root is None else named(private_root)
+
+    def find(self, name: str, workspace: Folder, *, opened: bool = False) -> PrivateFolder | None:
+        """Returns the private folder of a workspace; None if it has none. None is made.
+
+        Args:
+            name: The workspace's name in the root.
+            workspace: The workspace.
+            opened: Whether it is used from now on.
 
         Raises:
-            OSError: it can't be made.
+            OSError: it can't be told.
         """
-        aside = f".new-{secrets.token_hex(8)}"
-        made = self.folder.enter(aside, make=True)
-        try:
-            _inscribe(made, owner)
-            self._retire(owner)
-            self.folder.rename(aside, owner.key)
-        except BaseException:
-            made.close()
-            with contextlib.suppress(OSError):
-                trees.remove_tree(self.path / aside)
-            raise
-        return made
+        owner = self._owner(name, workspace)
+        for place in self._known():
+            with place:
+                found = owner.find(place, opened=opened)
+                if found is not None:
+                    folder, known = found
+                    far = not places.can_link(place.folder, workspace)
+                    path, lasting = place.path / owner.key, owner.mark.lasting
+                    return PrivateFolder(folder, path, far, False, lasting, known.session)
+        return None
 
-    def _retire(self, owner: Owner) -> None:
-        """Free the name from what is not this workspace's private folder."""
-        if self.folder.status(owner.key) is None:
-            return
-        there = self.find(owner)
-        if there is not None:  # another process was faster
-            there[0].close()
-            raise FileExistsError(errno.EEXIST, "it is there by now")
-        self.folder.rename(owner.key, f"{_REMOVED}{secrets.token_hex(8)}")
+    def open(self, name: str, workspace: Folder) -> PrivateFolder:
+        """Returns the private folder of a workspace, which is made if it does not exist.
 
-    def set_aside(self, key: str) -> str:
-        """Gives a private folder a name by which nobody finds it; empty if it does not exist."""
-        aside = f"{_REMOVED}{secrets.token_hex(8)}"
-        try:
-            self.folder.rename(key, aside)
-        except FileNotFoundError:
-            return ""
-        return aside
-
-    def remove(self, aside: str) -> None:
-        """Removes a private folder that was set aside.
-
-        Whoever has it open still, and finds out just now, may put a last file there.
+        Args:
+            name: As for `find`.
+            workspace: The same.
 
         Raises:
-            OSError: it can't be removed; a sweep tries again.
+            PrivateFolderError: there is no safe place for it.
+            OSError: it can't be opened or made.
         """
-        for left in reversed(range(_ATTEMPTS)):
+        opened = self._open(name, workspace)
+        if not self._lone:
+            ROOTS.add(self.root)
+        return opened
+
+    def _open(self, name: str, workspace: Folder) -> PrivateFolder:
+        for left in reversed(range(_MAKE_ATTEMPTS)):
+            found = self.find(name, workspace, opened=True)
+            if found is not None:
+                return found
             try:
-                trees.remove_tree(self.path / aside)
+                return self._make(name, workspace)
             except OSError as problem:
-                if problem.errno != errno.ENOTEMPTY or not left:
+                if problem.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not left:
                     raise
-            else:
-                return
+        raise AssertionError("there are attempts")
 
-    def close(self) -> None:
-        """Closes the folder."""
-        self.folder.close()
+    def _make(self, name: str, workspace: Folder) -> PrivateFolder:
+        with contextlib.suppress(OSError):
+            # an overlay gives a folder another identity with its first change: have that now
+            os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
+        owner = self._owner(name, workspace)
+        with self._new_place(workspace) as place:
+            far = not places.can_link(place.folder, workspace)
+            path, made = place.path / owner.key, _make(place, owner)
+            return PrivateFolder(made, path, far, True, owner.mark.lasting)
+
+    def _owner(self, name: str, workspace: Folder) -> Owner:
+        mark = FileMark.of(workspace.fd)
+        with Folder.open(self.root) as root, Folder.open(self.root.parent) as above:
+            root_mark, above_mark = FileMark.of(root.fd), FileMark.of(above.fd)
+        return Owner(str(self.root), name, mark, root_mark, above_mark, not self._lone)
+
+    def _known(self) -> Iterator[Place]:
+        """The places that are there, the likeliest first; whoever gets one closes it."""
+        ways: list[Callable[[], Place | None]] = [places.in_state]
+        ways += [partial(places.place_beside, path) for path in self._siblings]
+        if self.named is not None:
+            ways.insert(0, partial(places.own_place, self.named))
+        seen = set()
+        for opened in ways:
+            if (place := opened()) is not None:
+                seen.add(place.path)
+                yield place
+        for path in ELSEWHERE.paths():
+            if path not in seen and (place := places.own_place(path)) is not None:
+                yield place
+
+    def _new_place(self, workspace: Folder) -> Place:
+        """Returns the place that a new private folder is made in.
+
+        Raises:
+            PrivateFolderError: there is no such place.
+        """
+        if self.named is not None:
+            return _noted(places.make_named(self.named))
+        state = places.in_state(make=True)
+        if state is not None and places.can_link(state.folder, workspace):
+            return state
+        sibling = self._new_sibling(workspace)
+        if sibling is not None:
+            if state is not None:
+                state.folder.close()
+            return _noted(sibling)
+        return places.homeless() if state is None else state
+
+    def _new_sibling(self, workspace: Folder) -> Place | None:
+        """Returns the place beside the root, if that is safe, and lies in no other's folder."""
+        for path in self._siblings[:1]:
+            if path in ELSEWHERE.paths() or not _is_given(path.parent):
+                return places.place_beside(path, like=workspace)
+        return None
 
 
-def _inscribe(folder: Folder, owner: Owner) -> None:
-    with folder.replacing(RECORD) as file:
-        file.write(owner.dump())
+def _noted(place: Place) -> Place:
+    """Writes down a place, so that it is found whatever a later caller names."""
+    ELSEWHERE.add(place.path)
+    return place
+
+
+def _is_given(path: Path) -> bool:
+    """Returns whether a folder is, or lies in, a workspace or a root of sessions."""
+    given: dict[int, list[FileMark]] = {}
+    for owner in _owners():
+        for mark in (owner.mark, owner.root_mark)[: 1 + owner.session]:
+            given.setdefault(mark.number, []).append(mark)
+    for above in (path, *path.parents):
+        with contextlib.suppress(OSError), Folder.open(above) as folder:
+            own = FileMark.of(folder.fd)
+            if any(own.same(mark) for mark in given.get(own.number, ())):
+                return True
+    return False
+
+
+def _owners() -> Iterator[Owner]:
+    """The owners of the private folders of this user."""
+    for place in places.places():
+        with place:
+            for name in place.folder.names():
+                with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+                    if (owner := Owner.of(folder)) is not None:
+                        yield owner
+
+
+def _make(place: Place, owner: Owner) -> Folder:
+    """Returns a new private folder for a workspace.
+
+    Whatever had its name was another workspace's; that loses its name.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    aside = f".new-{secrets.token_hex(8)}"
+    made = place.folder.enter(aside, make=True)
+    try:
+        owner.write(made)
+        if place.folder.status(owner.key) is not None:
+            if (there := owner.find(place)) is not None:  # another process was faster
+                there[0].close()
+                raise FileExistsError(errno.EEXIST, "it is there by now")
+            _set_aside(place.folder, owner.key)
+        place.folder.rename(aside, owner.key)
+    except BaseException:
+        made.close()
+        with contextlib.suppress(OSError):
+            trees.remove_tree(place.path / aside)
+        raise
+    return made
+
+
+def _set_aside(place: Folder, key: str) -> str:
+    """Gives a private folder a name by which nobody finds it; empty if it does not exist."""
+    aside = f"{_REMOVED}{secrets.token_hex(8)}"
+    try:
+        place.rename(key, aside)
+    except FileNotFoundError:
+        return ""
+    return aside
+
+
+@contextlib.contextmanager
+def removing(path: Path) -> Iterator[None]:
+    """Nobody finds a private folder from here on; at the end it is removed, or back if that failed.
+
+    What can't be removed stays for a sweep.
+
+    Raises:
+        OSError: it can't be set aside.
+    """
+    with Folder.open(path.parent) as place:
+        aside = _set_aside(place, path.name)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if aside and place.status(path.name) is None:
+                    place.rename(aside, path.name)
+            raise
+    with contextlib.suppress(OSError):
+        if aside:
+            _remove(path.with_name(aside))
+
+
+def _remove(aside: Path) -> None:
+    """Removes a private folder that was set aside.
+
+    Whoever has it open still, and finds out just now, may put a last file there.
+
+    Raises:
+        OSError: it can't be removed; a sweep tries again.
+    """
+    for left in reversed(range(_REMOVE_ATTEMPTS)):
+        try:
+            trees.remove_tree(aside)
+            break
+        except OSError as problem:
+            if problem.errno != errno.ENOTEMPTY or not left:
+                raise
+
+
+def discard(path: Path) -> None:
+    """Removes a private folder that nobody uses; nothing happens if it does not exist.
+
+    Raises:
+        OSError: it can't be set aside.
+    """
+    with removing(path):
+        pass

@@ -99,6 +99,11 @@ class Folder:
         except (FileNotFoundError, ValueError):
             return None
 
+    def has(self, name: str, fd: int) -> bool:
+        """Returns whether a name here is that of what is open, and not of what took its place."""
+        there = self.status(name)
+        return there is not None and os.path.samestat(there, os.fstat(fd))
+
     def open_regular(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
         """Returns a descriptor of a regular file; the caller closes it.
 

@@ -51,6 +51,11 @@ class FolderWalk:
         return self._open[-1]
 
     @property
+    def root(self) -> int:
+        """The folder that the walk began in."""
+        return self._open[0]
+
+    @property
     def path(self) -> tuple[str, ...]:
         """The names that led here from the root."""
         return tuple(self._names)

@@ -19,7 +19,7 @@ from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, making_folder, real_path

@@ -1,9 +1,9 @@
 """The files of a session from outside: list, read, write, delete.
 
-Every operation takes a path relative to the session's workspace and goes through
-`_validate_session_path`, which follows all its links. The operation then opens the result by
-descriptors, name by name with links refused. If a link was swapped in between, the attempt ends and
-the path is resolved again, a few times. A call that is refused changes nothing.
+Every operation takes a path relative to the session's workspace. It is walked by descriptors
+(`paths.py`), and what is done is done by one plain name in the folder at its end. If somebody puts
+something else in the way meanwhile, the attempt ends, and there are a few more. A call that is
+refused changes nothing.
 
 Errors name the path as it was given, never one of the host. The session's own names
 (`.metadata.json`, in every spelling of `wasi_files/preopens.py`) are not files here.
@@ -25,20 +25,20 @@ from typing import TypeVar
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger, heard_by
-from wasm_kernel.folders.overlap import check_opening
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.hiding import check_opening
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import making_folder, real_path
+from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import entries, ids, removal
 from wasm_kernel.sessions.paths import (
     WORKSPACE_ROOT,
     SessionPathError,
     lexical,
+    located,
     normalized,
-    open_path,
     parts_of,
     resolve,
-    target_of,
 )
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.wasi_files.preopens import is_hidden_name
@@ -118,7 +118,7 @@ def read_session_file(
         session_id,
         relative_path,
         workspace_root,
-        lambda folder, name: entries.read(folder, name, max_bytes),
+        lambda walk, name: entries.read(walk.fd, name, max_bytes),
         private_root,
     )
     _log(told, events.FILE_READ, session_id, relative_path, len(data))
@@ -159,25 +159,28 @@ def write_session_file(
         OSError: it can't be written; the old file is still there.
     """
     content, told = _content(data), heard_by(logger)
-    workspace = _place_of(session_id, workspace_root, private_root)
-    parts_of(relative_path)
 
     def write() -> None:
-        resolved = _validate_session_path(session_id, relative_path, workspace_root)
-        *folders, name = resolved.relative_to(workspace).parts or (".",)
-        with (
-            walks.opened_folder(workspace) as root,
-            open_path(workspace, folders, make=True) as way,
-        ):
-            entries.replace(root, way.fd, name, content, overwrite=overwrite)
+        _at(
+            session_id,
+            relative_path,
+            workspace_root,
+            lambda walk, name: entries.replace(
+                walk.root, walk.fd, name, content, overwrite=overwrite
+            ),
+            private_root,
+            make=True,
+        )
 
-    if workspace.is_dir():
-        _again(relative_path, write)
+    workspace = _place_of(session_id, workspace_root, private_root)
+    parts_of(relative_path)
+    if workspace.is_symlink() or workspace.is_dir():
+        write()
     else:
         if not lexical(relative_path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
         with _begun(Path(workspace_root), workspace.name, told, private_root):
-            _again(relative_path, write)
+            write()
     _log(told, events.FILE_WRITE, session_id, relative_path, len(content))
 
 
@@ -245,13 +248,14 @@ def delete_session_path(
     """
     told = heard_by(logger)
 
-    def delete(folder: int, name: str) -> None:
+    def delete(walk: FolderWalk, name: str) -> None:
         if name == ".":
             raise SessionPathError(
                 "The workspace itself is deleted with its session", relative_path
             )
-        entries.delete(folder, name, recursive=recursive)
+        entries.delete(walk.fd, name, recursive=recursive)
 
+    _validate_session_path(session_id, relative_path, workspace_root)  # also what a link leads to
     _at(session_id, relative_path, workspace_root, delete, private_root, follow=False)
     _log(told, events.FILE_DELETE, session_id, relative_path)
 
@@ -259,8 +263,8 @@ def delete_session_path(
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:
     """Returns the real place of a path in a session's workspace, with all links followed.
 
-    Missing names are taken as they are, so there may be nothing at that place. To use it safely,
-    open it with `paths.open_path`, which follows no link that was put there since.
+    Missing names are taken as they are, so there may be nothing at that place. This is an answer
+    only: no operation opens anything by it, as others may put a link there meanwhile.
 
     Args:
         session_id: The session.
@@ -308,7 +312,7 @@ def _place_of(session_id: str, workspace_root: Path | str, private_root: Path | 
     root = real_path(workspace_root)
     if private_root is not None:  # what lies in the user's own folder is no session's
         check_opening(root / name, root, (), private_root)
-    return root / target_of(root, name)
+    return root / ids.target_of(root, name)
 
 
 def _folder_for(
@@ -320,7 +324,6 @@ def _folder_for(
     """Returns the session's folder, for an operation on a path in it.
 
     Raises:
-        SessionIdError: `session_id` is not a session id.
         SessionPathError: there is no such folder, and the path would be refused in any.
         FileNotFoundError: there is no such folder; the error names the path.
     """
@@ -336,12 +339,13 @@ def _at(
     session_id: str,
     path: str,
     workspace_root: Path | str,
-    act: Callable[[int, str], T],
+    act: Callable[[FolderWalk, str], T],
     private_root: Path | str | None,
     *,
     follow: bool = True,
+    make: bool = False,
 ) -> T:
-    """Calls `act` with the open folder and the name that a path leads to; returns its result.
+    """Calls `act` with what a path leads to, as `located` has it; returns its result.
 
     Args:
         session_id: The session.
@@ -349,20 +353,16 @@ def _at(
         workspace_root: The folder that holds the sessions' folders.
         act: Acts on a name in a folder. It is called again if something was swapped meanwhile.
         private_root: The folder that holds private folders, if one is named.
-        follow: Follows a link at the end of the path. It is validated in any case.
+        follow: Follows a link at the end of the path.
+        make: Makes folders that are missing.
     """
+    ids.checked(session_id)
     parts = parts_of(path)
     workspace = _folder_for(session_id, path, workspace_root, private_root)
 
     def try_once() -> T:
-        resolved = _validate_session_path(session_id, path, workspace_root)
-        if not follow:
-            resolved = workspace.joinpath(*resolve(workspace, parts, path, follow=False))
-        *folders, name = resolved.relative_to(workspace).parts or (".",)
-        if is_hidden_name((*folders, name)[0]):  # a folder above was swapped for a link to here
-            raise SessionPathError("This name is reserved for the session itself", path)
-        with open_path(workspace, folders) as way:
-            return act(way.fd, name)
+        with located(workspace, parts, path, follow=follow, make=make) as (walk, name):
+            return act(walk, name)
 
     return _again(path, try_once)
 
@@ -417,9 +417,8 @@ def _is_file(workspace: Path, folder: int, parts: tuple[str, ...]) -> bool:
         mode = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
         if not stat.S_ISLNK(mode):
             return stat.S_ISREG(mode)
-        *folders, name = resolve(workspace, parts, "/".join(parts)) or (".",)
-        with open_path(workspace, folders) as way:
-            return stat.S_ISREG(os.stat(name, dir_fd=way.fd, follow_symlinks=False).st_mode)
+        with located(workspace, parts, "/".join(parts)) as (walk, name):
+            return stat.S_ISREG(os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_mode)
     except (OSError, SessionPathError):
         return False  # removed meanwhile, or a link that leads out of the session
 

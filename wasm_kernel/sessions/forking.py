@@ -18,7 +18,7 @@ from msgspec import Struct
 from wasm_kernel import events
 from wasm_kernel.errors import ForkError, WasmKernelError, describe
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.commands import (
     ActionContext,
     CommandContext,

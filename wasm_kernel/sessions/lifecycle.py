@@ -15,14 +15,14 @@ from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.execution.create import check, create_sandbox
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders import orphans
+from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.overlap import check_opening
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import open_named, real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
-from wasm_kernel.sessions.paths import WORKSPACE_ROOT, aliases_in, remove_links, target_of
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
 _DELETED = (
@@ -104,7 +104,7 @@ def get_session_sandbox(
     """
     root, name = Path(workspace_root), ids.checked(session_id)
     told = check(runtime, policy, logger)
-    name = target_of(real_path(root), name)
+    name = ids.target_of(real_path(root), name)
     mounts = policy.mounts if policy is not None else ()
 
     def make() -> BaseSandbox:
@@ -172,7 +172,7 @@ def delete_session_workspace(
     """
     asked, told = ids.checked(session_id), heard_by(logger)
     folder = real_path(workspace_root)
-    name = target_of(folder, asked)
+    name = ids.target_of(folder, asked)
     check_opening(folder / name, folder, (), private_root)
     OPEN_SANDBOXES.close(folder / name, _DELETED)
     try:
@@ -180,9 +180,9 @@ def delete_session_workspace(
             root = top.fd
             removal.finish_removals(root)
             orphans.sweep_now_and_then()
-            links = aliases_in(folder).get(name, [])
+            links = ids.aliases_in(folder).get(name, [])
             removal.remove(root, name, PrivateFolders(folder, private_root))
-            remove_links(root, links)
+            ids.remove_links(root, links)
     except FileNotFoundError:
         return
     except OSError as problem:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,11 +19,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.folders.hiding import METADATA
 from wasm_kernel.linux.files import swap_names
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import wait_lock
+from wasm_kernel.sessions.entries import draft_of
 
-NAME = ".metadata.json"
+NAME = METADATA
 VERSION = 1
 _MOST_BYTES = 1024 * 1024
 _SPARE = "metadata.spare"
@@ -122,31 +122,13 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def create(workspace: Folder, session_id: str, private: Folder | None) -> None:
-    """Writes the metadata of a session that begins.
+def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
+    """Notes that a cell ended; False if the session has no metadata.
 
     Args:
         workspace: The session's folder.
         session_id: The session.
         private: The session's private folder; None if it lies in another file system.
-
-    Raises:
-        OSError: it can't be written, or there is something already.
-    """
-    with workspace.enter() as folder:  # opened once more: the lock ends with this descriptor
-        alone = _lock(folder.fd)
-        if folder.status(NAME) is not None:
-            raise FileExistsError(errno.EEXIST, "there is a metadata file already")
-        _write(folder, private if alone else None, Metadata.new(session_id, now()).render())
-
-
-def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
-    """Notes that a cell ended; False if the session has no metadata.
-
-    Args:
-        workspace: As for `create`.
-        session_id: The same.
-        private: The same.
 
     Raises:
         MetadataCorrupted: what is there is not metadata of this session; it was left as it is.
@@ -223,23 +205,12 @@ def _write(folder: Folder, private: Folder | None, data: bytes) -> None:
     written beside the old one, under a name that is the host's.
     """
     if private is None:
-        _write_beside(folder, data)
+        with draft_of(folder.fd, data, 0o600) as draft:
+            folder.rename(draft, NAME)
         return
     _fill(private.fd, data)
     if not swap_names(private.fd, _SPARE, folder.fd, NAME):
         private.rename(_SPARE, NAME, folder)
-
-
-def _write_beside(folder: Folder, data: bytes) -> None:
-    aside = f"{NAME}~{secrets.token_hex(8)}"
-    try:
-        with os.fdopen(folder.open_regular(aside, _WRITE | os.O_EXCL), "wb") as file:
-            file.write(data)
-        folder.rename(aside, NAME)
-    except BaseException:
-        with suppress(OSError):
-            folder.remove(aside)
-        raise
 
 
 def _fill(private: int, data: bytes) -> None:

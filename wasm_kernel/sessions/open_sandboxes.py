@@ -28,38 +28,17 @@ if TYPE_CHECKING:
 RUNNING_CELL, ANOTHER_PROCESS = "running_cell", "another_process"
 
 
-class Handles:
-    """Counts who has a sandbox and who has left it. Guarded by the registry's lock.
-
-    A `with` block uses up one handle; a block inside another one uses up none.
-    """
-
-    def __init__(self) -> None:
-        self._handed = 1
-        self._inside = 0
-
-    def handed(self) -> None:
-        """Counts somebody else who got the sandbox."""
-        self._handed += 1
-
-    def entered(self) -> None:
-        """Counts a `with` block that begins."""
-        self._handed = max(0, self._handed - 1)
-        self._inside += 1
-
-    def left(self) -> bool:
-        """Counts a `with` block that ends; returns whether nobody has the sandbox any more."""
-        self._inside -= 1
-        return not (self._handed or self._inside)
-
-
 class _Open:
-    """A sandbox of the registry, its handles, and whether it is being closed."""
+    """A sandbox of the registry, and who has it. Guarded by the registry's lock.
+
+    Whoever gets the sandbox has a handle. A `with` block uses up one; a block inside another one
+    uses up none.
+    """
 
     def __init__(self, sandbox: BaseSandbox, is_only: Callable[[], bool]) -> None:
         self.sandbox = sandbox
         self.is_only = is_only
-        self.handles = Handles()
+        self.handles, self.blocks = 1, 0
         self.leaving = False
         self.gone = threading.Event()
 
@@ -114,7 +93,7 @@ class OpenSandboxes:
                     return make()
                 if not entry.closing:
                     found(entry.sandbox)
-                    entry.handles.handed()
+                    entry.handles += 1
                     return entry.sandbox
             entry.gone.wait()
 
@@ -122,7 +101,8 @@ class OpenSandboxes:
         """Counts a `with` block of a sandbox that begins."""
         with self._guard:
             if (found := self._open.get(workspace)) is not None:
-                found.handles.entered()
+                found.handles = max(0, found.handles - 1)
+                found.blocks += 1
 
     def left(self, workspace: Path) -> bool:
         """Counts a `with` block that ends; returns whether the sandbox is to be closed now."""
@@ -130,7 +110,8 @@ class OpenSandboxes:
             found = self._open.get(workspace)
             if found is None:
                 return True
-            found.leaving = found.handles.left() or found.leaving
+            found.blocks -= 1
+            found.leaving = found.leaving or not (found.handles or found.blocks)
             return found.leaving
 
     def remove(self, workspace: Path) -> None:

@@ -14,12 +14,11 @@ from pathlib import Path
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import is_used
-from wasm_kernel.folders.places import PrivateFolder, PrivateFolders
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
-from wasm_kernel.sessions.paths import target_of
 from wasm_kernel.state.stored import StoredState
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
@@ -80,7 +79,7 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
         SessionIdError: `session_id` is not a session id.
         FileNotFoundError: there is no such session.
     """
-    name = target_of(real_path(root), ids.checked(session_id))
+    name = ids.target_of(real_path(root), ids.checked(session_id))
     found = _seen(PrivateFolders(real_path(root), private_root), name, named=True)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)

@@ -1,9 +1,10 @@
-"""Paths in a session's workspace, and links in the sessions' folder: how they are resolved.
+"""Paths in a session's workspace: what they mean, and the way to it.
 
 A path is walked by descriptors: each folder is opened relative to the one before it, by its name
 alone and with links refused (`O_NOFOLLOW`); each link is read and its target walked in its place.
-So no step can lead out of the workspace, whatever is swapped meanwhile, and it is known that a path
-stays inside before anything at its end is opened.
+So no step can lead out of the workspace, whatever is swapped meanwhile. What is done at the end of
+a path is done by the name that is left in the folder that the walk stands in: nothing is resolved
+twice.
 """
 
 from __future__ import annotations
@@ -11,15 +12,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 WORKSPACE_ROOT = Path("workspace")
@@ -50,7 +48,7 @@ def printable(path: str) -> str:
 def parts_of(path: str) -> list[str]:
     """Returns the names along a path, split at its slashes; `..` is left in its place.
 
-    A name may hold backslashes: `resolve` finds out whether they separate names.
+    A name may hold backslashes: the walk finds out whether they separate names.
 
     Raises:
         SessionPathError: the path is empty, absolute, or holds a NUL.
@@ -112,7 +110,6 @@ def resolve(
     parts: Sequence[str],
     path: str,
     *,
-    follow: bool = True,
     each: Callable[[], None] = lambda: None,
 ) -> tuple[str, ...]:
     """Returns the names that lead to what a path means, below `workspace`, without links.
@@ -125,7 +122,6 @@ def resolve(
         workspace: The session's folder, or a descriptor of it; then absolute links lead out.
         parts: The names along the path, as `parts_of` has them.
         path: The path as it was given, for errors.
-        follow: Follows a link at the end, too.
         each: Called at each step; what it raises ends the walk.
 
     Raises:
@@ -133,79 +129,126 @@ def resolve(
             reserved name.
         OSError: a folder on the way can't be looked at, or links lead in circles.
     """
-    todo = list(reversed(parts))
-    with FolderWalk(workspace) as way:
-        walk = _Resolving(workspace, way, path)
-        if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not walk.holds(parts[0]):
-            raise SessionPathError(_ABSOLUTE, path)
-        while todo:
-            name = todo.pop()
-            each()
-            todo += reversed(walk.step(name, last=not todo, follow=follow))
-        return walk.parts
+    with FolderWalk(workspace) as walk:
+        beyond = _Resolving(workspace, walk, path).run(parts, each=each)
+        return (*walk.path, *beyond)
+
+
+@contextmanager
+def located(
+    workspace: Path | int,
+    parts: Sequence[str],
+    path: str,
+    *,
+    follow: bool = True,
+    make: bool = False,
+) -> Iterator[tuple[FolderWalk, str]]:
+    """Yields a walk that stands in the folder of what a path means, and its name there.
+
+    The name is `.` for the workspace itself; otherwise it was no link when it was looked at, unless
+    `follow` is False. There may be nothing of that name.
+
+    Args:
+        workspace: As for `resolve`.
+        parts: The same.
+        path: The same.
+        follow: Follows a link at the end, too.
+        make: Makes folders that are missing. If the block fails, they are removed again if they are
+            empty.
+
+    Raises:
+        SessionPathError: as `resolve`.
+        OSError: as `resolve`; or a folder on the way is missing, or can't be made.
+    """
+    with FolderWalk(workspace) as walk:
+        *folders, name = _Resolving(workspace, walk, path).run(parts, follow=follow) or [""]
+        made = 0
+        try:
+            for folder in folders:
+                try:
+                    walk.enter(folder)
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    os.mkdir(folder, dir_fd=walk.fd)
+                    walk.enter(folder)
+                    made += 1
+            yield walk, name or (walk.leave() if walk.depth else ".")
+        except BaseException:
+            with suppress(OSError):
+                for _ in range(made):
+                    os.rmdir(walk.leave(), dir_fd=walk.fd)
+            raise
 
 
 class _Resolving:
     """A walk along a path: the folders that exist, and the names beyond the last of them."""
 
-    def __init__(self, workspace: Path | int, way: FolderWalk, path: str) -> None:
+    def __init__(self, workspace: Path | int, walk: FolderWalk, path: str) -> None:
         self._root = "" if isinstance(workspace, int) else str(workspace)
-        self._way = way
+        self._walk = walk
         self._path = path
         self._beyond: list[str] = []
         self._links = 0
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return (*self._way.path, *self._beyond)
+    def run(
+        self, parts: Sequence[str], *, follow: bool = True, each: Callable[[], None] = lambda: None
+    ) -> list[str]:
+        """Walks as far as there are folders; returns the names beyond, the last one among them."""
+        if parts and _begins_elsewhere(parts[0].replace("\\", "/")) and not self._holds(parts[0]):
+            raise SessionPathError(_ABSOLUTE, self._path)
+        todo = list(reversed(parts))
+        while todo:
+            name = todo.pop()
+            each()
+            todo += reversed(self._step(name, last=not todo, follow=follow))
+        return self._beyond
 
-    def holds(self, name: str) -> bool:
+    def _holds(self, name: str) -> bool:
         """Returns whether something has that name in the folder that the walk has reached."""
         if self._beyond:
             return False
         try:
-            os.stat(name, dir_fd=self._way.fd, follow_symlinks=False)
+            os.stat(name, dir_fd=self._walk.fd, follow_symlinks=False)
         except OSError:
             return False
         return True
 
-    def step(self, part: str, *, last: bool, follow: bool) -> list[str]:
+    def _step(self, part: str, *, last: bool, follow: bool) -> list[str]:
         """Takes one step; returns the names to walk in its place if it was not a plain name."""
         if part == "..":
             self._back()
             return []
-        if "\\" in part and not self.holds(part):
+        if "\\" in part and not self._holds(part):
             return _names(part.replace("\\", "/"))
-        if not self._beyond and not self._way.depth and is_hidden_name(part):
-            raise SessionPathError(_RESERVED, self._path)
-        if self._beyond:
-            self._beyond.append(part)
-            return []
-        target = self._target(part) if follow or not last else None
-        if target is not None:
-            return self._followed(target)
-        try:
-            if last:
-                self._beyond.append(part)
-            else:
-                self._way.enter(part)
-        except OSError as problem:
-            if problem.errno not in _NO_FOLDER:
-                raise
-            self._beyond.append(part)
+        if not self._beyond:
+            if not self._walk.depth and is_hidden_name(part):
+                raise SessionPathError(_RESERVED, self._path)
+            target = self._target(part) if follow or not last else None
+            if target is not None:
+                return self._followed(target)
+            if not last:
+                try:
+                    self._walk.enter(part)
+                except OSError as problem:
+                    if problem.errno not in _NO_FOLDER:
+                        raise
+                else:
+                    return []
+        self._beyond.append(part)
         return []
 
     def _back(self) -> None:
         if self._beyond:
             self._beyond.pop()
-        elif self._way.depth:
-            self._way.leave()
+        elif self._walk.depth:
+            self._walk.leave()
         else:
             raise SessionPathError(_ESCAPES, self._path)
 
     def _target(self, name: str) -> str | None:
         try:
-            return os.readlink(name, dir_fd=self._way.fd)
+            return os.readlink(name, dir_fd=self._walk.fd)
         except OSError as problem:
             if problem.errno not in _NO_LINK:
                 raise
@@ -219,115 +262,7 @@ class _Resolving:
             inside = self._root and f"{target.rstrip('/')}/".startswith(f"{self._root}/")
             if not inside:
                 raise SessionPathError(f"{_ESCAPES} through a link", self._path)
-            while self._way.depth:
-                self._way.leave()
+            while self._walk.depth:
+                self._walk.leave()
             target = target[len(self._root) :]
-        return [part for part in target.split("/") if part not in ("", ".")]
-
-
-@contextmanager
-def open_path(
-    workspace: Path | int, folders: Sequence[str], *, make: bool = False, mode: int = 0o777
-) -> Iterator[FolderWalk]:
-    """Opens a folder below `workspace`, by names alone; no link is followed.
-
-    Args:
-        workspace: The session's folder, or a descriptor of it.
-        folders: The names on the way, as `resolve` found them.
-        make: Makes folders that are missing. If the block fails, they are removed again if they are
-            empty.
-        mode: Their permissions, as far as the umask lets.
-
-    Raises:
-        OSError: something on the way is not a folder any more, or can't be opened or made.
-    """
-    made = 0
-    with FolderWalk(workspace) as way:
-        try:
-            for name in folders:
-                try:
-                    way.enter(name)
-                except FileNotFoundError:
-                    if not make:
-                        raise
-                    os.mkdir(name, mode, dir_fd=way.fd)
-                    way.enter(name)
-                    made += 1
-            yield way
-        except BaseException:
-            with suppress(OSError):
-                for _ in range(made):
-                    name = way.path[-1]
-                    way.leave()
-                    os.rmdir(name, dir_fd=way.fd)
-            raise
-
-
-# -- links in the sessions' folder: other names of sessions in it
-#
-# A link that is named by a UUID is followed if it stays inside the sessions' folder and leads to a
-# session directly in it. The session's id, its lock and its private folder are those of the
-# target. Other links are not sessions: the guest of a sandbox whose workspace is the sessions'
-# folder can make links there, though none named by a UUID, and could give somebody another one's
-# session. The link is walked by `resolve`, which never leaves the sessions' folder; the session is
-# then opened by its own name, without following any link.
-
-
-def target_of(root: Path, session_id: str) -> str:
-    """Returns the id of the session that an id names: another one if it is a link to that.
-
-    Args:
-        root: The real path of the sessions' folder, which may not be there.
-        session_id: An id that was checked.
-    """
-    try:
-        with Folder.open(root) as folder:
-            return _target_in(folder, root, session_id)
-    except OSError:
-        return session_id
-
-
-def aliases_in(root: Path) -> dict[str, list[str]]:
-    """Returns the links that lead to sessions, by the sessions' ids."""
-    found: dict[str, list[str]] = {}
-    with Folder.open(root) as folder, os.scandir(folder.fd) as listing:
-        for name in sorted(entry.name for entry in listing if entry.is_symlink()):
-            if ids.is_id(name) and (target := _target_in(folder, root, name)) != name:
-                found.setdefault(target, []).append(name)
-    return found
-
-
-def remove_links(root: int, names: list[str]) -> None:
-    """Removes links whose session was deleted; a name that is not a link any more is left."""
-    for name in names:
-        try:
-            os.readlink(name, dir_fd=root)
-            os.unlink(name, dir_fd=root)
-        except OSError:
-            continue
-
-
-def _target_in(folder: Folder, root: Path, name: str) -> str:
-    here = folder.status(name) if ids.uuid_in(name) else None
-    if here is None or not stat.S_ISLNK(here.st_mode):
-        return name
-    try:
-        names = resolve(root, [name], name)
-    except (OSError, SessionPathError):
-        return name  # it leads out of the root, or in a circle
-    target = names[0] if len(names) == 1 else ""
-    return target if ids.is_id(target) and _is_session(folder, target) else name
-
-
-def _is_session(root: Folder, name: str) -> bool:
-    """Returns whether there is a session's folder of that name."""
-    there = root.status(name)
-    if there is None or not stat.S_ISDIR(there.st_mode):
-        return False
-    if ids.uuid_in(name):
-        return True
-    try:
-        with root.enter(name) as folder:
-            return folder.status(metadata.NAME) is not None
-    except OSError:
-        return False
+        return _names(target)

@@ -18,9 +18,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,10 @@ from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.folders import orphans
+from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import is_used
-from wasm_kernel.folders.overlap import check_opening
-from wasm_kernel.folders.places import PrivateFolders
-from wasm_kernel.folders.private import PrivateFolderError
+from wasm_kernel.folders.places import PrivateFolderError
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests import commands
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
@@ -44,7 +43,7 @@ from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import ANOTHER_PROCESS, OPEN_SANDBOXES
-from wasm_kernel.sessions.paths import WORKSPACE_ROOT, aliases_in, remove_links
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
 _CHOSEN_ID = "not_a_uuid"  # whoever chose the id may count on the session
@@ -61,44 +60,6 @@ class PruneError(WasmKernelError, ValueError):
 
 class NoWorkspaceRoot(WasmKernelError, FileNotFoundError):
     """A sessions' folder that does not exist."""
-
-
-@dataclass(frozen=True)
-class SessionAge:
-    """The age of a session, or the reason why it is not known.
-
-    Attributes:
-        session_id: The session's id.
-        age: The time since its last cell; None if its metadata does not say.
-        reason: Why not, in one word.
-        problem: The error that kept its metadata from being read at all.
-    """
-
-    session_id: str
-    age: timedelta | None = None
-    reason: str = ""
-    problem: OSError | None = None
-
-
-@dataclass(frozen=True)
-class PrunePlan:
-    """The sessions to be deleted, the oldest first, and those that can't be judged."""
-
-    candidates: tuple[SessionAge, ...]
-    skipped: tuple[SessionAge, ...]
-    failed: tuple[SessionAge, ...]
-
-
-def plan_pruning(found: Sequence[SessionAge], limit: timedelta) -> PrunePlan:
-    """Returns what is to be done: sessions older than `limit` go, if a UUID names them. Pure."""
-    old = [one for one in found if one.age is not None and one.age > limit]
-    gone = [one for one in old if ids.uuid_in(one.session_id)]
-    chosen = [replace(one, reason=_CHOSEN_ID) for one in old if not ids.uuid_in(one.session_id)]
-    return PrunePlan(
-        tuple(sorted(gone, key=lambda one: one.age or limit, reverse=True)),
-        (*(one for one in found if one.reason), *chosen),
-        tuple(one for one in found if one.problem is not None),
-    )
 
 
 def prune_sessions(
@@ -186,46 +147,10 @@ def _hours(hours: float) -> timedelta:
         return timedelta.max
 
 
-def survey(root: int, now: datetime) -> list[SessionAge]:
-    """Returns the age of every session.
-
-    A folder that is not named by a UUID is a session's if it has metadata.
-
-    Args:
-        root: A descriptor of the sessions' folder.
-        now: The present time.
+class _Spared(Exception):
+    """A session that is not deleted because somebody uses it: who, or nothing if it was used, or
+    deleted, since it was found.
     """
-    with os.scandir(root) as listing:
-        names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
-    seen = (_seen(root, name, now) for name in sorted(names) if ids.is_id(name))
-    return [one for one in seen if one and (one.age is not None or ids.uuid_in(one.session_id))]
-
-
-def _seen(root: int, name: str, now: datetime) -> SessionAge | None:
-    """The age of one session; None if it is deleted by now."""
-    try:
-        with walks.opened_folder(name, root) as folder:
-            age = _age(folder, name, now)
-        return SessionAge(name, age) if age is not None else SessionAge(name, reason=_NO_METADATA)
-    except MetadataCorrupted:
-        return SessionAge(name, reason=_CORRUPTED)
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        return SessionAge(name, problem=problem)
-
-
-def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
-    known = metadata.read(folder, session_id)
-    return now - known.updated_at if known is not None else None
-
-
-class _UsedMeanwhile(Exception):
-    """A session that was used after it had been found old."""
-
-
-class _Used(Exception):
-    """A session that somebody uses; the word says who."""
 
 
 class _Pruning:
@@ -241,7 +166,6 @@ class _Pruning:
     ) -> None:
         self._root = root
         self._privates = privates
-        self._place = privates.root
         self._limit = limit
         self._dry_run = dry_run
         self._log = logger.log_event
@@ -253,17 +177,14 @@ class _Pruning:
         self._bytes = self._private_bytes = 0
 
     def run(self) -> PruneResult:
-        """Finds the old sessions, and deletes them."""
+        """Finds the old sessions, and deletes them, the oldest first."""
         left = {} if self._dry_run else removal.finish_removals(self._root)
-        self._links = aliases_in(self._place)
-        plan = plan_pruning(survey(self._root, metadata.now()), self._limit)
-        for one in plan.skipped:
-            self._skip(one.session_id, one.reason)
-        for one in plan.failed:
-            self._log(events.PRUNE_CANDIDATE, session_id=one.session_id)
-            self._fail(one.session_id, one.problem or OSError())
-        for one in plan.candidates:
-            self._prune(one)
+        self._links = ids.aliases_in(self._privates.root)
+        now = metadata.now()
+        judged = {name: self._judged(name, now) for name in self._names()}
+        ages = {name: age for name, age in judged.items() if age is not None}
+        for name in sorted(ages, key=lambda name: ages[name], reverse=True):
+            self._prune(name, ages[name])
         for name, problem in left.items():
             if name not in self._errors and name not in self._deleted:
                 self._fail(name, problem)
@@ -278,47 +199,75 @@ class _Pruning:
             in_use=self._in_use,
         )
 
-    def _prune(self, one: SessionAge) -> None:
+    def _names(self) -> list[str]:
+        with os.scandir(self._root) as listing:
+            names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
+        return sorted(filter(ids.is_id, names))
+
+    def _judged(self, name: str, now: datetime) -> timedelta | None:
+        """Returns how old a session is that is to be deleted; None for others, which are noted.
+
+        A folder that is not named by a UUID is a session's if it has metadata.
+        """
+        is_uuid = bool(ids.uuid_in(name))
         try:
-            sizes = self._candidate(one)
+            with walks.opened_folder(name, self._root) as folder:
+                age = _age(folder, name, now)
+        except FileNotFoundError:
+            return None
+        except (MetadataCorrupted, OSError) as problem:
+            if is_uuid and isinstance(problem, OSError):
+                self._log(events.PRUNE_CANDIDATE, session_id=name)
+                self._fail(name, problem)
+            elif is_uuid:
+                self._skip(name, _CORRUPTED)
+            return None
+        if age is None:
+            if is_uuid:
+                self._skip(name, _NO_METADATA)
+            return None
+        if age > self._limit and not is_uuid:
+            self._skip(name, _CHOSEN_ID)
+        return age if age > self._limit and is_uuid else None
+
+    def _prune(self, name: str, age: timedelta) -> None:
+        try:
+            sizes = self._candidate(name, age)
             if not self._dry_run:
-                sizes = self._remove(one)
-        except _Used as used:
-            self._spare(one.session_id, str(used))
+                sizes = self._remove(name)
+        except _Spared as spared:
+            if str(spared):
+                self._spare(name, str(spared))
         except SessionInUse:
-            self._spare(one.session_id, ANOTHER_PROCESS)
-        except (_UsedMeanwhile, FileNotFoundError):
-            return  # somebody used it, or deleted it, since it was found
+            self._spare(name, ANOTHER_PROCESS)
+        except FileNotFoundError:
+            return  # somebody deleted it since it was found
         except (OSError, MetadataCorrupted, PrivateFolderError) as problem:
-            self._fail(one.session_id, problem)
+            self._fail(name, problem)
         else:
-            self._deleted.append(one.session_id)
+            self._deleted.append(name)
             self._bytes += sizes[0]
             self._private_bytes += sizes[1]
 
-    def _candidate(self, one: SessionAge) -> tuple[int, int]:
+    def _candidate(self, name: str, age: timedelta) -> tuple[int, int]:
         """Logs a candidate; refuses a folder that its owner made read-only, to keep it.
 
         Returns:
             The bytes of its workspace and, in a dry run, of its private folder.
         """
-        with walks.opened_folder(one.session_id, self._root) as folder:
-            size = walks.size_of(folder)
-            hours = (one.age or timedelta()) / timedelta(hours=1)
-            self._log(
-                events.PRUNE_CANDIDATE, session_id=one.session_id, age_hours=hours, size_bytes=size
-            )
+        with walks.opened_folder(name, self._root) as folder:
+            size, hours = walks.size_of(folder), age / timedelta(hours=1)
+            self._log(events.PRUNE_CANDIDATE, session_id=name, age_hours=hours, size_bytes=size)
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            private = self._look(one, folder) if self._dry_run else 0
-        return size, private
+            return size, self._look(name, folder) if self._dry_run else 0
 
-    def _look(self, one: SessionAge, folder: int) -> int:
+    def _look(self, name: str, folder: int) -> int:
         """Checks that nobody uses the session; returns the bytes of its private folder."""
-        workspace = self._place / one.session_id
+        workspace = self._privates.root / name
         if used := OPEN_SANDBOXES.user(workspace):
-            raise _Used(used)
-        found = self._privates.find(one.session_id, Folder(folder))
+            raise _Spared(used)
+        found = self._privates.find(name, Folder(folder))
         if found is None:
             return 0
         with found.folder:
@@ -326,40 +275,45 @@ class _Pruning:
                 raise SessionInUse
             return walks.size_of(found.folder.fd)
 
-    def _remove(self, one: SessionAge) -> tuple[int, int]:
-        sizes: list[tuple[int, int]] = []
+    def _remove(self, name: str) -> tuple[int, int]:
+        sizes: list[int] = []
 
         def confirm(folder: int, private: Folder) -> None:
             """Checks, now that nobody can use it any more, that the session is still old."""
-            self._check_age(folder, one.session_id)
-            sizes.append((walks.size_of(folder, force=True), walks.size_of(private.fd, force=True)))
+            self._check_age(folder, name)
+            sizes.extend(walks.size_of(each, force=True) for each in (folder, private.fd))
 
-        with walks.opened_folder(one.session_id, self._root) as folder:
-            self._check_age(folder, one.session_id)
+        with walks.opened_folder(name, self._root) as folder:
+            self._check_age(folder, name)
         why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
-        if used := OPEN_SANDBOXES.retire(self._place / one.session_id, why):
-            raise _Used(used)
-        removal.remove(self._root, one.session_id, self._privates, confirm)
-        remove_links(self._root, self._links.get(one.session_id, []))
-        self._log(events.PRUNE_DELETED, session_id=one.session_id)
-        return sizes[0]
+        if used := OPEN_SANDBOXES.retire(self._privates.root / name, why):
+            raise _Spared(used)
+        removal.remove(self._root, name, self._privates, confirm)
+        ids.remove_links(self._root, self._links.get(name, []))
+        self._log(events.PRUNE_DELETED, session_id=name)
+        return sizes[0], sizes[1]
 
-    def _check_age(self, folder: int, session_id: str) -> None:
-        age = _age(folder, session_id, metadata.now())
+    def _check_age(self, folder: int, name: str) -> None:
+        age = _age(folder, name, metadata.now())
         if age is None or age <= self._limit:
-            raise _UsedMeanwhile
+            raise _Spared
 
-    def _skip(self, session_id: str, reason: str) -> None:
-        self._skipped[session_id] = reason
-        self._log(events.PRUNE_SKIPPED, session_id=session_id, reason=reason)
+    def _skip(self, name: str, reason: str) -> None:
+        self._skipped[name] = reason
+        self._log(events.PRUNE_SKIPPED, session_id=name, reason=reason)
 
-    def _spare(self, session_id: str, user: str) -> None:
-        self._in_use[session_id] = user
-        self._log(events.PRUNE_IN_USE, session_id=session_id, reason=user)
+    def _spare(self, name: str, user: str) -> None:
+        self._in_use[name] = user
+        self._log(events.PRUNE_IN_USE, session_id=name, reason=user)
 
-    def _fail(self, session_id: str, problem: Exception) -> None:
-        self._errors[session_id] = describe(problem)
-        self._log(events.PRUNE_FAILED, session_id=session_id, error=self._errors[session_id])
+    def _fail(self, name: str, problem: Exception) -> None:
+        self._errors[name] = describe(problem)
+        self._log(events.PRUNE_FAILED, session_id=name, error=self._errors[name])
+
+
+def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
+    known = metadata.read(folder, session_id)
+    return now - known.updated_at if known is not None else None
 
 
 _USAGE = (

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 
 from wasm_kernel.folders.hiding import ASIDE
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard, removing
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard, removing
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
@@ -59,7 +59,7 @@ def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
         except FileNotFoundError:
             continue
         try:
-            if try_lock(made.fd) and _is_there(root.fd, aside, made.fd):
+            if try_lock(made.fd) and root.has(aside, made.fd):
                 return aside, made
         except BaseException:
             made.close()
@@ -67,6 +67,13 @@ def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
             raise
         made.close()
     raise OSError(errno.EAGAIN, "it is deleted all the time")
+
+
+def remove_aside(root: Folder, aside: str, folder: Folder) -> None:
+    """Removes a folder that `new_aside` made, as far as it can be."""
+    with suppress(OSError):
+        trees.remove_contents(folder.fd)
+        os.rmdir(aside, dir_fd=root.fd)
 
 
 def remove(
@@ -99,7 +106,7 @@ def remove(
         held.enter_context(found.folder)
         with exclusively(found.folder):
             try:
-                if not _is_there(root, name, workspace):
+                if not Folder(root).has(name, workspace):
                     raise _gone(name)
                 if confirm is not None:
                     confirm(workspace, found.folder)
@@ -125,15 +132,9 @@ def _private_of(root: int, name: str, workspace: int, privates: PrivateFolders) 
     found = privates.find(name, Folder(workspace))
     if found is not None:
         return found
-    if not _is_there(root, name, workspace):
+    if not Folder(root).has(name, workspace):
         raise _gone(name)
     return privates.open(name, Folder(workspace))
-
-
-def _is_there(root: int, name: str, folder: int) -> bool:
-    """Returns whether a name still belongs to this folder, and not to one that took its place."""
-    there = Folder(root).status(name)
-    return there is not None and os.path.samestat(there, os.fstat(folder))
 
 
 def _gone(name: str) -> FileNotFoundError:
@@ -149,7 +150,7 @@ def _set_aside(root: int, name: str, workspace: int) -> str:
         if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         return name  # a folder of a container's own layers, or a mounted one, keeps its name
-    if not _is_there(root, aside, workspace):  # it was moved by somebody who takes no lock
+    if not Folder(root).has(aside, workspace):  # it was moved by somebody who takes no lock
         take_name(root, aside, name)
         raise _gone(name)
     return aside
@@ -192,7 +193,7 @@ def _is_session(folder: int, name: str) -> bool:
 def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
     if not wait_lock(folder, seconds):
         return  # somebody else deletes it just now
-    if not _is_there(root, name, folder):
+    if not Folder(root).has(name, folder):
         return  # somebody else has deleted it, or it was being made and is a session by now
     trees.remove_contents(
         folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
@@ -200,6 +201,6 @@ def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -
     trees.remove_contents(
         folder
     )  # the metadata is deleted last: a session that can't be deleted keeps it
-    if _is_there(root, name, folder):
+    if Folder(root).has(name, folder):
         with suppress(FileNotFoundError):
             os.rmdir(name, dir_fd=root)

@@ -8,38 +8,40 @@ import stat
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger, heard_by
 from wasm_kernel.execution.face import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.locks import PresenceLock, is_used
-from wasm_kernel.folders.overlap import (
+from wasm_kernel.folders.hiding import (
     OverlapError,
     Spot,
     check,
     check_opening,
     guarded,
-    workspaces_above,
+    lies_in_session,
 )
-from wasm_kernel.folders.places import PrivateFolder, PrivateFolders, discard
-from wasm_kernel.linux.files import take_name
+from wasm_kernel.folders.locks import is_used
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import entries, ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
-from wasm_kernel.sessions.paths import target_of
+from wasm_kernel.sessions.staging import inscribe, settle
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
 
 _OWNER_ONLY = 0o700
+_IN_WORKSPACE = (
+    "workspace_root can't lie in the workspace of a session: its cells could then reach the "
+    "others. Nothing was opened. Choose another folder."
+)
 _ATTEMPTS = 1000  # to be faster than whoever deletes the session; then something else is wrong
 
 
@@ -101,15 +103,17 @@ class Session:
         self._parent: Session | None = None
         self._told = ""
         self._lived_in = False
+        self._unwritten = ""
         self.private_root = private_root
         self.root = real_path(root)
         check_opening(self.root / self.id, self.root, mounts, private_root)
         try:
             with making_folder(self.root, _OWNER_ONLY):
-                _check_outside(self.root)
-                self.id = target_of(self.root, self.id)
+                if lies_in_session(self.root):
+                    raise OverlapError(_IN_WORKSPACE)
+                self.id = ids.target_of(self.root, self.id)
                 self.workspace = root / self.id
-                self.folders, self._presence = self._opened(root)
+                self.folders = self._opened(root)
         except OSError as problem:
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
@@ -123,68 +127,55 @@ class Session:
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.root / self.id)
 
-    def _opened(self, named: Path) -> tuple[SandboxFolders, PresenceLock]:
-        """The session's folders, with its lock; others may delete the session meanwhile."""
+    def _opened(self, named: Path) -> SandboxFolders:
+        """The session's folders, in use; others may delete the session meanwhile."""
         privates = PrivateFolders(self.root, self.private_root)
         with open_named(named) as root:
             for left in reversed(range(_ATTEMPTS)):
                 try:
-                    return self._once(root, privates)
-                except (FileNotFoundError, _Deleted):
+                    if (folders := self._once(root, privates)) is not None:
+                        return folders
+                except FileNotFoundError:
                     if not left:
                         raise
-        raise AssertionError("there are attempts")
+        raise OSError(errno.ESTALE, "it is deleted all the time")
 
-    def _once(self, root: Folder, privates: PrivateFolders) -> tuple[SandboxFolders, PresenceLock]:
+    def _once(self, root: Folder, privates: PrivateFolders) -> SandboxFolders | None:
         self.made = self._make(root, privates)
-        with ExitStack() as held:
-            workspace = root.enter(self.id)
-            held.callback(workspace.close)
+        real = self.root / self.id
+        with root.enter(self.id) as workspace:
             check("The session's folder", Spot.of(workspace.fd), guarded(self.private_root))
-            if not self.made and not _is_known(privates.find(self.id, workspace)):
+            if not (self.made or _is_known(privates.find(self.id, workspace))):
                 _check_unseen(self.root, self.id)
-            found = privates.open(self.id, workspace)
-            held.callback(found.folder.close)
-            presence = PresenceLock(found.folder)
-            held.callback(presence.release)
-            there = root.status(self.id)
-            same = there is not None and os.path.samestat(there, os.fstat(workspace.fd))
-            if not (same and found.in_place):
-                if found.made:
-                    discard(found.path)  # of a folder that was gone by then
-                raise _Deleted(errno.ESTALE, "it is deleted all the time")
-            real = self.root / self.id
-            found = replace(found, made=found.made or self.made)
-            folders = SandboxFolders(self.workspace, real, workspace, found, self.private_root)
-            held.pop_all()
-            return folders, presence
+            is_there = partial(root.has, self.id, workspace.fd)
+            return SandboxFolders.in_use(
+                self.workspace, real, workspace, privates, is_there, made=self.made
+            )
 
     def _make(self, root: Folder, privates: PrivateFolders) -> bool:
         """Makes the session's folder; returns False if it exists.
 
-        It gets its name when its private folder exists: until then, no guest sees it.
+        It gets its name when its private folder and its metadata exist: until then, no guest sees
+        it, and what is left of a process that is killed meanwhile is swept away.
         """
         if not _is_free(root, self.id):
             return False
         aside, workspace = removal.new_aside(root, self.id)
-        with workspace:
+        with workspace, ExitStack() as undo:
+            undo.callback(removal.remove_aside, root, aside, workspace)
+            private = privates.open(self.id, workspace)
+            private.folder.close()
+            undo.callback(discard, private.path)
             try:
-                private = privates.open(self.id, workspace)
-                private.folder.close()
-            except BaseException:
-                os.rmdir(aside, dir_fd=root.fd)
-                raise
-            if take_name(root.fd, aside, self.id):
+                inscribe(workspace.fd, self.id)
+                self._unwritten = ""
+            except OSError as problem:
+                self._unwritten = describe(problem)
+            if settle(root.fd, aside, self.id):
+                undo.pop_all()
                 return True
-            try:
-                if _is_free(root, self.id):  # the file system can't take a name at once
-                    root.rename(aside, self.id)
-                    return True
-            except OSError:
-                pass
-            os.rmdir(aside, dir_fd=root.fd)
-            discard(private.path)
-            return False
+        _is_free(root, self.id)
+        return False
 
     @property
     def _spare(self) -> Folder | None:
@@ -193,10 +184,8 @@ class Session:
 
     def _begin(self) -> None:
         self._log(events.SESSION_CREATED, workspace_path=self.root / self.id)
-        try:
-            metadata.create(self.folders.workspace, self.id, self._spare)
-        except OSError as problem:
-            self._warn(events.METADATA_FAILED, describe(problem))
+        if self._unwritten:
+            self._warn(events.METADATA_FAILED, self._unwritten)
 
     def _tidy(self) -> None:
         with suppress(OSError):
@@ -207,7 +196,7 @@ class Session:
     def opened(self, sandbox: BaseSandbox) -> None:
         """Registers the session's sandbox."""
         self._lived_in = True
-        OPEN_SANDBOXES.add(self._key, sandbox, self._presence.is_only)
+        OPEN_SANDBOXES.add(self._key, sandbox, self.folders.is_only)
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None
@@ -263,7 +252,7 @@ class Session:
 
     def leave(self) -> None:
         """Gives up the lock, and the folders if there never was a sandbox. Safe to call twice."""
-        self._presence.release()
+        self.folders.leave()
         if not self._lived_in:
             self.folders.close()
 
@@ -294,10 +283,6 @@ class Session:
             self._log(event, error=error)
 
 
-class _Deleted(OSError):
-    """A session that was deleted while it was opened."""
-
-
 def _is_free(root: Folder, name: str) -> bool:
     """Returns whether there is no session's folder of that name."""
     # links not followed, as one planted here would lead the guest out of its root
@@ -316,21 +301,6 @@ def _is_known(found: PrivateFolder | None) -> bool:
         return False
     found.folder.close()
     return found.of_session
-
-
-def _check_outside(root: Path) -> None:
-    """Checks that the sessions' root is not in a session's workspace: its guest would see them.
-
-    Raises:
-        OverlapError: it does.
-    """
-    for above in workspaces_above(root):
-        with suppress(OSError), Folder.open(above) as folder:
-            if _is_known(PrivateFolders(above.parent).find(above.name, folder)):
-                raise OverlapError(
-                    "workspace_root can't lie in the workspace of a session: its cells could then "
-                    "reach the others. Nothing was opened. Choose another folder."
-                )
 
 
 def _check_unseen(root: Path, name: str) -> None:

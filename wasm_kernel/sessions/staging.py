@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.places import PrivateFolders, discard
+from wasm_kernel.folders.private import PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder

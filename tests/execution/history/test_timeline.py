@@ -18,7 +18,7 @@ from tests.private import private_of
 from tests.stored import commits_in, content_of, flip, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.folders.locks import HistoryLock, Resume
+from wasm_kernel.folders.locks import HistoryLock, Holder, Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commits, recorder
@@ -360,7 +360,8 @@ def test_a_claim_that_is_not_held_wants_nothing(
     second.take()
     second.release()
     assert not any(second.wants(resume) for resume in Resume)
-    assert (tmp_path / "alive").exists()
+    with Folder.open(tmp_path) as folder:
+        assert Holder.of(folder).alive
     first.release()
 
 
@@ -427,7 +428,8 @@ def test_an_opening_that_failed_leaves_the_crash_to_the_next_one(
     sandbox.execute("x = 1")
     private = private_of(sandbox.workspace)
     sandbox.close()
-    (private / "alive").touch()  # as after a crash
+    with Folder.open(private) as folder:
+        Holder(alive=True).write(folder)  # as after a crash
     with monkeypatch.context() as patch:
         patch.setattr(StateFolder, "read", failing)
         sandbox = opened(Resume.CRASH)

@@ -145,8 +145,7 @@ def _workspaces(root: Path) -> Iterator[Finding]:
 
 def _private_state(root: Path) -> Iterator[Finding]:
     from wasm_kernel.folders import orphans
-    from wasm_kernel.folders.places import expected
-    from wasm_kernel.folders.private import PrivateFolderError
+    from wasm_kernel.folders.places import PrivateFolderError, expected
 
     try:
         place, far = expected(root.resolve())

@@ -17,7 +17,7 @@ from traitlets.config import Config
 
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.state_folder import notes
+from wasm_kernel.folders.places import notes
 from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.folders import FETCHED
-from wasm_kernel.folders.places import PrivateFolders
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder, real_path

@@ -26,8 +26,7 @@ from wasm_kernel import (
 )
 from wasm_kernel.folders import orphans, places
 from wasm_kernel.folders.folders import MISSED, SandboxFolders
-from wasm_kernel.folders.places import beside
-from wasm_kernel.folders.private import PrivateFolderError
+from wasm_kernel.folders.places import PrivateFolderError, beside
 from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
@@ -119,16 +118,10 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
             return FileMark(found.number, found.born, found.device + 1, found.boot)
         return found
 
-    private_record = private / "record.json"
-    with Folder.open(root / "one") as folder, Folder.open(private) as place:
-        from wasm_kernel.folders.private import owner_of
-
-        owner = owner_of(place)
-        assert owner is not None
-        told = owner.dump().replace(
-            f'"device": {own.device}'.encode(), f'"device": {own.device + 1}'.encode(), 2
-        )
-    private_record.write_bytes(told)
+    record = private / "record.json"
+    device = f'"device": {own.device}'
+    told = record.read_text().replace(device, f'"device": {own.device + 1}', 2)
+    record.write_text(told)
     monkeypatch.setattr(FileMark, "of", elsewhere)
     shutil.rmtree(root)
     root.mkdir()
@@ -226,7 +219,7 @@ def _far(*folders: Path) -> Callable[[Folder, Folder], bool]:
 def test_on_another_disk_it_lies_beside_the_root(
     warm: None, root: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_linked", _far(state))
+    monkeypatch.setattr(places, "can_link", _far(state))
     with get_session_sandbox("one", workspace_root=root) as sandbox:
         assert sandbox.execute("x = 1").stderr == ""
     assert private_of(root / "one").parent == beside(root)
@@ -267,7 +260,7 @@ def test_what_is_not_safe_beside_the_root_is_not_used(
         pytest.skip("only root can give files away")
     root.mkdir(parents=True)
     plant(beside(root))
-    monkeypatch.setattr(places, "_linked", _far(state))
+    monkeypatch.setattr(places, "can_link", _far(state))
     told = []
     for _ in range(2):
         with get_session_sandbox("one", workspace_root=root) as sandbox:

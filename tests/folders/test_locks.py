@@ -1,0 +1,102 @@
+"""The lock that tells that a session is in use, and what a keeper of a history leaves word of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel.errors import SessionInUse
+from wasm_kernel.folders.locks import PresenceLock, begins_anew, exclusively, is_used, note_forked
+from wasm_kernel.linux.folders import Folder
+
+TRIES = 100
+Using = Callable[[], PresenceLock]
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[Folder]:
+    with Folder.open(tmp_path) as folder:
+        yield folder
+
+
+@pytest.fixture
+def use(tmp_path: Path) -> Iterator[Using]:
+    """Begins to use the session, as a process of its own would."""
+    with ExitStack() as held:
+
+        def begin() -> PresenceLock:
+            lock = PresenceLock(held.enter_context(Folder.open(tmp_path)))
+            held.callback(lock.release)
+            return lock
+
+        yield begin
+
+
+def test_users_share_a_session_and_only_a_lone_one_is_the_only_one(
+    private: Folder, use: Using
+) -> None:
+    assert not is_used(private)
+    first = use()
+    assert first.is_only()
+    second = use()
+    assert not first.is_only()
+    assert not second.is_only()
+    second.release()
+    assert first.is_only()
+    assert is_used(private)
+    first.release()
+    assert not first.is_only()
+    assert not is_used(private)
+
+
+def test_nobody_has_a_session_alone_while_its_users_ask(private: Folder, use: Using) -> None:
+    """To ask, a lock is lost and taken again: not even for that instant is the session free."""
+    users, over, wrong = [use(), use()], threading.Event(), list[PresenceLock]()
+
+    def ask(user: PresenceLock) -> None:
+        while not over.is_set():
+            if user.is_only():
+                wrong.append(user)
+
+    asking = [threading.Thread(target=ask, args=[user]) for user in users]
+    for thread in asking:
+        thread.start()
+    try:
+        for _ in range(TRIES):
+            assert is_used(private)
+            with pytest.raises(SessionInUse), exclusively(private):
+                pass
+    finally:
+        over.set()
+        for thread in asking:
+            thread.join()
+    assert not wrong
+
+
+def test_whoever_looks_keeps_nobody_from_beginning(private: Folder, use: Using) -> None:
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            is_used(private)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(TRIES):
+            use().release()
+    finally:
+        over.set()
+        looking.join()
+
+
+def test_what_is_noted_for_the_next_keeper_can_be_anything(private: Folder, tmp_path: Path) -> None:
+    for content in (b"", b"null", b'{"anew": 1}', b"\xff", b"[" * 100_000):
+        (tmp_path / "holder").write_bytes(content)
+        assert not begins_anew(private)
+    note_forked(private)
+    assert not begins_anew(private)
