@@ -30,7 +30,7 @@ from wasm_kernel.guests.commands import (
 )
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.state.timeline import Timeline
+from wasm_kernel.state.session_state import SessionState
 
 _TEXT_MOST = 250_000  # characters: the reader takes some 2 us each, while the guest waits
 
@@ -58,10 +58,10 @@ class HostCommands:
         travel: Where the cell wants to go in the session's history.
     """
 
-    def __init__(self, timeline: Timeline, language: GuestLanguage, broker: Broker) -> None:
+    def __init__(self, state: SessionState, language: GuestLanguage, broker: Broker) -> None:
         self.broker = broker
         self.language = language
-        self.travel = PendingTravel(timeline)
+        self.travel = PendingTravel(state)
         self._handlers: dict[str, CommandHandler] = {}
         self._from_anywhere: frozenset[str] = frozenset()
         self._actions: list[AfterCellAction] = []

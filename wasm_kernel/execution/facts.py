@@ -72,8 +72,7 @@ def _asked(answer: Callable[[], Any]) -> CommandHandler:
 
 def _memory(runner: GuestRunner) -> dict[str, Any]:
     policy = runner.policy
-    history = runner.timeline.history
-    commits = list(history.commits.values())
+    commits = runner.state.history.tree.commits.values()
     return {
         "memory_bytes": runner.memory_bytes,
         "memory_limit_bytes": policy.memory_bytes,
@@ -83,7 +82,7 @@ def _memory(runner: GuestRunner) -> dict[str, Any]:
         "workspace_limit_files": policy.workspace_files,
         "history_states": sum(1 for commit in commits if commit.cells),
         "history_bytes": sum(commit.page_bytes for commit in commits),
-        "history_is_saved": runner.timeline.saved,
+        "history_is_saved": runner.state.saved,
     }
 
 

@@ -11,7 +11,7 @@ from wasm_kernel.execution.face import NewSession, SessionHooks
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.state.fork import Fork, fork_history
-from wasm_kernel.state.told import NOT_SAVED
+from wasm_kernel.state.texts import NOT_SAVED
 
 T = TypeVar("T")
 
@@ -39,9 +39,8 @@ def make_forks(
     for number in range(n):
         new = hooks.new_session() if hooks else NewSession(_folders_beside(runner.folders))
         try:
-            timeline = runner.settle(copies=n - number)
-            history, own = timeline.history, timeline.folders
-            fork = make(new, fork_history(history, own, new.folders, reseed=reseed))
+            history = runner.wait_saved(copies=n - number).history
+            fork = make(new, fork_history(history, runner.folders, new.folders, reseed=reseed))
         except BaseException:
             if new.hooks is not None:
                 new.hooks.closed()
@@ -56,7 +55,7 @@ def check_fork(runner: GuestRunner) -> None:
     Raises:
         ForkError: this session's variables have no place on disk.
     """
-    if not runner.timeline.history.on_disk:
+    if not runner.state.history.on_disk:
         raise ForkError(NOT_SAVED)
 
 
@@ -67,7 +66,7 @@ def frozen(runner: GuestRunner) -> Iterator[None]:
     Raises:
         ForkError: the session can't be forked.
     """
-    with runner.settle().frozen():
+    with runner.wait_saved().history.frozen():
         yield
 
 

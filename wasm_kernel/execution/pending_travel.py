@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from wasm_kernel.errors import FrameError, TravelError
 from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.guests.protocol import Display, Output
-from wasm_kernel.state.states import CheckpointTable, HistoryTree
-from wasm_kernel.state.timeline import Timeline
-from wasm_kernel.state.travel import Journey, checked_name, journey_of
+from wasm_kernel.state.session_state import SessionState
+from wasm_kernel.state.tables import CheckpointTable, HistoryTree
+from wasm_kernel.state.tree import Travel, checked_name
 
 LISTS = frozenset({"checkpoints", "history_tree"})
 TRAVELS = LISTS | {"undo", "redo", "restore", "checkpoint"}
@@ -66,20 +65,20 @@ class PendingTravel:
     """The travel that the running cell has asked for. The guest's thread owns it.
 
     Attributes:
-        journey: Where memory is to stand afterwards; None to stay.
+        target: Where memory is to be afterwards; None to stay.
         here: Names for the state that the cell leaves.
-        there: Names for the state that the journey leads to.
+        there: Names for the state that memory goes to.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
         self.begin(1)
 
     def begin(self, number: int) -> None:
         """Stays, until the cell of this number asks for something else."""
         self._number = number
         self._asked = 0
-        self.journey: Journey | None = None
+        self.target: Travel | None = None
         self.here: list[str] = []
         self.there: list[str] = []
 
@@ -96,10 +95,10 @@ class PendingTravel:
             return self._listed(line.name)
         if line.name == "checkpoint":
             return {"said": self._plan_name(line.line.strip() or f"In {self._number}")}
-        return {"said": self._plan_journey(line)}
+        return {"said": self._plan_travel(line)}
 
     def _listed(self, how: str) -> Mapping[str, Any]:
-        rows = self._timeline.rows()
+        rows = self._state.history.tree.rows()
         shown = CheckpointTable(rows) if how == "checkpoints" else HistoryTree(rows)
         return {
             "names": [row["name"] for row in rows if row["name"]],
@@ -107,28 +106,23 @@ class PendingTravel:
         }
 
     def _plan_name(self, name: str) -> str:
-        names = self.here if self.journey is None else self.there
-        self._timeline.check_names({*self.here, *self.there, checked_name(name)})
+        names = self.here if self.target is None else self.there
+        self._state.check_names({*self.here, *self.there, checked_name(name)})
         if name not in names:
             names.append(name)
         return _NAMED.format(name=name)
 
-    def _plan_journey(self, line: CommandLine) -> str:
-        """Plans a journey from where the one before it leads; returns what to say of it."""
-        target, past = target_of(line), self._timeline.past
-        if self.journey is not None:
-            past = past.after(self.journey)
-        journey = journey_of(past, line.name, target.cells, target.name, files=target.files)
-        if journey.files is not None:
-            self._timeline.files.check(journey.files)
-        elif self.journey is not None:
-            journey = replace(journey, files=self.journey.files)
-        self._timeline.hold(journey)
-        self.journey = journey
+    def _plan_travel(self, line: CommandLine) -> str:
+        """Plans to go on from where the plan before it leads; returns what to say of it."""
+        target = target_of(line)
+        travel = self._state.plan(
+            line.name, target.cells, target.name, files=target.files, after=self.target
+        )
+        self.target = travel
         if line.name == "restore":
             where = f"as at {target.name!r}" if target.name else "as they were before this cell"
             return _RESTORED.format(where=where)
-        cells = "; ".join(f"In[{c.cell}] {c.label}" for c in journey.cells)
+        cells = "; ".join(f"In[{c.cell}] {c.label}" for c in travel.cells)
         return f"{_DONE[line.name]}: {cells or 'nothing that changed a variable'}"
 
     def run_from_text(self, lines: list[CommandLine], cell: RunningCell) -> str:
@@ -156,13 +150,13 @@ class PendingTravel:
         self._name(self.here, cell)
 
     def name_there(self, cell: RunningCell) -> None:
-        """Gives the state at the end of the journey its names."""
+        """Gives the state that memory has gone to its names."""
         self._name(self.there, cell)
 
     def _name(self, names: list[str], cell: RunningCell) -> None:
         if names:
             try:
-                self._timeline.name(*names)
+                self._state.name(*names)
             except TravelError as problem:  # the state is larger than the one that was asked about
                 cell.on_text("stderr", f"[wasm-kernel] {problem}\n")
 

@@ -29,12 +29,12 @@ from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
-from wasm_kernel.state import told
+from wasm_kernel.state import texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.fork import Fork
-from wasm_kernel.state.timeline import Timeline
-from wasm_kernel.state.travel import Journey, Past
+from wasm_kernel.state.session_state import SessionState
+from wasm_kernel.state.tree import Travel
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.quota import Quota
@@ -53,7 +53,7 @@ class GuestRunner:
         comms: The channels between it and the front end's page.
         changes: What the running cell did to files.
         fuel: What cells burn.
-        timeline: Its memory over time.
+        state: Its memory and files over time.
         commands: What the host does for the running cell, also when it is over.
         next_count: The execution count of the next cell.
     """
@@ -75,10 +75,10 @@ class GuestRunner:
         self.comms = Comms()
         self.changes = FileChanges(folders.app)
         self.fuel = FuelMeter(policy.fuel_budget)
-        self.timeline = Timeline(
+        self.state = SessionState(
             folders, policy, resume=resume, notices=notices, inherited=inherited
         )
-        self.commands = HostCommands(self.timeline, language, broker)
+        self.commands = HostCommands(self.state, language, broker)
         self.next_count = 1
         self._language = language
         self._notices = notices
@@ -107,7 +107,7 @@ class GuestRunner:
         Raises:
             WasmKernelError: it can't be.
         """
-        self.timeline.open(self._language.prepare(self.policy.metered, progress))
+        self.state.open(self._language.prepare(self.policy.metered, progress))
         self._is_open = True
         self._start_guest()
 
@@ -126,14 +126,14 @@ class GuestRunner:
             WasmKernelError: no guest can, such as one that needs more memory. The next call of
                 `ensure_guest` tries again.
         """
-        if self._guest is not None and not self.timeline.catch_up(self._guest.instance):
+        if self._guest is not None and not self.state.catch_up(self._guest.instance):
             return
         self._close_guest()
         self.policy = policy
         self.fuel.adopt(policy.fuel_budget)
         self._allowance.adopt(policy)
         self._parts = self._make_parts()
-        self.timeline.adopt(policy)
+        self.state.adopt(policy)
         self._env_untold = True
         if self._is_open:
             self._language.prepare(policy.metered, lambda text: None)
@@ -143,13 +143,13 @@ class GuestRunner:
         """Closes the guest, writes what is left of its state, and closes the folders."""
         try:
             self._close_guest()
-            self.timeline.close()
+            self.state.close()
         finally:
             self.folders.close()
 
     def _close_guest(self) -> None:
         if self._guest is not None:
-            self.timeline.let_go()
+            self.state.detach()
             self._guest.close()
             self._guest = None
 
@@ -186,7 +186,7 @@ class GuestRunner:
             self._recover(turn, stopped, for_cell=for_cell)
             return turn, stopped
         if turn.is_comm:
-            self.timeline.commit_between(self._live_guest().instance)
+            self.state.commit_between(self._live_guest().instance)
         return turn, None
 
     def _run_cell(
@@ -296,13 +296,13 @@ class GuestRunner:
         _LOG.debug("the guest was lost", exc_info=stopped)
         self._close_guest()
         self.commands.cell_lost(turn, self.clock)
-        self.timeline.fall_back()
+        self.state.fall_back()
         if for_cell and not self.clock.closed and left_unusable(turn, stopped):
-            has_earlier = self.timeline.leave()
+            has_earlier = self.state.leave()
             stopped.setting = ""
-            stopped.kept = told.SPOILT if has_earlier else told.SPOILT_FROM_THE_START
+            stopped.kept = texts.SPOILT if has_earlier else texts.SPOILT_FROM_THE_START
         else:
-            changed = self.timeline.files.versions.keeps and self.changes.any
+            changed = self.state.files.keeps and self.changes.any
             stopped.kept = what_remains(turn, stopped, changed_files=changed)
         self._start_guest()
 
@@ -315,8 +315,8 @@ class GuestRunner:
         travel = self.commands.travel
         cell = self.next_count if turn.is_counted else self.next_count - 1
         self._note_count(turn)
-        is_left = not ran or (travel.journey is not None and not travel.here)
-        if is_left or self.timeline.commit(
+        is_left = not ran or (travel.target is not None and not travel.here)
+        if is_left or self.state.commit(
             self._live_guest().instance,
             cell=cell,
             count=self.next_count,
@@ -326,8 +326,8 @@ class GuestRunner:
             travel.name_here(turn)
         if ran:
             self._missed.clear()
-        if travel.journey is not None:
-            told.tell_brought(self.travel(travel.journey), turn.on_text)
+        if travel.target is not None:
+            texts.tell_restored(self.travel(travel.target), turn.on_text)
             travel.name_there(turn)
         self.commands.run_actions(turn, self.clock)
         self.commands.begin_cell(self.next_count)
@@ -338,44 +338,39 @@ class GuestRunner:
             for text in self._notices.take():
                 turn.on_text("stderr", text)
 
-    def go(self, plan: Callable[[Past], Journey]) -> Travelled:
-        """Brings memory where `plan` leads from here.
+    def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
+        """Brings memory elsewhere, as `SessionState.plan` says.
 
         Raises:
             TravelError: it leads nowhere; nothing was changed.
         """
-        timeline = self.timeline
-        journey = plan(timeline.past)
-        if journey.files is not None:
-            timeline.files.check(journey.files)
-        timeline.hold(journey)
-        restored = self.travel(journey) or RestoredFiles()
-        cells = tuple(commit.label for commit in journey.cells)
-        missed = told.reasons(restored)
-        return Travelled(cells, tuple(restored.back), tuple(restored.removed), missed)
+        travel = self.state.plan(how, cells, name, files=files)
+        restored = self.travel(travel) or RestoredFiles()
+        labels = tuple(commit.label for commit in travel.cells)
+        missed = texts.reasons(restored)
+        return Travelled(labels, tuple(restored.back), tuple(restored.removed), missed)
 
-    def travel(self, journey: Journey) -> RestoredFiles | None:
+    def travel(self, travel: Travel) -> RestoredFiles | None:
         """Brings memory elsewhere in the history; execution counts go on upwards.
 
         Returns:
             What was done to files, if they went along.
         """
-        self.timeline.go(journey)
+        self.state.travel(travel)
         self._close_guest()
-        timeline = self.timeline
-        brought = timeline.files.bring(journey.files, self.changes, timeline.history)
+        restored = self.state.restore_files(travel, self.changes)
         self._start_guest()
-        return brought
+        return restored
 
-    def settle(self, copies: int | None = None) -> Timeline:
-        """Returns the history, with all that memory is now: on disk, or in memory if making so many
+    def wait_saved(self, copies: int | None = None) -> SessionState:
+        """Returns the state, with all that memory is now: on disk, or in memory if making so many
         copies costs less than waiting.
 
         Raises:
             ForkError: memory can't be kept.
         """
-        self.timeline.settle(self._live_guest().instance, copies)
-        return self.timeline
+        self.state.wait_saved(self._live_guest().instance, copies)
+        return self.state
 
     def _note_count(self, turn: Turn) -> None:
         count = (turn.reply or {}).get("execution_count")
@@ -389,7 +384,7 @@ class GuestRunner:
         """
         for last in (False, True, True):
             self._attach()
-            head = self.timeline.head
+            head = self.state.head
             if head is None:
                 break
             try:
@@ -398,34 +393,34 @@ class GuestRunner:
                 self._close_guest()
                 if self.clock.closed:
                     raise
-                self.timeline.pass_over(head, problem, last=last)
+                self.state.leave_dead(head, problem, last=last)
             else:
                 return
-        self.timeline.untried = False
+        self.state.is_untried = False
         self._send_start(self._live_guest())
-        self.timeline.commit(self._live_guest().instance, cell=0, count=self.next_count, code="")
+        self.state.commit(self._live_guest().instance, cell=0, count=self.next_count, code="")
         self.comms.sync({})
 
     def _resume(self) -> None:
         """Tells an instance that stands at a commit what it can't know of itself."""
         self.comms.out_of_sync = True
-        self.next_count = max(self.next_count, self.timeline.count)
-        estranged = self.timeline.estranged
-        if estranged or self._env_untold or self.timeline.untried:
-            self._send_start(self._live_guest(), fresh=False, reseed=estranged)
-        self.timeline.untried = False
-        if estranged:
-            self.timeline.commit_estranged(self._live_guest().instance)
+        self.next_count = max(self.next_count, self.state.history.tree.next_count)
+        reseed = self.state.history.tree.has_parents_seeds
+        if reseed or self._env_untold or self.state.is_untried:
+            self._send_start(self._live_guest(), fresh=False, reseed=reseed)
+        self.state.is_untried = False
+        if reseed:
+            self.state.commit_between(self._live_guest().instance, reseeded=True)
 
     def _attach(self) -> None:
         began = time.monotonic()
         while True:
             self._guest = self._language.start(self._setup())
             try:
-                self.timeline.stand(self._guest.instance, self._guest.files)
+                self.state.attach(self._guest.instance, self._guest.files)
             except Unreadable as problem:
                 self._close_guest()
-                self.timeline.give_up(problem)
+                self.state.discard_unreadable(problem)
             except BaseException:
                 self._close_guest()
                 raise
@@ -457,13 +452,13 @@ class GuestRunner:
         self._env_untold = False
 
     def _setup(self) -> GuestSetup:
-        policy, head, streams = self.policy, self.timeline.head, self._parts.streams
+        policy, head, streams = self.policy, self.state.head, self._parts.streams
         preopens = self._language.preopens(self.folders, policy)
         files = WasiFiles(
             preopens,
             self.changes,
             Quota(preopens.counted, policy.workspace_bytes, policy.workspace_files),
-            self.timeline.files.versions,
+            self.state.files,
             open_files=policy.open_files,
             should_stop=self.clock.should_stop,
             devices=streams.devices(),

@@ -31,7 +31,7 @@ from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.state.fork import Fork
-from wasm_kernel.state.travel import Journey, Past, checked_name, journey_of, stay
+from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")
 _CLOSED = "this sandbox is closed; make another one"
@@ -297,12 +297,12 @@ class BaseSandbox:
         Raises:
             TravelError: the name can't be used.
         """
-        self._between_cells(lambda: self._runner.timeline.name(checked_name(name))).result()
+        self._between_cells(lambda: self._runner.state.name(checked_name(name))).result()
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        rows = self._between_cells(self._runner.timeline.rows).result()
-        return [Checkpoint(**row) for row in rows]
+        tree = self._between_cells(lambda: self._runner.state.history.tree).result()
+        return [Checkpoint(**row) for row in tree.rows()]
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
         """Takes back what the last cells did to variables.
@@ -314,7 +314,7 @@ class BaseSandbox:
         Raises:
             TravelError: there are not so many; nothing was changed.
         """
-        return self._travel(lambda past: journey_of(past, "undo", cells, "", files=files))
+        return self._travel("undo", cells, files=files)
 
     def redo(self, *, files: bool = False) -> Travelled:
         """Takes back the last undo or restore, as long as no cell ran since.
@@ -325,7 +325,7 @@ class BaseSandbox:
         Raises:
             TravelError: there is nothing to redo.
         """
-        return self._travel(lambda past: journey_of(past, "redo", 1, "", files=files))
+        return self._travel("redo", files=files)
 
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
         """Brings variables back as they were at a named checkpoint, or after a cell's number.
@@ -337,8 +337,7 @@ class BaseSandbox:
         Raises:
             TravelError: there is no such state; nothing was changed.
         """
-        name = str(where)
-        return self._travel(lambda past: journey_of(past, "restore", 1, name, files=files))
+        return self._travel("restore", name=str(where), files=files)
 
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
@@ -347,12 +346,12 @@ class BaseSandbox:
             files: Whether the files in the workspace are to be as they were, too: those that a cell
                 that failed, or somebody else, has changed since.
         """
-        return self._travel(
-            lambda past: stay(past) if files else Journey(past.head, (), past.undone)
-        )
+        return self._travel("rollback", files=files)
 
-    def _travel(self, plan: Callable[[Past], Journey]) -> Travelled:
-        return self._between_cells(lambda: self._runner.go(plan)).result()
+    def _travel(
+        self, how: str, cells: int = 1, name: str = "", *, files: bool = False
+    ) -> Travelled:
+        return self._between_cells(lambda: self._runner.go(how, cells, name, files=files)).result()
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[Self]:
         """Makes further sandboxes with the same variables and copies of the files.
@@ -468,13 +467,13 @@ class BaseSandbox:
         """
         self._jobs.refuse_further(why)
         if anew:
-            self._runner.timeline.forsake()
+            self._runner.state.forget_at_end()
         self._jobs.cancel_cells()
         self._runner.clock.close()
         try:
             if not self._jobs.end(self._runner.close):
                 self._runner.close()  # no thread was ever started
-            elif self._runner.timeline.saving:
+            elif self._runner.state.is_saving:
                 self._jobs.join(_SAVE_SECONDS)
         finally:  # Ctrl-C may cut the waiting short
             if self._hooks is not None:

@@ -34,7 +34,7 @@ from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Liste
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.commands import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import told
+from wasm_kernel.state import texts
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
@@ -287,7 +287,7 @@ def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:
 def what_remains(turn: Turn, stopped: GuestStopped, *, changed_files: bool) -> str:
     """Returns what the session still has, in words; `changed_files` if some can be brought back."""
     if isinstance(stopped, GuestClosed):
-        return told.FILES_KEPT
+        return texts.FILES_KEPT
     if turn.is_comm:
-        return told.KEPT_OF_CALLBACK
-    return told.KEPT + told.TAKE_BACK if changed_files else told.KEPT
+        return texts.KEPT_OF_CALLBACK
+    return texts.KEPT + texts.TAKE_BACK if changed_files else texts.KEPT

@@ -90,7 +90,7 @@ def fork_session(
         Raises:
             WasmKernelError: it can't be made, or is not wanted any more.
         """
-        from wasm_kernel.state import told
+        from wasm_kernel.state import texts
         from wasm_kernel.state.fork import fork_stored
 
         name, place = ids.checked(request.session_id), real_path(root)
@@ -104,7 +104,7 @@ def fork_session(
                 left_out = fork_stored(own, made.folders, reseed=request.reseed, task=task)
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
-        return Forked(told.left_out(left_out) if left_out else "", made.metadata_problem)
+        return Forked(texts.left_out(left_out) if left_out else "", made.metadata_problem)
 
     return fork
 

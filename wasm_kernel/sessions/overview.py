@@ -20,6 +20,7 @@ from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.state.stored import StoredState
+from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 
@@ -109,7 +110,8 @@ def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | 
         known = None
     sizes = list(_file_sizes(folder))
     stored = None if private is None else _stored(private.folder)
-    commits = stored.commits.values() if stored is not None else ()
+    tree = Tree() if stored is None else stored.tree
+    commits = tree.commits.values()
     return Overview(
         name,
         workspace,
@@ -119,7 +121,7 @@ def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | 
         sum(sizes),
         len(commits),
         sum({commit.content: commit.page_bytes for commit in commits}.values()),
-        tuple(sorted(stored.position.names)) if stored is not None else (),
+        tuple(sorted(tree.names)),
         private is not None and is_used(private.folder),
     )
 

@@ -44,7 +44,7 @@ from wasm_kernel.state.commits import CONTENTS
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import Commit, Origin, decode
 from wasm_kernel.state.rebase import ImagePair, rebase_commit
-from wasm_kernel.state.stored import Position, records_of, write_state
+from wasm_kernel.state.stored import write_state
 from wasm_kernel.state.tar import (
     NAME_MOST,
     ArchiveError,
@@ -54,6 +54,7 @@ from wasm_kernel.state.tar import (
     members,
     unpack,
 )
+from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 _MANIFEST_MOST_BYTES = 2 * 1024 * 1024  # some thirty times as much of this process's memory
@@ -407,9 +408,9 @@ class _ArrivingMemory:
             finally:
                 _empty(self._folder)
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
-            position = Position(memory.at, memory.after, memory.names, memory.undone)
             origin = Origin(max(memory.states), reseed=True, files=identities)
-            write_state(state, self._image.id, records_of(origin, commits, position))
+            tree = Tree(commits, memory.at, memory.names, memory.undone, memory.after, origin)
+            write_state(state, self._image.id, tree)
         note_forked(self._private)
         return ""
 

@@ -29,7 +29,7 @@ from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.index import Commit, Origin
 from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
-from wasm_kernel.state.travel import checked_name, is_name
+from wasm_kernel.state.tree import checked_name, is_name
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 2
@@ -178,20 +178,21 @@ def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Vari
     stored = StoredState.read(state)
     if stored.image != image.id:
         raise HistoryError(OTHER_IMAGE)
-    usable = stored.usable(_unreadable(state, stored.commits.values()))
-    if not usable.commits:
+    usable = stored.usable(_unreadable(state, stored.tree.commits.values()))
+    tree = usable.tree
+    if not tree.commits:
         return _NO_VARIABLES
-    commits = tuple(commit for _, commit in sorted(usable.commits.items()))
+    commits = tuple(commit for _, commit in sorted(tree.commits.items()))
     memory = ArchivedMemory(
         image.name,
         image.id,
         image.record.dump(),
         tuple(commit.id for commit in commits),
-        usable.position.at,
-        usable.position.after,
-        {name: one for name, one in usable.position.names.items() if is_name(name)},
-        usable.position.undone,
-        _open_files(folders, commits, stored.origin),
+        tree.head or max(tree.commits),
+        tree.last,
+        {name: one for name, one in tree.names.items() if is_name(name)},
+        tree.undone,
+        _open_files(folders, commits, tree.origin),
     )
     note = "" if usable.is_certain and not usable.is_damaged else _PARTLY
     variables = Variables(memory, image.path, commits, note)

@@ -4,22 +4,20 @@ The pages of a commit are one file, `contents/SHA-256`, which is written aside, 
 whole and is never written again; forks have it by a hard link. **A page is used only after the
 digest of its file was found to be the commit's**, through the descriptor that is then read or
 mapped. What can't be written (a full disk), or has no folder to be written to, stays in memory.
-
-The recorder's thread writes; any thread reads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import itertools
 import os
 import stat
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.engine.instance import Instance
@@ -27,7 +25,6 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.folding import Piece, merge
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Content, PageSet, Run, split_zeros
 
@@ -41,65 +38,31 @@ _DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
 
 Stamp = tuple[int, ...]
+"""Tells whether somebody touched a file since."""
 
 
 class Unreadable(HistoryError):
-    """A commit can't be read; `one` is its number."""
+    """A commit can't be read."""
 
-    def __init__(self, one: int, why: str) -> None:
+    def __init__(self, commit_id: int, why: str) -> None:
         super().__init__(why)
-        self.one = one
+        self.commit_id = commit_id
 
 
-class GuestPages:
-    """The memory of an instance, over which commits are laid, from the newest to the oldest.
+class HeldContent:
+    """A content in memory."""
 
-    Each page is laid once. The guest's thread owns it.
-    """
+    def __init__(self, content: Content) -> None:
+        self._content = content
 
-    def __init__(self, instance: Instance) -> None:
-        size = instance.memory.size
-        self._address = instance.memory.address
-        stretch = (ctypes.c_char * size).from_address(self._address)
-        self._view = memoryview(stretch).cast("B")
-        self._laid = PageSet(size // PAGE)
+    def read(self, at: int, target: memoryview) -> None:
+        """Fills `target` from a position in the content."""
+        with memoryview(self._content) as content:
+            target[:] = content[at : at + len(target)]
 
-    def lay_bytes(self, first: int, pages: int, content: Content, at: int) -> None:
-        """Lays pages whose content stands in `content` from `at` on."""
-        for start, end in self._free(first, pages):
-            begin = at + (start - first) * PAGE
-            stop = begin + (end - start) * PAGE
-            self._view[start * PAGE : end * PAGE] = memoryview(content)[begin:stop]
-
-    def lay_file(self, first: int, pages: int, file: ContentFile, at: int) -> None:
-        """Lays pages whose content stands in a file from `at` on; long stretches are mapped."""
-        for start, end in self._free(first, pages):
-            begin = at + (start - first) * PAGE
-            if end - start < _MAP_PAGES or not self._mapped(start, end, file, begin):
-                file.read(begin, self._view[start * PAGE : end * PAGE])
-
-    def _mapped(self, start: int, end: int, file: ContentFile, at: int) -> bool:
-        try:
-            memory.map_file(self._address + start * PAGE, (end - start) * PAGE, file.fd, at)
-        except OSError:  # such as too many mappings: that says nothing of the file
-            return False
-        return True
-
-    def lay_zeros(self, runs: Iterable[Run]) -> None:
-        """Lays pages of zeros."""
-        for first, pages in runs:
-            for start, end in self._free(first, pages):
-                ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
-
-    def _free(self, first: int, pages: int) -> list[tuple[int, int]]:
-        """The stretches of a run that no newer commit has laid, which count as laid from now on.
-
-        Raises:
-            HistoryError: the run lies outside of the memory.
-        """
-        if not self._laid.holds(first, pages):
-            raise HistoryError("a commit has pages outside of the memory")
-        return list(self._laid.free(first, pages))
+    def map(self, address: int, size: int, at: int) -> bool:
+        """Returns False: there is no file to map."""
+        return False
 
 
 class ContentFile:
@@ -107,7 +70,7 @@ class ContentFile:
 
     Attributes:
         fd: Its descriptor.
-        stamp: Tells whether somebody touched it since.
+        stamp: The file's stamp when it was opened.
     """
 
     def __init__(self, folder: Folder, commit: Commit) -> None:
@@ -119,8 +82,9 @@ class ContentFile:
         """
         self.fd = folder.open_regular(commit.content)
         self._wanted = commit.content
-        self.stamp = _stamp(os.fstat(self.fd))
-        if os.fstat(self.fd).st_size != commit.page_bytes:
+        status = os.fstat(self.fd)
+        self.stamp = _stamp(status)
+        if status.st_size != commit.page_bytes:
             self.close()
             raise HistoryError(_CUT)
 
@@ -150,6 +114,16 @@ class ContentFile:
                 raise HistoryError(_CUT)
             done += got
 
+    def map(self, address: int, size: int, at: int) -> bool:
+        """Maps a part of the file over memory; False if it is to be read instead."""
+        if size < _MAP_PAGES * PAGE:
+            return False
+        try:
+            memory.map_file(address, size, self.fd, at)
+        except OSError:  # such as too many mappings: that says nothing of the file
+            return False
+        return True
+
     def close(self) -> None:
         """Closes the file. Safe to call twice."""
         if self.fd >= 0:
@@ -163,26 +137,46 @@ class ContentFile:
         self.close()
 
 
+Source = ContentFile | HeldContent
+
+
+class GuestPages:
+    """The memory of an instance, over which commits are laid, from the newest to the oldest.
+
+    Each page is laid once. The guest's thread owns it.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        size = instance.memory.size
+        self._address = instance.memory.address
+        self._view = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
+        self._laid = PageSet(size // PAGE)
+
+    def lay(self, commit: Commit, source: Source) -> None:
+        """Lays the pages of a commit.
+
+        Raises:
+            HistoryError: it has pages outside of the memory, or its file is cut off.
+        """
+        for first, pages, at in places(commit):
+            for start, end in self._free(first, pages):
+                begin, size = at + (start - first) * PAGE, (end - start) * PAGE
+                if not source.map(self._address + start * PAGE, size, begin):
+                    source.read(begin, self._view[start * PAGE : end * PAGE])
+        for first, pages in commit.zeros:
+            for start, end in self._free(first, pages):
+                ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
+
+    def _free(self, first: int, pages: int) -> list[tuple[int, int]]:
+        """The stretches of a run that no newer commit has laid, which count as laid from now on."""
+        if not self._laid.holds(first, pages):
+            raise HistoryError("a commit has pages outside of the memory")
+        return list(self._laid.free(first, pages))
+
+
 def _stamp(status: os.stat_result) -> Stamp:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
-
-
-class _Source(Protocol):
-    def read(self, at: int, target: memoryview) -> None:
-        """Fill `target` from a position in the content."""
-
-
-class _HeldContent:
-    """A content in memory, read as one on disk."""
-
-    def __init__(self, content: Content) -> None:
-        self._content = content
-
-    def read(self, at: int, target: memoryview) -> None:
-        """Fill `target` from a position in the content."""
-        with memoryview(self._content) as content:
-            target[:] = content[at : at + len(target)]
 
 
 _numbers = itertools.count(1)
@@ -231,7 +225,10 @@ def _write_all(fd: int, part: Content | memoryview) -> None:
 
 
 class CommitStore:
-    """The contents of the commits of one session; below one folder, or in memory alone."""
+    """The contents of the commits of one session; below one folder, or in memory alone.
+
+    Any thread may read. The tables need no lock: each is changed by single operations.
+    """
 
     def __init__(self, folder: Folder | None = None) -> None:
         """Takes over the folder of the contents.
@@ -240,73 +237,35 @@ class CommitStore:
             folder: The folder, which is closed with the store; None to keep all in memory.
         """
         self.folder = folder
-        self._guard = threading.Lock()
         self._held: dict[int, tuple[Commit, Content]] = {}
         self._verified: dict[str, Stamp] = {}  # by content, what this process wrote or checked
 
     def hold(self, commit: Commit, content: Content) -> None:
         """Keeps a commit in memory until it is written."""
-        with self._guard:
-            self._held[commit.id] = commit, content
+        self._held[commit.id] = commit, content
+
+    def held(self, commit_id: int) -> tuple[Commit, Content] | None:
+        """Returns a commit that is in memory, and its content."""
+        return self._held.get(commit_id)
+
+    def release(self, commit_id: int) -> None:
+        """Lets go of a commit that is on disk, or dropped."""
+        self._held.pop(commit_id, None)
+
+    @property
+    def waiting(self) -> list[int]:
+        """The commits that are in memory only and belong on disk, oldest first."""
+        return [] if self.folder is None else sorted(self._held)
 
     def write(self, commit: Commit, content: Iterable[Content | memoryview]) -> Commit:
         """Puts the content of a commit on disk, and returns the commit that names it.
 
         Raises:
-            OSError: it can't be written, or there is no disk to write to.
-        """
-        name, stamp = write_content(self._place(), content)
-        with self._guard:
-            self._verified[name] = stamp
-        return replace(commit, content=name)
-
-    def write_held(self, one: int) -> Commit | None:
-        """Writes a commit that is in memory, where it stays until `release`.
-
-        Returns:
-            The commit as it is on disk; None if it is not in memory, or there is no disk.
-
-        Raises:
             OSError: it can't be written.
         """
-        with self._guard:
-            commit, content = self._held.get(one, (None, b""))
-        if commit is None or self.folder is None:
-            return None
-        return self.write(commit, [content])
-
-    def release(self, one: int) -> None:
-        """A commit is on disk, or given up: it leaves memory."""
-        with self._guard:
-            self._held.pop(one, None)
-
-    def squeeze(self, one: int) -> Commit | None:
-        """Takes the pages of zeros out of a commit in memory.
-
-        Returns:
-            What it is then; None if it is not in memory.
-        """
-        with self._guard:
-            if one not in self._held:
-                return None
-            commit, content = self._held[one]
-        runs, less, zeros = split_zeros(commit.runs, content)
-        squeezed = replace(commit, runs=runs, zeros=(*commit.zeros, *zeros))
-        with self._guard:
-            if one in self._held:
-                self._held[one] = squeezed, less
-        return squeezed
-
-    def in_memory(self, one: int) -> bool:
-        """Whether a commit is in memory only."""
-        with self._guard:
-            return one in self._held
-
-    @property
-    def waiting(self) -> list[int]:
-        """The commits that are in memory only and belong on disk, oldest first."""
-        with self._guard:
-            return [] if self.folder is None else sorted(self._held)
+        name, stamp = write_content(self._place(), content)
+        self._verified[name] = stamp
+        return replace(commit, content=name)
 
     def remove(self, contents: Collection[str]) -> None:
         """Removes contents that no commit has any more.
@@ -316,8 +275,7 @@ class CommitStore:
         """
         failed: OSError | None = None
         for name in contents:
-            with self._guard:
-                self._verified.pop(name, None)
+            self._verified.pop(name, None)
             try:
                 if name and self.folder is not None:
                     self.folder.remove(name)
@@ -326,114 +284,82 @@ class CommitStore:
         if failed is not None:
             raise failed
 
-    def missing(self, commits: Iterable[Commit]) -> set[int]:
-        """The commits whose content is not there, or not as long as it should be."""
-        return missing_in(self.folder, commits)
-
-    def lay(self, commit: Commit, pages: GuestPages) -> bool:
-        """Lays a commit over memory that newer ones were laid over.
-
-        Returns:
-            False if it was written meanwhile: ask again for what it is now.
-
-        Raises:
-            HistoryError, OSError: it can't be read, or is not as it was written.
-        """
-        with self._guard:
-            held = self._held.get(commit.id)
-        if held is not None:
-            commit, content = held
-            for first, count, at in places(commit):
-                pages.lay_bytes(first, count, content, at)
-        elif commit.content:
-            with self.opened(commit) as file:
-                for first, count, at in places(commit):
-                    pages.lay_file(first, count, file, at)
-        elif commit.runs:
-            return False
-        pages.lay_zeros(commit.zeros)
-        return True
-
-    def fold(self, line: Sequence[Commit]) -> Commit:
-        """Merges commits, newest first, into the first of them, which stays where it is: in memory
-        or on disk.
-
-        Returns:
-            What comes of it; the others are there still.
-
-        Raises:
-            OSError, HistoryError: it can't be written, or one of them can't be read.
-        """
-        with contextlib.ExitStack() as opened:
-            found = {one.id: self._source(one, opened) for one in line}
-            merged, pieces = merge([found[one.id][0] for one in line])
-            content = _content(pieces, {one: source for one, (_, source) in found.items()})
-            if not self.in_memory(merged.id):
-                return self.write(merged, content)
-            laid = bytearray().join(bytes(part) for part in content)
-            with self._guard:
-                if merged.id in self._held:
-                    self._held[merged.id] = merged, laid
-        return merged
-
-    def _source(self, commit: Commit, opened: contextlib.ExitStack) -> tuple[Commit, _Source]:
-        with self._guard:
-            held = self._held.get(commit.id)
-        if held is not None:
-            return held[0], _HeldContent(held[1])
-        if not commit.content:
-            return commit, _HeldContent(b"")
-        return commit, opened.enter_context(self.opened(commit))
-
-    def opened(self, commit: Commit) -> ContentFile:
-        """Opens the content of a commit that is on disk, once its digest was found right.
+    @contextlib.contextmanager
+    def open(self, commit: Commit) -> Iterator[Source]:
+        """Opens the content of a commit, in memory or on disk, once its digest was found right.
 
         Raises:
             HistoryError: it is damaged.
             OSError: it can't be opened.
         """
-        file = ContentFile(self._place(), commit)
-        try:
-            with self._guard:
-                known = self._verified.get(commit.content) == file.stamp
-            if not known:
+        held = self._held.get(commit.id)
+        if held is not None or not commit.runs:
+            yield HeldContent(b"" if held is None else held[1])
+            return
+        if not commit.content:  # it was in memory, and was dropped meanwhile
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        with ContentFile(self._place(), commit) as file:
+            if self._verified.get(commit.content) != file.stamp:
                 file.verify()
-                with self._guard:
-                    self._verified[commit.content] = file.stamp
-        except BaseException:
-            file.close()
-            raise
-        return file
+                self._verified[commit.content] = file.stamp
+            yield file
 
-    def give(self, other: CommitStore, commit: Commit) -> bool:
-        """Gives a commit to another store: both have the same file, or the same bytes in memory.
-
-        Nobody may drop commits meanwhile.
+    def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
+        """Merges commits, newest first, into the first of them.
 
         Returns:
-            False if it was written meanwhile: ask again for what it is now.
+            What comes of it, and its content if the first one is in memory; otherwise that is on
+            disk. All others are there still.
+
+        Raises:
+            OSError, HistoryError: it can't be written, or one of them can't be read.
+        """
+        with contextlib.ExitStack() as opened:
+            sources = {one.id: opened.enter_context(self.open(one)) for one in line}
+            merged, pieces = merge(line)
+            content = _content(pieces, sources)
+            if self._held.get(merged.id) is None:
+                return self.write(merged, content), None
+            return merged, bytearray().join(bytes(part) for part in content)
+
+    def give(self, other: CommitStore, commit: Commit) -> None:
+        """Gives a commit to another store: both have the same file, or the same bytes in memory.
+
+        Nobody may write or drop it meanwhile.
 
         Raises:
             OSError: a file can't be given.
         """
-        with self._guard:
-            held = self._held.get(commit.id)
+        held = self._held.get(commit.id)
         if held is not None:
             other.hold(*held)
-        elif commit.runs and not commit.content:
-            return False
         elif commit.content:
             here, there, name = self._place(), other._place(), commit.content
             before = here.status(name)
-            share_once(here, there, name)
-            with self._guard:
-                verified = before is not None and self._verified.get(name) == _stamp(before)
+            with contextlib.suppress(FileExistsError):
+                link_or_copy(here.fd, name, name, there.fd)
+            if before is None or self._verified.get(name) != _stamp(before):
+                return
             for store, place in ((self, here), (other, there)):
                 after = place.status(name)
-                if verified and after is not None:  # the link has changed a time of both
-                    with store._guard:
-                        store._verified[name] = _stamp(after)
-        return True
+                if after is not None:  # the link has changed a time of both
+                    store._verified[name] = _stamp(after)
+
+    def sync(self, contents: Iterable[str]) -> None:
+        """Waits until contents are on the disk itself, and their names.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        folder = self._place()
+        for name in contents:
+            with contextlib.suppress(FileNotFoundError):
+                fd = folder.open_regular(name)
+                try:
+                    os.fdatasync(fd)
+                finally:
+                    os.close(fd)
+        os.fsync(folder.fd)
 
     def _place(self) -> Folder:
         if self.folder is None:
@@ -446,42 +372,67 @@ class CommitStore:
             self.folder.close()
 
 
-def missing_in(folder: Folder | None, commits: Iterable[Commit]) -> set[int]:
-    """The commits whose content is not in a folder, or not as long as it should be."""
+def missing_in(folder: Folder, commits: Iterable[Commit]) -> set[int]:
+    """Returns the commits whose content is not in a folder, or not as long as it should be."""
     found: set[int] = set()
     for commit in commits:
         if not commit.runs and not commit.content:
             continue
-        status = folder.status(commit.content) if folder is not None and commit.content else None
+        status = folder.status(commit.content) if commit.content else None
         there = status is not None and stat.S_ISREG(status.st_mode)
         if not there or (status is not None and status.st_size != commit.page_bytes):
             found.add(commit.id)
     return found
 
 
-def share_once(source: Folder, target: Folder, content: str) -> None:
-    """Gives a content to another folder, unless it is there.
-
-    Raises:
-        OSError: it can't be, or it is not a regular file.
-    """
-    with contextlib.suppress(FileExistsError):
-        link_or_copy(source.fd, content, content, target.fd)
-
-
 def places(commit: Commit) -> Iterator[tuple[int, int, int]]:
-    """First page, number of pages and position in the content of every run."""
+    """Yields first page, number of pages and position in the content of every run."""
     at = 0
     for first, pages in commit.runs:
         yield first, pages, at
         at += pages * PAGE
 
 
-def _content(pieces: Iterable[Piece], sources: Mapping[int, _Source]) -> Iterator[memoryview]:
-    """The bytes of all pieces, in steps; each is good until the next."""
+def without_zeros(commit: Commit, content: Content) -> tuple[Commit, Content]:
+    """Returns a commit in memory, and its content, without the longer stretches of zero pages."""
+    runs, less, zeros = split_zeros(commit.runs, content)
+    return replace(commit, runs=runs, zeros=(*commit.zeros, *zeros)), less
+
+
+class Piece(Struct, frozen=True):
+    """A stretch of a commit's content, in bytes."""
+
+    commit_id: int
+    at: int
+    length: int
+
+
+def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
+    """Returns a commit with the pages of those before it below its own, on the oldest's parent.
+
+    `line` has the newest first. The second value says which bytes make up the content, in order.
+    """
+    runs: list[Run] = []
+    zeros: list[Run] = []
+    pieces: list[Piece] = []
+    covered = PageSet(line[0].size // PAGE)
+    for commit in line:
+        for first, pages, at in places(commit):
+            for start, end in covered.free(first, pages):
+                runs.append((start, end - start))
+                pieces.append(Piece(commit.id, at + (start - first) * PAGE, (end - start) * PAGE))
+        for first, pages in commit.zeros:
+            zeros += [(start, end - start) for start, end in covered.free(first, pages)]
+    cells = sum(commit.cells for commit in line)
+    whole = replace(line[0], parent=line[-1].parent, cells=cells)
+    return replace(whole, runs=tuple(runs), zeros=tuple(zeros), content=""), pieces
+
+
+def _content(pieces: Iterable[Piece], sources: Mapping[int, Source]) -> Iterator[memoryview]:
+    """Yields the bytes of all pieces, in steps; each is good until the next."""
     buffer = memoryview(bytearray(_STEP))
     for piece in pieces:
         for at in range(0, piece.length, _STEP):
             step = buffer[: min(_STEP, piece.length - at)]
-            sources[piece.commit].read(piece.at + at, step)
+            sources[piece.commit_id].read(piece.at + at, step)
             yield step

@@ -1,56 +1,35 @@
 """Folding old commits away: a commit that nobody will go back to becomes a part of the next one.
 
 The plan is pure. Carrying it out writes a commit anew, with the pages of those before it below its
-own, and only then removes those: at every moment the tree on disk is whole.
+own, and only then removes those: at every moment the tree on disk is whole. It is the recorder's
+thread's work, and nobody waits for it: memory may be filled meanwhile, from a commit before or
+after others became a part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct
-from msgspec.structs import replace
-
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.state.commits import merge
+from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, PageSet, Run
 
 HEAVY_BYTES = 64 * 1024 * 1024
 _FAR = 4
+_AT_ONCE = 100  # each is an open file meanwhile
 
-
-def lineage(commits: Mapping[int, Commit], one: int) -> list[Commit]:
-    """A commit and those it stands on, newest first."""
-    line = []
-    while one:
-        line.append(commits[one])
-        one = commits[one].parent
-    return line
-
-
-def nearest(commits: Mapping[int, Commit], one: int, without: Collection[int]) -> int:
-    """A commit, or the nearest before it that is not among others; 0 if there is none."""
-    while one in without:
-        one = commits[one].parent if one in commits else 0
-    return one
-
-
-def standing_on(commits: Mapping[int, Commit], one: int) -> set[int]:
-    """A commit, and all those that stand on it."""
-    found = {one}
-    for other in sorted(commits):
-        if commits[other].parent in found:
-            found.add(other)
-    return found
+Commits = Mapping[int, Commit]
 
 
 def plan(
-    commits: Mapping[int, Commit], head: int, kept: Collection[int], keep: int
+    commits: Commits, head: int, kept: Collection[int], keep: int
 ) -> list[tuple[int, int | None]]:
     """What to fold away: pairs of a commit and the child it becomes a part of, oldest first.
 
     Args:
         commits: Every commit.
-        head: The one that memory stands at.
+        head: The one that memory is at.
         kept: Commits that must stay, such as named ones.
         keep: How many cells before the head stay.
 
@@ -73,7 +52,7 @@ def plan(
     return steps
 
 
-def _last_states(commits: Mapping[int, Commit], head: int, keep: int) -> set[int]:
+def _last_states(commits: Commits, head: int, keep: int) -> set[int]:
     """The states that so many cells before the head can be undone to."""
     states: set[int] = set()
     at, left = head, keep
@@ -86,40 +65,39 @@ def _last_states(commits: Mapping[int, Commit], head: int, keep: int) -> set[int
 
 
 def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int]]:
-    """A plan's steps by where they lead in the end: what becomes a part of a commit, oldest first.
+    """A plan's steps by the commit that they become a part of in the end, oldest first.
 
-    Under None stands what is dropped. So each commit that stays is written once.
+    Under None is what is dropped. So each commit that stays is written once.
     """
     found: dict[int | None, list[int]] = {}
     for one, child in steps:
-        chain = found.pop(one, [])
-        chain.append(one)
-        if child in found:
-            found[child] += chain
-        else:
-            found[child] = chain
-    return {child: sorted(chain) for child, chain in found.items()}
+        chain = [*found.pop(one, []), one]
+        found[child] = sorted(found.get(child, []) + chain)
+    return found
 
 
-def least_bytes(commits: Mapping[int, Commit], head: int, kept: Collection[int]) -> int:
-    """Returns how many bytes of pages are left when all is folded away that can be.
+def can_fit(history: History, kept: Collection[int], most: int) -> bool:
+    """Returns whether all takes so many bytes at most, once all is folded away that can be.
 
     Args:
-        commits: Every commit.
-        head: The one that memory stands at.
-        kept: Commits that must stay.
+        history: The commits.
+        kept: Those that must stay, besides the head.
+        most: The most bytes of pages, and of what is set aside.
     """
+    if history.disk_bytes <= most:
+        return True
+    commits, head = history.tree.commits, history.tree.head
     folded = chains(plan(commits, head, kept, 0))
     gone = {one for chain in folded.values() for one in chain}
     total = 0
     for one in commits.keys() - gone:
         whole, _ = merge([commits[each] for each in (one, *reversed(folded.get(one, [])))])
         total += whole.page_bytes
-    return total
+    return total <= most
 
 
-def spared(commits: Mapping[int, Commit], chain: list[int], child: int) -> list[int]:
-    """What of a chain is worth folding: the oldest stay, where they are far larger than the rest.
+def spared(commits: Commits, chain: list[int], child: int) -> list[int]:
+    """What of a chain is worth folding: the oldest stay if they are far larger than the rest.
 
     Folding writes everything anew. A large state that many small ones stand on waits until those
     have become a good part of it.
@@ -132,53 +110,85 @@ def spared(commits: Mapping[int, Commit], chain: list[int], child: int) -> list[
     return chain[at:]
 
 
-def saves(commits: Mapping[int, Commit], chain: list[int], child: int) -> bool:
-    """Whether folding a chain makes a good part vanish, as there are newer versions of pages."""
+def _saves_much(commits: Commits, chain: list[int], child: int) -> bool:
+    """Whether a good part of a chain would vanish, as there are newer versions of pages."""
     line = [commits[one] for one in (child, *reversed(chain))]
     whole, _ = merge(line)
     return _FAR * (sum(commit.page_bytes for commit in line) - whole.page_bytes) > whole.page_bytes
 
 
-def free(
-    commits: Mapping[int, Commit],
-    needed: Collection[int],
-    chain: Collection[int],
-    child: int | None,
-) -> bool:
-    """Whether a chain can go still: nobody needs it but those among it, and the child."""
-    below = {c.parent for c in commits.values() if c.id not in (*chain, child)}
-    return (below | set(needed)).isdisjoint(chain) and (child is None or child in commits)
+def fold(
+    history: History, keep: int, kept: Collection[int] = (), *, all_of_it: bool = False
+) -> None:
+    """Folds away what lies more than `keep` cells behind the head, and has no name and no pin.
 
+    What is in `kept` stays as well, and what is far larger than all that it would become a part of,
+    unless `all_of_it` is to be folded that makes the whole smaller.
 
-class Piece(Struct, frozen=True):
-    """A stretch of a commit's content, in bytes."""
-
-    commit: int
-    at: int
-    length: int
-
-
-def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
-    """A commit with the pages of those before it below its own, standing where the oldest stood.
-
-    `line` has the newest first. The second value says which bytes make up the content, in order.
+    Raises:
+        OSError, HistoryError: a commit can't be written, or read; all others are folded.
     """
-    if not line:
-        raise ValueError("nothing to merge")
-    runs: list[Run] = []
-    zeros: list[Run] = []
-    pieces: list[Piece] = []
-    covered = PageSet(line[0].size // PAGE)
-    for commit in line:
-        at = 0
-        for first, pages in commit.runs:
-            for start, end in covered.free(first, pages):
-                runs.append((start, end - start))
-                offset = at + (start - first) * PAGE
-                pieces.append(Piece(commit.id, offset, (end - start) * PAGE))
-            at += pages * PAGE
-        for first, pages in commit.zeros:
-            zeros += [(start, end - start) for start, end in covered.free(first, pages)]
-    cells = sum(commit.cells for commit in line)
-    whole = replace(line[0], parent=line[-1].parent, cells=cells)
-    return replace(whole, runs=tuple(runs), zeros=tuple(zeros), content=""), pieces
+    failed: Exception | None = None
+    with history.lock:
+        tree, stay = history.tree, {*kept, *history.needed}
+    for child, chain in chains(plan(tree.commits, tree.head, stay, keep)).items():
+        try:
+            if child is None:
+                _drop(history, chain)
+            else:
+                _fold_chain(history, _worth_it(tree.commits, chain, child, all_of_it), child)
+        except (OSError, HistoryError) as problem:
+            failed = failed or problem
+    if failed is not None:
+        raise failed
+
+
+def _worth_it(commits: Commits, chain: list[int], child: int, all_of_it: bool) -> list[int]:
+    if all_of_it and _saves_much(commits, chain, child):
+        return chain
+    return spared(commits, chain, child)
+
+
+def _fold_chain(history: History, chain: list[int], child: int) -> None:
+    while len(chain) > _AT_ONCE:
+        some, chain = chain[: _AT_ONCE - 1], chain[_AT_ONCE - 1 :]
+        _merge(history, some, chain[0])
+    waiting = history.waiting
+    written = [one for one in chain if one not in waiting] if child in waiting else []
+    _merge(history, [one for one in chain if one not in written], child)
+    if written:  # a crash must find them on disk, as long as the child is not there
+        _merge(history, written[:-1], written[-1])
+
+
+def _merge(history: History, chain: list[int], child: int) -> None:
+    commits, line = history.tree.commits, [child, *reversed(chain)]
+    if not chain or not commits.keys() >= set(line):
+        return
+    try:
+        merged, content = history.contents.fold([commits[one] for one in line])
+    except FileNotFoundError:
+        if history.has(line):
+            raise
+        return  # dropped meanwhile
+    gone = [merged]
+    try:
+        with history.lock:
+            if _is_free(history, chain, child) and (before := history.put_merged(merged, content)):
+                gone = [before, *history.drop(chain)]
+    finally:
+        history.remove_contents(gone)
+
+
+def _drop(history: History, chain: list[int]) -> None:
+    gone: list[Commit] = []
+    with history.lock:
+        if _is_free(history, chain, None):
+            gone = history.drop(chain)
+    history.remove_contents(gone)
+
+
+def _is_free(history: History, chain: Collection[int], child: int | None) -> bool:
+    """Whether a chain can go still: nobody needs it but those among it, and the child."""
+    commits = history.tree.commits
+    below = {c.parent for c in commits.values() if c.id not in (*chain, child)}
+    return (below | history.needed).isdisjoint(chain) and (child is None or child in commits)

@@ -84,15 +84,13 @@ def _stored(folder: Folder) -> History:
         OSError: it can't be read.
     """
     stored = StoredState.read(folder)
-    with folder.enter(CONTENTS) as contents:
-        missing = missing_in(contents, stored.commits.values())
-    if missing or (usable := stored.usable(())).is_damaged or not usable.is_certain:
+    contents = folder.enter(CONTENTS)
+    usable = stored.usable(missing_in(contents, stored.tree.commits.values()))
+    if usable.is_damaged or not usable.is_certain:
+        contents.close()
         raise HistoryError("a part of its saved states is damaged or not a regular file")
-    history, position = History(None, stored.image), stored.position
-    history.commits_store = CommitStore(folder.enter(CONTENTS))
-    history.commits, history.names = dict(stored.commits), dict(position.names)
-    history.head, history.undone = position.at, position.undone
-    history.origin, history.last = stored.origin, position.after
+    history = History(None, stored.image)
+    history.tree, history.contents = usable.tree, CommitStore(contents)
     return history
 
 
@@ -114,8 +112,8 @@ def fork_history(
     try:
         left_out = _copy_files(source, target, task)
         ledger = FileLedger(source.private, KEPT)
-        if history.commits_store.folder is not None:
-            ledger.load(history.last, crashed=True)
+        if history.contents.folder is not None:
+            ledger.load(history.tree.last, crashed=True)
         names = _names_in(target, source, history, ledger)
         with contextlib.suppress(OSError):  # what can't be had is not known there
             _copy_earlier(ledger, source, target, names)
@@ -160,8 +158,9 @@ def _names_in(
     in the copy either. Mounted folders are the same for both, and not named here.
     """
     names: dict[str, str] = {}
-    for commit in list(history.commits.values()):
-        for written, known in zip(commit.files, history.origin.files_of(commit), strict=True):
+    tree = history.tree
+    for commit in tree.commits.values():
+        for written, known in zip(commit.files, tree.origin.files_of(commit), strict=True):
             if not written.identity or known.path is None or known.guest not in _OWN:
                 continue
             names.setdefault(written.identity, GONE)

@@ -1,6 +1,6 @@
 """The index of a session's state: one file of numbered records, which only grows.
 
-Every fact about the saved states is a record here: commits, what was dropped, where memory stands,
+Every fact about the saved states is a record here: commits, what was dropped, where memory is,
 names of states, what a fork inherited. What pages hold lies in files beside it (`commits.py`).
 Format 2:
 
@@ -21,8 +21,7 @@ import errno
 import hashlib
 import os
 import secrets
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated
 
@@ -40,6 +39,8 @@ DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, 
 """What reading JSON raises if somebody else wrote it."""
 
 ID_MOST = 1 << 31
+"""The highest number of a commit; none gets a higher one, as it could not be read again."""
+
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
 
@@ -47,6 +48,8 @@ _MOST_BYTES = 256 * 1024 * 1024
 _RECORD_MOST_BYTES = 32 * 1024 * 1024
 _OBJECTS_MOST = 1 << 17  # in a record: one, and one for each open file
 _HEADER_MOST = 4096
+_USELESS_MOST = 100  # records
+_TOO_LONG = "the record of the saved states is too long"
 _SALT_BYTES = _DIGEST_BYTES = 16
 _FILES_MOST = 65_536  # a policy's most
 _DESCRIPTOR_LEAST, _DESCRIPTOR_MOST = 3, 1 << 17
@@ -54,7 +57,7 @@ _OFFSET_MOST = 1 << 63
 _CLOCK_MOST = (1 << 63) - 1
 _TIME_MOST = 1 << 40  # seconds; beyond, they are no date that can be shown
 
-Id = Annotated[int, Meta(ge=0, le=2 * ID_MOST)]
+Id = Annotated[int, Meta(ge=0, le=ID_MOST)]
 Count = Annotated[int, Meta(ge=0, le=ID_MOST)]
 Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
 
@@ -109,7 +112,7 @@ class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
 
 
 class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
-    """Memory stands at a commit that is not the newest one.
+    """Memory is at a commit that is not the newest one.
 
     Attributes:
         at: The commit; 0 before the first.
@@ -120,6 +123,11 @@ class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
     at: Id = 0
     after: Id = 0
     undone: tuple[Id, ...] = ()
+
+    def position(self, commits: Collection[int]) -> tuple[int, tuple[int, ...]]:
+        """Returns the head and what was undone, if an index with these commits ends with this."""
+        newest = max(commits, default=0)
+        return (newest, ()) if newest > self.after else (self.at, self.undone)
 
 
 class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
@@ -137,8 +145,7 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
 
     Attributes:
         last: The number of the last commit that is inherited; 0 if none is.
-        reseed: Whether guests that stand at an inherited commit draw other random numbers than the
-            parent's.
+        reseed: Whether guests at an inherited commit draw other random numbers than the parent's.
         files: The inherited commits' identities of files, and those of the copies.
     """
 
@@ -194,7 +201,7 @@ def _is_possible(commit: Commit) -> bool:
 
 
 def _are_runs(runs: Iterable[Run], size: int) -> bool:
-    """Whether runs lie inside the memory, and apart from each other."""
+    """Returns whether runs lie inside the memory, and apart from each other."""
     at = 0
     for first, pages in sorted(runs):
         if first < at or pages < 1 or first + pages > size // PAGE:
@@ -204,7 +211,7 @@ def _are_runs(runs: Iterable[Run], size: int) -> bool:
 
 
 def _are_files(files: Collection[OpenFile]) -> bool:
-    """Whether so many files can be open, each under a number of its own."""
+    """Returns whether so many files can be open, each under a number of its own."""
     possible = len(files) <= _FILES_MOST and all(map(_is_file, files))
     return possible and len({file.fd for file in files}) == len(files)
 
@@ -300,15 +307,13 @@ def _digest(text: bytes, salt: bytes) -> bytes:
     return found.hexdigest().encode()
 
 
-class IndexGone(OSError):
-    """Somebody removed the index; `rewrite` makes it anew."""
+class RewriteNeeded(OSError):
+    """Nothing can be appended: the index was removed, or is as long as it may be."""
 
 
 class Index:
-    """The index in one folder, open for writing; close it. Any thread.
-
-    Attributes:
-        lines: How many records it holds, useful or not.
+    """The index in one folder, open for writing; close it. Its user sees to it that only one thread
+    does so at a time.
     """
 
     def __init__(self, folder: Folder, image: str) -> None:
@@ -320,15 +325,19 @@ class Index:
         """
         self._folder = folder
         self._image = image
-        self._guard = threading.Lock()
         self._fd = -1
         self._salt = b""
         self._next, self._end = 1, 0
+        self._rewritten_bytes = 0
 
-    @property
-    def lines(self) -> int:
-        """How many records it holds, useful or not."""
-        return self._next - 1
+    def is_wasteful(self, needed: int) -> bool:
+        """Returns whether most of it is likely of no use.
+
+        Args:
+            needed: How many of its records are needed.
+        """
+        wasted = self._next - 1 > 2 * needed + _USELESS_MOST
+        return wasted or self._end > max(2 * self._rewritten_bytes, _MOST_BYTES // 8)
 
     def go_on(self, reading: Reading) -> None:
         """Appends to an index as it was read, from now on.
@@ -336,65 +345,68 @@ class Index:
         Raises:
             OSError: it can't be opened, or is not a regular file.
         """
-        with self._guard:
-            self._close()
-            self._fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
-            self._salt, self._next = reading.salt, reading.next_number
-            self._end = reading.length
-            os.ftruncate(self._fd, self._end)
+        self._open(reading.salt, reading.next_number, reading.length)
+        os.ftruncate(self._fd, self._end)
+
+    def _open(self, salt: bytes, next_number: int, end: int) -> None:
+        self.close()
+        self._fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
+        self._salt, self._next, self._end = salt, next_number, end
 
     def append(self, *records: Record) -> None:
         """Adds records, all of them or none.
 
         Raises:
-            IndexGone: the file was removed.
+            RewriteNeeded: call `rewrite` instead.
             OSError: they can't be added.
         """
-        with self._guard:
-            if self._fd < 0 or not os.fstat(self._fd).st_nlink:
-                raise IndexGone(errno.ENOENT, "the record of the saved states was removed")
-            numbered = enumerate(records, start=self._next)
-            data = b"".join(_line(number, one, self._salt) for number, one in numbered)
-            if self._end + len(data) > _MOST_BYTES:
-                raise OSError(errno.EFBIG, "the record of the saved states is too long")
-            if os.fstat(self._fd).st_size != self._end:
-                os.ftruncate(self._fd, self._end)  # a part of what could not be added
-            try:
-                if os.write(self._fd, data) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._end)
-                raise
-            self._next += len(records)
-            self._end += len(data)
+        numbered = enumerate(records, start=self._next)
+        data = b"".join(_line(number, one, self._salt) for number, one in numbered)
+        if self._fd < 0 or not os.fstat(self._fd).st_nlink:
+            raise RewriteNeeded(errno.ENOENT, "the record of the saved states was removed")
+        if self._end + len(data) > _MOST_BYTES:
+            raise RewriteNeeded(errno.EFBIG, _TOO_LONG)
+        if os.fstat(self._fd).st_size != self._end:
+            os.ftruncate(self._fd, self._end)  # a part of what could not be added
+        try:
+            if os.write(self._fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise
+        self._next += len(records)
+        self._end += len(data)
 
-    def rewrite(self, live: Callable[[], Iterable[Record]]) -> None:
+    def rewrite(self, records: Sequence[Record]) -> None:
         """Puts a new index in place of the old one, as a whole or not at all.
 
-        Args:
-            live: Returns the records that are needed; nothing is appended meanwhile.
+        Raises:
+            OSError: it can't be written; the old one is as it was.
+        """
+        salt = secrets.token_bytes(_SALT_BYTES)
+        header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex())) + b"\n"
+        lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
+        end = len(header) + sum(map(len, lines))
+        if end > _MOST_BYTES:
+            raise OSError(errno.EFBIG, _TOO_LONG)
+        with self._folder.replacing(NAME) as file:
+            file.writelines([header, *lines])
+        self._open(salt, len(lines) + 1, end)
+        self._rewritten_bytes = end
+
+    def sync(self) -> None:
+        """Waits until it is on the disk itself, and its name.
 
         Raises:
-            OSError: it can't be written.
+            OSError: the disk fails.
         """
-        with self._guard:
-            salt, records = secrets.token_bytes(_SALT_BYTES), tuple(live())
-            header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex()))
-            lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
-            with self._folder.replacing(NAME) as file:
-                file.write(b"\n".join((header, b"".join(lines))))
-            self._close()
-            self._fd = self._folder.open_regular(NAME, os.O_WRONLY | os.O_APPEND)
-            self._salt, self._next = salt, len(lines) + 1
-            self._end = len(header) + 1 + sum(map(len, lines))
+        if self._fd >= 0:
+            os.fdatasync(self._fd)
+            os.fsync(self._folder.fd)
 
     def close(self) -> None:
         """Closes the file. Safe to call twice."""
-        with self._guard:
-            self._close()
-
-    def _close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

@@ -2,7 +2,7 @@
 
 Taking one is a look at which pages changed and a copy of those, in the cell's own time. Sorting
 out pages of zeros and writing happen on the recorder's own thread. How far that may be behind
-follows the memory that is left on this machine; a cell waits where it would be more. What is larger
+follows the memory that is left on this machine; a cell waits if it would be more. What is larger
 than that by itself is not copied, but written to disk from the guest's memory, in the cell's own
 time.
 """
@@ -13,19 +13,17 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
-from wasm_kernel.linux.memory import available_memory
-from wasm_kernel.state import folding
-from wasm_kernel.state.gather import gather, in_steps, stretch
+from wasm_kernel.linux import memory
+from wasm_kernel.state import folding, pages
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Range, Tracker, best, merge, sort_out
-from wasm_kernel.state.thinning import thin
+from wasm_kernel.state.pages import PAGE, Range, Run, Tracker
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
 
@@ -34,6 +32,7 @@ _SHARE = 8  # of the memory that is left, an eighth may be taken
 _WAIT_SECONDS = 0.01
 _PATIENCE_SECONDS = 30.0  # that a cell waits for the writer; then it writes by itself
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
+_STEP = 4 * 1024 * 1024
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _UNEXPECTED = "an unexpected error, which the log describes"
@@ -52,22 +51,22 @@ class Recorder:
         self, history: History, trouble: Trouble, narrow: Narrow, *, keep: int, cap: int
     ) -> None:
         self.history = history
-        self._keep = self._narrowed_to = keep
         self._narrow = narrow
-        self._cap = cap
         self._trouble = trouble
         self._troubled = False
         self._tracker: Tracker | None = None
         self._files: WasiFiles | None = None
         self._missed: list[Range] = []
         self._jobs: queue.Queue[int | None] = queue.Queue()
+        self._sync_asked = False
+        self.limit(keep=keep, cap=cap)
         for one in history.waiting:
             self._jobs.put(one)
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
 
     def limit(self, *, keep: int, cap: int) -> None:
-        """Keep so many cells, and so many bytes of them, from now on."""
+        """Keeps so many cells, and so many bytes of them, from now on."""
         self._keep = self._narrowed_to = keep
         self._cap = cap
 
@@ -76,7 +75,7 @@ class Recorder:
         self.unwatch()
         self._missed = []
         self._files = files
-        self._tracker = best(instance.memory.address, instance.memory.size)
+        self._tracker = pages.best(instance.memory.address, instance.memory.size)
 
     def unwatch(self) -> None:
         """Ends tracking; the instance is about to be closed."""
@@ -87,18 +86,18 @@ class Recorder:
     def commit(
         self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
     ) -> Commit:
-        """Take a commit of the instance that is watched.
+        """Takes a commit of the instance that is watched.
 
         Raises:
             OSError, MemoryError: it can't be taken; the next one will have these changes, too.
         """
         if self._tracker is None or self._files is None:
             raise RuntimeError("no instance is watched")
-        size = instance.memory.size
-        ranges = self._missed = merge([*self._missed, *self._tracker.changed(size)])
+        address, size = instance.memory.address, instance.memory.size
+        ranges = self._missed = pages.merge([*self._missed, *self._tracker.changed(size)])
         commit = Commit(
             id=self.history.next_id(),
-            parent=self.history.head,
+            parent=self.history.tree.head,
             cell=cell,
             count=count,
             label=_plain(label),
@@ -109,18 +108,18 @@ class Recorder:
             runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
             files=tuple(map(_writable, self._files.opened())),
         )
-        if self._room(commit.page_bytes) or not self._written(commit, instance, ranges):
-            self.history.add(commit, gather(instance.memory.address, ranges))
+        if self._room(commit.page_bytes) or not self._written(commit, address, ranges):
+            self.history.add(commit, memory.read_ranges(address, ranges))
         self._missed = []
         self._jobs.put(commit.id)
         return commit
 
-    def _written(self, commit: Commit, instance: Instance, ranges: list[Range]) -> bool:
-        """Write a large commit from the guest's memory; False where the disk does not take it."""
+    def _written(self, commit: Commit, address: int, ranges: list[Range]) -> bool:
+        """Writes a large commit from the guest's memory; False if the disk does not take it."""
         if not self.history.on_disk:
             return False
-        runs, zeros = sort_out(instance.memory.address, ranges)
-        content = in_steps(stretch(instance.memory.address, commit.size), runs)
+        runs, zeros = pages.sort_out(address, ranges)
+        content = _in_steps(memory.view(address, commit.size), runs)
         try:
             self.history.add_written(replace(commit, runs=runs, zeros=zeros), content)
         except OSError:
@@ -128,13 +127,14 @@ class Recorder:
         return True
 
     def _room(self, more: int) -> bool:
-        """Whether so many bytes more can be behind, now or after a wait for what is.
+        """Returns whether so many bytes more can be behind, now or after a wait for what is.
 
         False if that is too much at any time, or if the writer makes no room for too long.
         """
         if self.history.unwritten + more <= BACKLOG_BYTES:
             return True
-        most = max(BACKLOG_BYTES, (self.history.unwritten + available_memory()) // _SHARE)
+        available = memory.available_memory()
+        most = max(BACKLOG_BYTES, (self.history.unwritten + available) // _SHARE)
         until = time.monotonic() + _PATIENCE_SECONDS
         while (
             self.history.unwritten + more > most
@@ -153,73 +153,52 @@ class Recorder:
         return self.history.on_disk and not self._troubled
 
     @property
-    def behind(self) -> bool:
+    def has_uncommitted_changes(self) -> bool:
         """Whether a commit could not be taken, so that memory is not as the head has it."""
         return bool(self._missed)
 
     def flush(self) -> None:
-        """Wait until everything is written, or can't be."""
+        """Waits until everything is written, or can't be."""
         self._jobs.join()
 
-    def catch_up(self, seconds: float) -> None:
-        """Wait until the commits are on disk, but so long at most, and not where they can't be."""
+    def wait_written(self, seconds: float) -> None:
+        """Waits until the commits are on disk, but so long at most, and not if they can't be."""
         until = time.monotonic() + seconds
         while self.history.waiting and not self._troubled and time.monotonic() < until:
             time.sleep(_WAIT_SECONDS / 4)
 
+    def sync(self) -> None:
+        """Has all that is written so far come to the disk itself, soon."""
+        self._sync_asked = True
+        self._jobs.put(self.history.tree.last)
+
     def close(self) -> None:
-        """Write what is left, also what could not be written before, and end; idempotent."""
+        """Writes what is left, also what could not be written before. Safe to call twice."""
         self.unwatch()
         if self._thread.is_alive():
-            self._jobs.put(self.history.last)
+            self._jobs.put(self.history.tree.last)
             self._jobs.put(None)
             self._thread.join()
 
-    def _fold(self) -> None:
-        self._thin()
-        self.history.tidy()
-
-    def _thin(self) -> None:
-        """Fold old commits away, some cells at a time: each folding writes a commit anew.
-
-        It waits for a pause between cells, but not for ever: there may be none, and no more than
-        twice the cap may be on disk. What is still to be
-        written is left alone then: else a crash would lose more the longer it goes on.
-        """
-        keep, paused = self._keep, self._jobs.empty()
-        unwritten = () if paused or self._troubled else self.history.waiting
-        most = (2 if paused else 6) * keep + _staying(self.history) + len(unwritten)
-        between = sum(not commit.cells for commit in list(self.history.commits.values()))
-        if len(self.history.commits) - min(between, keep) > most:
-            thin(self.history, keep, unwritten)
-        if not paused and self.history.disk_bytes <= 2 * self._cap:
-            return
-        if self.history.disk_bytes > self._cap:
-            _drop_unused(self.history)
-        while self.history.disk_bytes > self._cap and keep > 1:
-            keep //= 2
-            thin(self.history, keep, unwritten, all_of_it=True)
-        if keep < self._narrowed_to:
-            self._narrow(keep)
-        self._narrowed_to = keep
+    # -- the recorder's thread
 
     def _write(self) -> None:
-        while (one := self._jobs.get()) is not None:
+        while (last := self._jobs.get()) is not None:
             if self._jobs.empty():
                 time.sleep(_POLITE_SECONDS)
             try:
-                self._take_up(one)
+                self._take_up(last)
             finally:
                 self._jobs.task_done()
         self._jobs.task_done()
 
-    def _take_up(self, one: int) -> None:
-        stored = self._tried(lambda: self._store(one))
-        if self._tried(self._fold) and stored:
+    def _take_up(self, last: int) -> None:
+        stored = self._tried(lambda: self._store(last))
+        if self._tried(self._clean_up) and stored:
             self._troubled = False
 
     def _store(self, last: int) -> None:
-        """Write what waits, oldest first; what stands on a commit that can't be written waits on.
+        """Writes what waits, oldest first; what stands on a commit that can't be written waits on.
 
         Raises:
             Exception: a commit could not be written. All others were tried.
@@ -227,19 +206,52 @@ class Recorder:
         self.history.squeeze(last)
         failed: dict[int, Exception] = {}
         for one in self.history.waiting:
-            commit = self.history.commits.get(one)
+            commit = self.history.tree.commits.get(one)
             if one > last or (commit is not None and commit.parent in failed):
                 continue
             try:
                 self.history.store(one)
             except Exception as problem:
                 failed[one] = problem
-        self.history.save_head()
+        self.history.save()
         for failure in failed.values():
             raise failure
 
+    def _clean_up(self) -> None:
+        self._fold()
+        self.history.tidy()
+        if self._sync_asked:
+            self._sync_asked = False
+            self.history.sync()
+
+    def _fold(self) -> None:
+        """Folds old commits away, some cells at a time: each folding writes a commit anew.
+
+        It waits for a pause between cells, but not for ever: there may be none, and no more than
+        twice the cap may be on disk. What is still to be
+        written is left alone then: else a crash would lose more the longer it goes on.
+        """
+        history, keep, paused = self.history, self._keep, self._jobs.empty()
+        commits, names = history.tree.commits, history.tree.names
+        unwritten = () if paused or self._troubled else history.waiting
+        heavy = sum(commit.page_bytes > folding.HEAVY_BYTES for commit in commits.values())
+        most = (2 if paused else 6) * keep + len(names) + heavy + len(unwritten)
+        between = sum(not commit.cells for commit in commits.values())
+        if len(commits) - min(between, keep) > most:
+            folding.fold(history, keep, unwritten)
+        if not paused and history.disk_bytes <= 2 * self._cap:
+            return
+        if history.disk_bytes > self._cap and history.place is not None:
+            history.place.drop_unused()
+        while history.disk_bytes > self._cap and keep > 1:
+            keep //= 2
+            folding.fold(history, keep, unwritten, all_of_it=True)
+        if keep < self._narrowed_to:
+            self._narrow(keep)
+        self._narrowed_to = keep
+
     def _tried(self, work: Callable[[], None]) -> bool:
-        """Whether work succeeded; whatever goes wrong is told, and never ends the thread."""
+        """Returns whether work succeeded; what goes wrong is told, and never ends the thread."""
         try:
             work()
         except (OSError, HistoryError, MemoryError) as problem:
@@ -260,24 +272,21 @@ class Recorder:
                 _LOG.exception("A notice on a session's history was lost")
 
 
-def _staying(history: History) -> int:
-    """How many commits stay when old ones are folded, besides the last cells."""
-    commits = list(history.commits.values())
-    return len(history.names) + sum(c.page_bytes > folding.HEAVY_BYTES for c in commits)
-
-
-def _drop_unused(history: History) -> None:
-    if history.place is not None:
-        history.place.drop_unused()
+def _in_steps(view: memoryview, runs: Sequence[Run]) -> Iterator[memoryview]:
+    """Yields the content of runs of pages, one after the other, in parts."""
+    for first, count in runs:
+        end = (first + count) * PAGE
+        for at in range(first * PAGE, end, _STEP):
+            yield view[at : min(at + _STEP, end)]
 
 
 def _plain(text: str) -> str:
-    """Text as UTF-8 can have it: a lone surrogate becomes a question mark."""
+    """Returns text as UTF-8 can have it: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _writable(file: OpenFile) -> OpenFile:
-    """What was open; a path that UTF-8 can't have counts as lost."""
+    """Returns what was open; a path that UTF-8 can't have counts as lost."""
     if file.path is None or _plain(file.path) == file.path:
         return file
     return OpenFile(file.fd, file.guest, None, 0, 0, 0, 0, 0)

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import FIRST_HISTORY, STATE
@@ -28,9 +29,9 @@ from wasm_kernel.state.index import (
     Name,
     Origin,
     Reading,
-    Record,
     read_index,
 )
+from wasm_kernel.state.tree import Tree
 
 _UNUSED = "unused"
 _UNNAMED_MOST = 2  # contents that a killed process had written, and not yet their records
@@ -38,35 +39,17 @@ OTHER_IMAGE = "they were saved by another version of the sandbox, or before its 
 _USELESS = "what was saved of them can't be used ({why})"
 
 
-class Position(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a session stands in its history, and what its states are called.
-
-    Attributes:
-        at: The commit that memory stands at; 0 before the first.
-        after: The newest commit when it was chosen.
-        names: Commits by name.
-        undone: Commits that were left for `at` and can be gone back to, the latest last.
-    """
-
-    at: int
-    after: int
-    names: Mapping[str, int]
-    undone: tuple[int, ...] = ()
-
-
 class Usable(Struct, frozen=True):
     """What of a stored state can be used.
 
     Attributes:
-        commits: The commits that are whole, as all that they stand on are.
-        position: Where memory stands among them.
+        tree: The commits that are whole, as all that they stand on are.
         lost: How many states are lost, as far as that is known.
-        is_certain: Whether the session was left at this position.
+        is_certain: Whether the session was left at the tree's head.
         is_damaged: Whether anything is damaged or missing.
     """
 
-    commits: Mapping[int, Commit]
-    position: Position
+    tree: Tree
     lost: int
     is_certain: bool
     is_damaged: bool
@@ -77,22 +60,18 @@ class StoredState(Struct, frozen=True):
 
     Attributes:
         reading: The index.
-        commits: The commits that were not dropped.
-        position: Where memory stands, as the last record says.
-        heads: Where it stood before, as the records say one after the other.
-        origin: What was inherited.
-        last: The highest number that a commit ever had.
+        tree: The commits that were not dropped, and the head as the last record says.
+        head: The last record of a head.
+        heads: The commits that memory was at, as the records say one after the other.
         contents: All contents that any record names.
-        is_certain: Whether the position follows everything that is damaged.
+        is_certain: Whether the head follows everything that is damaged.
         is_closed: Whether the last holder ended as it should.
     """
 
     reading: Reading
-    commits: Mapping[int, Commit]
-    position: Position
+    tree: Tree
+    head: Head
     heads: tuple[int, ...]
-    origin: Origin
-    last: int
     contents: frozenset[str]
     is_certain: bool
     is_closed: bool
@@ -114,29 +93,26 @@ class StoredState(Struct, frozen=True):
             match entry:
                 case None:
                     certain = False
-                case Commit(id=one, content=content):
-                    certain = certain or one > last
-                    commits[one], last = entry, max(last, one)
+                case Commit(id=commit_id, content=content):
+                    certain = certain or commit_id > last
+                    commits[commit_id], last = entry, max(last, commit_id)
                     contents.add(content)
                 case Drop(ids=ids):
-                    for one in ids:
-                        commits.pop(one, None)
+                    for commit_id in ids:
+                        commits.pop(commit_id, None)
                 case Head():
                     head, certain, last = entry, True, max(last, entry.after)
                     heads.append(entry.at)
-                case Name(name=name, id=one):
-                    names[name] = one
+                case Name(name=name, id=commit_id):
+                    names[name] = commit_id
                 case Origin():
                     origin = entry
         if origin is None:  # nobody knows what it said: no file of the parent's, and fresh seeds
             origin = Origin(last, reseed=True)
-        newest = max(commits, default=0)
-        if newest > head.after:
-            head = Head(newest, newest)
-        position = Position(head.at, max(last, head.after), names, head.undone)
+        at, undone = head.position(commits)
+        tree = Tree(commits, at, names, undone, last, origin)
         closed = reading.entries[-1:] == (Closed(),)
-        before, known = tuple(heads), frozenset(contents)
-        return cls(reading, commits, position, before, origin, last, known, certain, closed)
+        return cls(reading, tree, head, tuple(heads), frozenset(contents), certain, closed)
 
     @property
     def image(self) -> str:
@@ -154,42 +130,45 @@ class StoredState(Struct, frozen=True):
         Raises:
             HistoryError: there are some, and none can be used.
         """
-        whole: dict[int, Commit] = {}
-        for one, commit in sorted(self.commits.items()):
-            if one not in missing and (commit.parent == 0 or commit.parent in whole):
-                whole[one] = commit
-        parents = {commit.parent for commit in self.commits.values()} - self.commits.keys() - {0}
+        tree, whole = self.tree, dict[int, Commit]()
+        for commit_id, commit in sorted(tree.commits.items()):
+            if commit_id not in missing and (commit.parent == 0 or commit.parent in whole):
+                whole[commit_id] = commit
+        parents = {commit.parent for commit in tree.commits.values()} - tree.commits.keys() - {0}
         cut = unnamed > _UNNAMED_MOST
-        lost = len(self.commits) - len(whole) + len(parents) + (unnamed if cut else 0)
-        adrift = self.position.at not in {0, *self.commits}
+        lost = len(tree.commits) - len(whole) + len(parents) + (unnamed if cut else 0)
+        adrift = tree.head not in {0, *tree.commits}
         broken = is_cut or adrift or None in self.reading.entries
         damaged = bool(lost) or broken
         if not whole and damaged:
             why = "a commit is damaged" if broken or missing else "the first commit is not there"
             raise HistoryError(_USELESS.format(why=why))
-        at, certain = self._standing(whole), self.is_certain and not (cut or is_cut)
-        mark = self.position
-        undone = tuple(one for one in mark.undone if one in whole) if at == mark.at else ()
-        names = {name: one for name, one in mark.names.items() if one in whole}
-        position = Position(at, mark.after, names, undone)
-        certain = certain and (at == mark.at or (mark.at == 0 and not lost))
-        return Usable(whole, position, max(lost, int(broken)), certain, damaged)
+        certain = self.is_certain and not (cut or is_cut)
+        head = 0 if not tree.head and certain and not lost else self._usable_head(whole)
+        undone = tuple(each for each in tree.undone if each in whole) if head == tree.head else ()
+        names = {name: each for name, each in tree.names.items() if each in whole}
+        used = replace(tree, commits=whole, head=head, names=names, undone=undone)
+        return Usable(used, max(lost, int(broken)), certain and head == tree.head, damaged)
 
-    def _standing(self, whole: Mapping[int, Commit]) -> int:
-        """The commit that memory stood at, or the nearest before it that is whole.
+    def _usable_head(self, whole: Mapping[int, Commit]) -> int:
+        """The commit that memory was at, or the nearest before it that is whole.
 
-        If nothing is known of what was before it, memory stood last where an older record says.
+        If nothing is known of what was before it, memory was last where an older record says.
         """
-        at = self.position.at
+        tree, at = self.tree, self.tree.head
         while at and at not in whole:
-            at = self.commits[at].parent if at in self.commits else 0
-        if not at and self.position.at:
-            at = next((one for one in reversed(self.heads) if one in whole), 0)
+            at = tree.commits[at].parent if at in tree.commits else 0
+        if not at and tree.head:
+            at = next((each for each in reversed(self.heads) if each in whole), 0)
         return at or max(whole, default=0)
 
 
 class StateFolder:
-    """The folder on disk; close it. Whoever has the session's lock may change it."""
+    """The folder on disk; close it. Whoever has the session's lock may change it.
+
+    Attributes:
+        unused_bytes: What is set aside takes so much room.
+    """
 
     def __init__(self, folder: Folder) -> None:
         """Takes over the folder."""
@@ -229,14 +208,14 @@ class StateFolder:
             HistoryError: there are states, and none can be used. They are where they were.
             OSError: the folder can't be changed.
         """
-        there = [name for name in self._names(CONTENTS) if not name.startswith(".")]
-        unnamed = [name for name in there if name not in stored.contents]
+        there = {name for name in self._names(CONTENTS) if not name.startswith(".")}
+        unnamed = there - stored.contents
+        commits = stored.tree.commits.values()
         with self.contents() as contents:
-            missing = missing_in(contents, stored.commits.values())
-            usable = stored.usable(missing, len(unnamed), is_cut=is_cut)
-            kept = {commit.content for commit in usable.commits.values()}
-            lost = {c.content for c in stored.commits.values()} - kept
-            aside = {*lost, *(unnamed if len(unnamed) > _UNNAMED_MOST else ())} & {*there}
+            usable = stored.usable(missing_in(contents, commits), len(unnamed), is_cut=is_cut)
+            kept = {commit.content for commit in usable.tree.commits.values()}
+            lost = {commit.content for commit in commits} - kept
+            aside = (lost | unnamed if len(unnamed) > _UNNAMED_MOST else lost) & there
             rest = {*there, *contents.abandoned()} - kept - aside
         self.set_contents_aside(aside)
         self._clear(CONTENTS, rest)
@@ -244,7 +223,7 @@ class StateFolder:
         return usable
 
     def contents(self) -> Folder:
-        """Opens the folder of the contents; what is no folder in its place is set aside.
+        """Opens the folder of the contents; what is no folder in its place is removed.
 
         Raises:
             OSError: it can't be made.
@@ -300,19 +279,19 @@ class StateFolder:
         self.set_contents_aside(self._names(CONTENTS))
 
     def keep_index(self) -> None:
-        """The index is damaged, and is kept beside the one that takes its place.
+        """Keeps the damaged index beside the one that takes its place.
 
         Until then it stays where it is: without any, nothing could be used.
 
         Raises:
-            OSError: it can't be.
+            OSError: it can't be kept.
         """
         with self._inner(_UNUSED) as unused:
             link_or_copy(self._folder.fd, INDEX, _free_name(unused, INDEX), unused.fd)
         self._weigh()
 
     def set_contents_aside(self, names: Iterable[str]) -> None:
-        """These contents belong to states that can't be used."""
+        """Sets the contents of states aside that can't be used."""
         with self.contents() as folder:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
@@ -334,9 +313,8 @@ class StateFolder:
     def _weigh(self) -> None:
         self.unused_bytes = 0
         with contextlib.suppress(OSError), self._folder.enter(_UNUSED) as unused:
-            found = [unused.status(name) for name in unused.names()]
-            regular = [one for one in found if one is not None and stat.S_ISREG(one.st_mode)]
-            self.unused_bytes = sum(one.st_size for one in regular)
+            found = [status for name in unused.names() if (status := unused.status(name))]
+            self.unused_bytes = sum(s.st_size for s in found if stat.S_ISREG(s.st_mode))
 
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
@@ -366,25 +344,16 @@ def set_first_aside(private: Folder) -> bool:
     return True
 
 
-def write_state(folder: Folder, image: str, records: Iterable[Record]) -> None:
+def write_state(folder: Folder, image: str, tree: Tree) -> None:
     """Writes the index of a session that nobody has opened yet.
 
     Args:
         folder: The folder; its contents are there.
         image: The base image that the commits lie over.
-        records: The records, an `Origin` first.
+        tree: The commits.
 
     Raises:
         OSError: it can't be written.
     """
     with contextlib.closing(Index(folder, image)) as index:
-        index.rewrite(lambda: (*records, Closed()))
-
-
-def records_of(
-    origin: Origin, commits: Mapping[int, Commit], position: Position
-) -> tuple[Record, ...]:
-    """Returns the records that say these things, in the order of an index."""
-    ordered = [commits[one] for one in sorted(commits)]
-    names = [Name(name, one) for name, one in position.names.items()]
-    return (origin, *ordered, *names, Head(position.at, position.after, position.undone))
+        index.rewrite((*tree.records(), Closed()))

@@ -1,4 +1,4 @@
-"""What a user is told about a session's history, in the next cell's stderr. Pure."""
+"""The sentences that tell a user about a session's history, in the next cell's stderr."""
 
 from __future__ import annotations
 
@@ -60,6 +60,11 @@ _ALSO = "; {count} states that came later are lost, too"
 _DEAD = (
     "[wasm-kernel] No guest runs in the saved state after {after}. The variables are as they were "
     "before that.\n"
+)
+AT_THE_BEGINNING = (
+    "[wasm-kernel] The variables begin fresh: the session was left before its first cell, as no "
+    "guest ran in its saved states. The files in /app are all there. %checkpoints lists what "
+    "%restore can still try.\n"
 )
 DEAD_LOST = (
     "[wasm-kernel] The variables are gone: no guest runs in the states that were tried. The files "
@@ -192,7 +197,7 @@ def keeps_no_files(problem: OSError) -> str:
     return _KEEPS_NO_FILES.format(why=describe(problem))
 
 
-def tell_brought(found: RestoredFiles | None, hear: Callable[[str, str], None]) -> None:
+def tell_restored(found: RestoredFiles | None, hear: Callable[[str, str], None]) -> None:
     """Say what was done to files, and what could not be; nothing where they stayed."""
     if found is None:
         return
@@ -203,10 +208,10 @@ def tell_brought(found: RestoredFiles | None, hear: Callable[[str, str], None]) 
     ]
     hear("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")
     if found.missed:
-        hear("stderr", not_brought(found))
+        hear("stderr", not_restored(found))
 
 
-def not_brought(found: RestoredFiles) -> str:
+def not_restored(found: RestoredFiles) -> str:
     """What could not be done to files."""
     return f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n"
 

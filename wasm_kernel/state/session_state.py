@@ -1,0 +1,511 @@
+"""A session's memory and files over time: one commit a cell, and a guest that is at any of them.
+
+Everything here runs on the sandbox's own thread, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from wasm_kernel import events
+from wasm_kernel.engine.instance import Instance
+from wasm_kernel.errors import (
+    ForkError,
+    GuestStopped,
+    HistoryError,
+    PolicyError,
+    TravelError,
+    describe,
+)
+from wasm_kernel.events import Notices
+from wasm_kernel.folders.folders import STATE, SandboxFolders
+from wasm_kernel.folders.locks import HistoryLock, Resume
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.state import folding, texts
+from wasm_kernel.state.commits import Unreadable
+from wasm_kernel.state.file_restore import RestoredFiles, restore_files, restore_unlinked
+from wasm_kernel.state.file_versions import FileVersions, nothing_kept
+from wasm_kernel.state.fork import Fork
+from wasm_kernel.state.history import History
+from wasm_kernel.state.image import BaseImage
+from wasm_kernel.state.index import GONE, Commit
+from wasm_kernel.state.recorder import Recorder
+from wasm_kernel.state.stored import Usable, set_first_aside
+from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
+from wasm_kernel.wasi_files.calls import WasiFiles
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
+from wasm_kernel.wasi_files.open_files import OpenFile
+from wasm_kernel.wasi_files.quota import key_of
+
+_LABEL = 80
+_COPIED_A_SECOND = 1 << 30  # bytes, about
+_SAVE_SECONDS = 60.0
+_SINCE = " (and what widgets did since)"
+_RESEEDED = " (with fresh seeds)"
+_NOTED_MOST = 1000  # paths that could not be kept, and were told
+_NOT_KEPT = "earlier versions of files are not kept"
+_TRAVELLED = {
+    "undo": events.MEMORY_UNDO,
+    "redo": events.MEMORY_REDO,
+    "restore": events.MEMORY_RESTORE,
+}
+
+
+class SessionState:
+    """The memory and the files of one sandbox, from its first cell to its end.
+
+    Attributes:
+        folders: The sandbox's folders.
+        files: The earlier versions of files; what the guest's file calls tell of changes.
+        is_untried: Whether no guest has run yet in the state that an earlier process left.
+        is_saving: Whether the session is over, and its last commits are being written.
+    """
+
+    def __init__(
+        self,
+        folders: SandboxFolders,
+        policy: ExecutionPolicy,
+        *,
+        resume: Resume,
+        notices: Notices,
+        inherited: Fork | None = None,
+    ) -> None:
+        self.folders = folders
+        self.files = nothing_kept()
+        self.is_untried = self.is_saving = False
+        self._policy = policy
+        self._resume = resume
+        self._notices = notices
+        self._inherited = inherited
+        self._lock = HistoryLock(folders.private)
+        self._own_files = FileVersions(
+            folders.workspace,
+            folders.private,
+            most_bytes=policy.files_history_bytes,
+            copy_bytes=policy.file_copy_bytes,
+        )
+        self._recorder: Recorder | None = None
+        self._image_files: tuple[OpenFile, ...] = ()
+        self._not_kept: set[str] = set()  # the paths that were told
+        self._files_troubled = self._removal_told = False
+
+    # -- beginning and end
+
+    def open(self, image: BaseImage) -> None:
+        """Begins a history, or goes on with the one that is there, over the guest's base image.
+
+        The notices say afterwards what the user must be told about it.
+        """
+        self._image_files = image.files
+        if self._recorder is None:
+            try:
+                history = self._history(image.id)
+            except OSError as problem:
+                self._tell_unsaved(problem)
+                history = History(None, image.id)
+            keep, cap = self._policy.history_cells, self._policy.history_bytes
+            self._recorder = Recorder(
+                history, self._tell_unsaved, self._tell_narrowed, keep=keep, cap=cap
+            )
+
+    def _history(self, image: str) -> History:
+        for notice in self.folders.notices:
+            self._notices.tell(notice, error="private state")
+        if not self._lock.take():
+            self._notices.tell(texts.TAKEN, error="the session is already open")
+            return History(None, image)
+        if self._inherited is None:
+            history = History(self.folders.private.enter(STATE, make=True), image)
+        else:
+            history = self._inherited.history
+        try:
+            if self._inherited is None:
+                self._resume_or_clear(history)
+            elif left_out := self._inherited.left_out:
+                words = f"{len(left_out)} files of the parent are not in the fork"
+                self._notices.tell(texts.left_out(left_out), error=words)
+            self.files = self._own_files
+            if history.tree.commits:
+                self.files.load(history.tree.last, crashed=self._lock.crashed)
+            else:
+                self.files.clear()
+            self._lock.settled()
+        except BaseException:
+            history.close()
+            raise
+        return history
+
+    def _resume_or_clear(self, history: History) -> None:
+        if not self._lock.wants(self._resume if self.folders.lasting else Resume.NEVER):
+            set_first_aside(self.folders.private)
+            history.clear()
+            return
+        try:
+            usable = history.load(crashed=self._lock.crashed)
+            if usable is None and set_first_aside(self.folders.private):
+                raise HistoryError(texts.FIRST_FORMAT)
+        except HistoryError as problem:
+            self._notices.tell(texts.lost(problem), error=describe(problem))
+            history.set_aside()
+            return
+        if usable is not None and usable.tree.commits:
+            self._tell_resumed(usable)
+
+    def _tell_resumed(self, usable: Usable) -> None:
+        head, lock = usable.tree.commits.get(usable.tree.head), self._lock
+        if head is None:
+            self._notices.tell(texts.AT_THE_BEGINNING, error="no guest ran in the saved states")
+            return
+        self.is_untried = True
+        fields = {"cell": head.cell, "crashed": lock.crashed}
+        if self._notices.quiet and not (lock.forked or lock.crashed):
+            self._notices.log(events.MEMORY_RESUME, **fields)
+        else:
+            text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)
+            self._notices.tell(text, events.MEMORY_RESUME, **fields)
+        if usable.is_damaged:
+            words = f"{usable.lost} saved states are damaged"
+            self._notices.tell(texts.damaged(usable, head), error=words)
+
+    def adopt(self, policy: ExecutionPolicy) -> None:
+        """Keeps as much as another policy says, from now on."""
+        self._policy = policy
+        own, kept = self._own_files, self._own_files.keeps
+        own.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
+        if self._recorder is not None:
+            self._recorder.limit(keep=policy.history_cells, cap=policy.history_bytes)
+            if self.files is own and own.keeps is not kept:
+                own.clear(self.history.tree.last)
+
+    def forget_at_end(self) -> None:
+        """Has whoever opens the session next begin without these variables. Any thread."""
+        self._lock.begin_anew()
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self.is_saving, ended = True, True
+        try:
+            if self._recorder is not None:
+                self._recorder.close()
+                ended = self._recorder.history.close()
+                self._recorder = None
+            if self._inherited is not None:  # a fork that was never opened has it still
+                self._inherited.history.close()
+            ended = self._own_files.close() and ended  # the next holder may read what it says
+            self._lock.release(ended=ended)
+        finally:
+            self._own_files.close()
+            self.is_saving = False
+
+    # -- what is there
+
+    @property
+    def history(self) -> History:
+        """The commits."""
+        return self._live().history
+
+    def _live(self) -> Recorder:
+        if self._recorder is None:
+            raise RuntimeError("this state is not open")
+        return self._recorder
+
+    @property
+    def saved(self) -> bool:
+        """Whether variables outlive a crash: commits come to disk."""
+        return self._live().saves
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the living memory is at, None before the first."""
+        tree = self.history.tree
+        return tree.commits.get(tree.head)
+
+    # -- the living guest
+
+    def attach(self, instance: Instance, files: WasiFiles) -> None:
+        """Brings an instance that has the base image's memory to the head, and tracks it.
+
+        Files that were open and are gone fail in the guest when it uses them.
+
+        Raises:
+            Unreadable: the head can't be read. `discard_unreadable` leads to a state that can; take
+                another instance.
+            PolicyError: the policy's memory limit is below what the head needs.
+        """
+        recorder = self._live()
+        try:
+            recorder.history.fill(instance)
+        except MemoryError as problem:
+            rule = f"is too small for this session's variables: {problem}"
+            raise PolicyError("memory_bytes", rule) from None
+        files.reopen(self._open_files())
+        recorder.watch(instance, files)
+
+    def _open_files(self) -> tuple[OpenFile, ...]:
+        """Returns what was open at the head; unlinked files are as they were then."""
+        head = self.head
+        if head is None:
+            return self._image_files
+        tree = self.history.tree
+        self.files.sweep(tree.unlinked_files)
+        return tuple(self._as_at(head.id, file) for file in tree.origin.files_of(head))
+
+    def _as_at(self, commit_id: int, file: OpenFile) -> OpenFile:
+        path = file.path
+        if path and is_unlinked_name(path) and not restore_unlinked(self.files, path, commit_id):
+            return replace(file, identity=GONE)
+        return file
+
+    def detach(self) -> None:
+        """Ends tracking; the instance is about to be closed."""
+        if self._recorder is not None:
+            self._recorder.unwatch()
+
+    def discard_unreadable(self, problem: Unreadable) -> None:
+        """Drops a commit that can't be read; the head is the state before it now."""
+        lost = self.history.tree.commits[problem.commit_id]
+        count = self.history.forget(lost.id)
+        self._notices.tell(texts.unreadable(lost, count, problem), error=describe(problem))
+        self._save()
+
+    def leave_dead(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
+        """Leaves a state of an earlier process, or of another session, in which no guest runs.
+
+        Args:
+            head: That state.
+            problem: What became of the guest.
+            last: Whether no earlier state is to be tried.
+        """
+        begin = last or not head.parent or not self.is_untried
+        text = texts.DEAD_LOST if begin else texts.dead(head)
+        self._notices.tell(text, error=describe(problem))
+        self.leave(begin=begin)
+
+    def leave(self, *, begin: bool = False) -> bool:
+        """Goes back to the state before the head, which is of no use, or to the very beginning.
+
+        `%redo` leads there again. The user is not told.
+
+        Returns:
+            Whether there is a state to be at now.
+        """
+        head, tree = self.head, self.history.tree
+        target = 0 if begin or head is None else head.parent
+        self.travel(Travel(target, (), tree.undone_after_leaving()))
+        return target != 0
+
+    # -- commits
+
+    def commit(
+        self, instance: Instance, *, cell: int, count: int, code: str, counted: bool = True
+    ) -> bool:
+        """Makes what the cell did to memory a commit; returns False if there was no room for it.
+
+        Args:
+            instance: The guest.
+            cell: The cell's execution count.
+            count: That of the next one.
+            code: Its source, whose first line becomes its label.
+            counted: Whether it is a cell that an undo counts.
+        """
+        label = code.strip().split("\n", 1)[0][:_LABEL]
+        return self._commit(instance, cell, count, label, int(counted))
+
+    def commit_between(self, instance: Instance, *, reseeded: bool = False) -> bool:
+        """Commits what ran since the last cell; it is taken back together with that.
+
+        Args:
+            instance: The guest.
+            reseeded: Whether that is fresh seeds: from now on the head is this session's own.
+        """
+        head = self.head
+        if head is None:
+            return False
+        label = head.label + _RESEEDED if reseeded else head.label.removesuffix(_SINCE) + _SINCE
+        return self._commit(instance, head.cell, head.count, label, 0)
+
+    def catch_up(self, instance: Instance) -> bool:
+        """Has the head be what memory is now; returns False if there is no room for it."""
+        return not self._live().has_uncommitted_changes or self.commit_between(instance)
+
+    def _commit(self, instance: Instance, cell: int, count: int, label: str, cells: int) -> bool:
+        try:
+            self._live().commit(instance, cell=cell, count=count, label=label, cells=cells)
+        except (OSError, MemoryError) as problem:
+            self._notices.tell(texts.untaken(cell, label, problem), error=describe(problem))
+            return False
+        history, tree = self.history, self.history.tree
+        needed = {*tree.names.values(), *tree.undone}
+        if tree.undone and not folding.can_fit(history, needed, self._policy.history_bytes):
+            history.forget_undone()
+        self._note_files()
+        if self.folders.removed and not self._removal_told:
+            self._removal_told = True
+            self._notices.tell(texts.REMOVED, error="the workspace folder was removed")
+        return True
+
+    def _note_files(self) -> None:
+        """Files that change from now on change after this commit."""
+        tree, files = self.history.tree, self.files
+        if files.begin(tree.last, tree.commits.keys()):
+            files.sweep(tree.unlinked_files)
+        if files is self._own_files and tree.last in tree.commits:
+            files.trim(Tree({tree.last: tree.commits[tree.last]}).unlinked_files)
+        not_kept, files.not_kept = files.not_kept, []
+        new = {path: why for path, why in not_kept if path not in self._not_kept}
+        if new:
+            self._notices.tell(texts.not_kept(new), error=_NOT_KEPT)
+        if len(self._not_kept) < _NOTED_MOST:
+            self._not_kept |= new.keys()
+        trouble, was_troubled = files.ledger.trouble, self._files_troubled
+        self._files_troubled = trouble is not None
+        if trouble is not None and not was_troubled:
+            self._notices.tell(texts.keeps_no_files(trouble), error=_NOT_KEPT)
+
+    # -- travel and names
+
+    def plan(
+        self,
+        how: str,
+        cells: int = 1,
+        name: str = "",
+        *,
+        files: bool = False,
+        after: Travel | None = None,
+    ) -> Travel:
+        """Plans a travel (`Tree.plan`), and keeps its target until another one is planned.
+
+        Args:
+            how: `undo`, `redo`, `restore` or `rollback`.
+            cells: How many cells to undo.
+            name: The checkpoint, or the number of the cell, to restore.
+            files: Whether files go along.
+            after: The travel that is made before this one.
+
+        Raises:
+            TravelError: it leads nowhere; nothing was changed.
+        """
+        tree = self.history.tree if after is None else self.history.tree.after(after)
+        travel = tree.plan(how, cells, name, files=files)
+        if travel.files is not None:
+            self._check_files(travel.files)
+        elif after is not None:
+            travel = replace(travel, files=after.files)
+        try:
+            self.history.pin({travel.target, *travel.undone} - {0})
+        except HistoryError as problem:
+            raise TravelError(f"{problem}; nothing was changed.") from None
+        return travel
+
+    def _check_files(self, commit_id: int) -> None:
+        if not self.files.keeps:
+            raise TravelError(texts.NO_FILES)
+        if commit_id < self.files.ledger.known_from:
+            raise TravelError(texts.UNKNOWN_FILES)
+
+    def travel(self, travel: Travel) -> None:
+        """Makes the target of a travel the head; the next instance is brought there by `attach`.
+
+        Raises:
+            HistoryError: it leads nowhere any more; nothing was changed.
+        """
+        self.history.move(travel.target, travel.undone)
+        self.history.pin(())
+        self._save()
+        if travel.how in _TRAVELLED:
+            count = len(travel.cells)
+            self._notices.log(_TRAVELLED[travel.how], to_cell=self._cell, cells=count)
+        else:
+            self._log_rollback()
+
+    @property
+    def _cell(self) -> int:
+        return self.head.cell if self.head is not None else 0
+
+    def fall_back(self) -> None:
+        """Gives up what a cell planned: the guest is lost, and memory is at the head again."""
+        self.history.pin(())
+        self._log_rollback()
+
+    def _log_rollback(self) -> None:
+        if self.head is not None:
+            self._notices.log(events.MEMORY_ROLLBACK, to_cell=self.head.cell)
+
+    def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles | None:
+        """Brings files where a travel leads, while no guest lives; `changes` hears of them.
+
+        Returns:
+            What was done; None if the files stay.
+        """
+        if travel.files is None:
+            return None
+
+        def changing(path: str, found: os.stat_result | None) -> None:
+            changes.touch(path, None if found is None else key_of(found))
+
+        return restore_files(self.files, travel.files, changing, self.history.tree.open_files)
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Checks that a state like the head can be given names.
+
+        Raises:
+            TravelError: there would be too many, or too much on disk; nothing was changed.
+        """
+        history, most = self.history, self._policy.history_bytes
+        after = {**history.tree.names, **dict.fromkeys(names, history.tree.head)}
+        if len(after) > NAMES_MOST:
+            raise TravelError(texts.TOO_MANY_NAMES)
+        if not folding.can_fit(history, after.values(), most):
+            raise TravelError(texts.no_room_for_names(most))
+
+    def name(self, *names: str) -> None:
+        """Gives the head names.
+
+        Raises:
+            TravelError: as `check_names`.
+        """
+        self.check_names(names)
+        for name in names:
+            self.history.name(name, self.history.tree.head)
+            self._notices.log(events.MEMORY_CHECKPOINT, name=name, cell=self._cell)
+        self._save()
+        self._live().sync()
+
+    def _save(self) -> None:
+        try:
+            self.history.save()
+        except OSError as problem:
+            self._tell_unsaved(problem)
+
+    # -- forks
+
+    def wait_saved(self, instance: Instance, copies: int | None) -> None:
+        """Has the head be what memory is now, and waits for it to be on disk.
+
+        Args:
+            instance: The guest.
+            copies: How many forks are to be made: the wait takes no longer than copying memory for
+                each of them would. None to wait as long as it takes, within reason.
+
+        Raises:
+            ForkError: memory can't be kept.
+        """
+        if not self.catch_up(instance):
+            raise ForkError(self._notices.take_last().removeprefix("[wasm-kernel] ").strip())
+        if self.head is None:
+            raise ForkError("its beginning could not be kept")
+        copied = (copies or 0) * self.history.unwritten / _COPIED_A_SECOND
+        self._live().wait_written(_SAVE_SECONDS if copies is None else copied)
+
+    # -- notices
+
+    def _tell_unsaved(self, problem: Exception) -> None:
+        self._notices.tell(texts.unsaved(problem), error=describe(problem))
+
+    def _tell_narrowed(self, cells: int) -> None:
+        words = texts.narrowed(cells, self._policy.history_bytes)
+        self._notices.tell(words, error=f"only {cells} cells can be undone within history_bytes")

@@ -1,0 +1,269 @@
+"""The states of a session as a tree of commits, and where an undo, a redo or a restore leads. Pure.
+
+Every cell leaves one commit, whose parent is the commit that the cell began at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.errors import TravelError
+from wasm_kernel.state.index import Commit, Drop, Head, Name, Origin, Record
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
+
+NAMES_MOST = 1000
+_UNDONE_MOST = 1000  # states that a redo can come back to, one after the other
+_NAME = re.compile(r"[\w][\w .+-]{0,63}")
+_CELL = re.compile(r"(?:In ?)?\[?(\d{1,10})\]?")
+
+
+class Travel(Struct, frozen=True):
+    """A way from one state to another.
+
+    Attributes:
+        target: The commit that it leads to; 0 for before the first.
+        cells: The cells whose effects come or go with it, oldest first. What ran between two cells,
+            such as a widget's callback, comes and goes with the first of them.
+        undone: The commits that can be redone afterwards, latest last.
+        how: `undo`, `redo` or `restore`; `rollback` if nobody asked for it.
+        files: The commit whose files are to be brought back; None to leave them as they are.
+    """
+
+    target: int
+    cells: tuple[Commit, ...] = ()
+    undone: tuple[int, ...] = ()
+    how: str = "rollback"
+    files: int | None = None
+
+
+class Tree(Struct, frozen=True):
+    """The commits of a session, and which of them memory is at.
+
+    Attributes:
+        commits: Every commit, by its number.
+        head: The number of the one that memory is at; 0 before the first.
+        names: Named checkpoints.
+        undone: Commits that were left by going back, latest last.
+        last: The highest number that a commit ever had.
+        origin: What was inherited from another session.
+    """
+
+    commits: Mapping[int, Commit] = {}
+    head: int = 0
+    names: Mapping[str, int] = {}
+    undone: tuple[int, ...] = ()
+    last: int = 0
+    origin: Origin = Origin()
+
+    def lineage(self, commit_id: int) -> list[Commit]:
+        """Returns a commit and those it stands on, newest first."""
+        line = []
+        while commit_id:
+            line.append(self.commits[commit_id])
+            commit_id = self.commits[commit_id].parent
+        return line
+
+    def standing_on(self, commit_id: int) -> set[int]:
+        """Returns a commit, and all those that stand on it."""
+        found = {commit_id}
+        for other in sorted(self.commits):
+            if self.commits[other].parent in found:
+                found.add(other)
+        return found
+
+    def with_commit(self, commit: Commit) -> Tree:
+        """Returns the same with another commit, or with another version of one."""
+        return replace(self, commits={**self.commits, commit.id: commit})
+
+    def without(self, some: Collection[int]) -> Tree:
+        """Returns the same without some commits; the head goes to the nearest before it."""
+        if not some:
+            return self
+        head = self.head
+        while head in some:
+            head = self.commits[head].parent if head in self.commits else 0
+        kept = {one: commit for one, commit in self.commits.items() if one not in some}
+        return replace(self, commits=kept, head=head)
+
+    @property
+    def next_count(self) -> int:
+        """The execution count that comes after all that were ever used."""
+        return max((commit.count for commit in self.commits.values()), default=1)
+
+    @property
+    def has_parents_seeds(self) -> bool:
+        """Whether the head is another session's, which goes on elsewhere with the same seeds."""
+        head = self.commits.get(self.head)
+        return head is not None and self.origin.reseed and self.origin.inherits(head)
+
+    @property
+    def open_files(self) -> set[str]:
+        """The identities of the files that were open at any commit, as they are called here."""
+        commits = self.commits.values()
+        return {file.identity for commit in commits for file in self.origin.files_of(commit)}
+
+    @property
+    def unlinked_files(self) -> set[str]:
+        """The names of the unlinked files that were open at any commit."""
+        paths = {file.path for commit in self.commits.values() for file in commit.files}
+        return {path for path in paths if path is not None and is_unlinked_name(path)}
+
+    # -- as records
+
+    def head_record(self) -> Head:
+        """Returns the record of where memory is."""
+        return Head(self.head, self.last, self.undone)
+
+    def records(self) -> tuple[Record, ...]:
+        """Returns the records that say all of it, in the order of an index."""
+        ordered = [self.commits[one] for one in sorted(self.commits)]
+        names = [Name(name, one) for name, one in self.names.items()]
+        return (self.origin, *ordered, *names, self.head_record())
+
+    def records_since(self, before: Tree, head: Head) -> tuple[Record, ...]:
+        """Returns the records to add to an index that says `before`, with `head` as its last head.
+
+        A name is never taken back: whoever reads the index passes over those of dropped commits.
+        """
+        dropped = tuple(sorted(before.commits.keys() - self.commits.keys()))
+        records: list[Record] = [Drop(dropped)] if dropped else []
+        records += [c for one, c in self.commits.items() if before.commits.get(one) is not c]
+        records += [Name(n, one) for n, one in self.names.items() if before.names.get(n) != one]
+        if head.position(self.commits) != (self.head, self.undone):
+            records.append(self.head_record())
+        return tuple(records)
+
+    # -- going back and forth
+
+    def after(self, travel: Travel) -> Tree:
+        """Returns the same once a travel has been made."""
+        return replace(self, head=travel.target, undone=travel.undone)
+
+    def plan(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travel:
+        """Returns the travel that somebody asks for, without doing anything.
+
+        To restore files without naming a state is to have them as they were after the last cell
+        that left one.
+
+        Args:
+            how: `undo`, `redo`, `restore` or `rollback`.
+            cells: How many cells to undo.
+            name: The checkpoint, or the number of the cell, to restore.
+            files: Whether files go along.
+
+        Raises:
+            TravelError: it leads nowhere; the text is for the user.
+        """
+        if how == "undo":
+            travel = self._undo(cells)
+        elif how == "redo":
+            travel = self._redo()
+        elif how == "rollback" or (files and not name):
+            travel = Travel(self.head, (), self.undone, how)
+            return replace(travel, files=self._last_cell() or self.head) if files else travel
+        else:
+            travel = self._restore(name)
+        return replace(travel, how=how, files=travel.target if files else None)
+
+    def _undo(self, cells: int) -> Travel:
+        """Before the last so many cells; what ran uncounted after the first goes with it."""
+        if cells < 1:
+            raise TravelError("%undo takes the number of cells to undo, at least 1.")
+        left: list[Commit] = []
+        at = self.head
+        while at and len(left) < cells:
+            commit = self.commits[at]
+            if commit.parent == 0 or commit.cells > 1:
+                break  # the beginning, or what older cells were folded into
+            if commit.cells:
+                left.append(commit)
+            at = commit.parent
+        if len(left) < cells:
+            raise TravelError(f"Only {len(left)} cells can be undone here; nothing was changed.")
+        return Travel(at, tuple(reversed(left)), self.undone_after_leaving())
+
+    def undone_after_leaving(self) -> tuple[int, ...]:
+        """Returns what can be redone once memory has left the head."""
+        return (*self.undone, self.head)[-_UNDONE_MOST:] if self.head else self.undone
+
+    def _redo(self) -> Travel:
+        if not self.undone or self.undone[-1] not in self.commits:
+            raise TravelError(
+                "There is nothing to redo: %redo works until the next cell after %undo."
+            )
+        target = self.undone[-1]
+        before = {commit.id for commit in self.lineage(self.head)}
+        back = [c for c in self.lineage(target) if c.id not in before and c.cells]
+        return Travel(target, tuple(reversed(back)), self.undone[:-1])
+
+    def _restore(self, where: str) -> Travel:
+        target = self.names.get(where) or self._after_cell(where)
+        if not target:
+            known = ", ".join(sorted(self.names)) or "none"
+            raise TravelError(
+                f"There is no checkpoint and no kept cell {where[:80]!r}. Named checkpoints: "
+                f"{known}."
+            )
+        return Travel(target, (), self.undone_after_leaving())
+
+    def _after_cell(self, where: str) -> int:
+        """Returns the state after the cell of a number; 0 if there is none."""
+        number = _CELL.fullmatch(where.strip())
+        cell = int(number[1]) if number is not None else 0
+        found = [c for c in self.commits.values() if c.cell == cell and cell]
+        return max(found, key=lambda c: (c.cells > 0, c.id)).id if found else 0
+
+    def _last_cell(self) -> int:
+        """Returns the state after the last cell that left one; 0 if there is none."""
+        return next((commit.id for commit in self.lineage(self.head) if commit.cells), 0)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the states that can be gone back to, oldest first, as the guest shows them.
+
+        One with several names comes several times. States that no cell left are listed if they have
+        a name, or if memory is at them; the others are passed over as parents, too.
+        """
+        names: dict[int, list[str]] = {}
+        for name, one in self.names.items():
+            names.setdefault(one, []).append(name)
+        shown = {c.id for c in self.commits.values() if c.cells or c.id in names} | {self.head}
+        rows = []
+        above = {0: 0}  # by commit, itself or the nearest one above it that is shown
+        for one, commit in sorted(self.commits.items()):
+            above[one] = one if one in shown else above[commit.parent]
+            state = {
+                "id": one,
+                "parent": above[commit.parent],
+                "cell": commit.cell,
+                "label": commit.label,
+                "time": commit.time,
+                "bytes": commit.page_bytes,
+                "here": one == self.head,
+            }
+            if one in shown:
+                rows += [{**state, "name": name} for name in names.get(one, [""])]
+        return rows
+
+
+def is_name(name: str) -> bool:
+    """Returns whether this can name a checkpoint."""
+    return _NAME.fullmatch(name) is not None
+
+
+def checked_name(name: str) -> str:
+    """Returns a name that a checkpoint can have.
+
+    Raises:
+        TravelError: it can't have it.
+    """
+    if not is_name(name):
+        raise TravelError(
+            "A checkpoint's name has 1 to 64 letters, digits, spaces, dots, plus or minus signs; "
+            f"{name[:80]!r} was not used."
+        )
+    return name
