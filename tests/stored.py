@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.private import private_of
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state.index import Closed, Commit, Record, read_index
-from wasm_kernel.state.stored import StoredState, write_state
+from wasm_kernel.state.index import Closed, Commit, Index, Record, read_index
+from wasm_kernel.state.stored import StoredState
 
 
 def state_of(workspace: Path) -> Path:
@@ -21,7 +22,7 @@ def commits_in(state: Path) -> dict[int, Commit]:
     """The commits on disk, by their numbers; none where nothing can be read."""
     try:
         with Folder.open(state) as folder:
-            return dict(StoredState.read(folder).commits)
+            return dict(StoredState.read(folder).tree.commits)
     except (OSError, HistoryError):
         return {}
 
@@ -49,4 +50,5 @@ def rewritten(
         reading = read_index(folder)
         records = [change(record) for record in reading.entries if record is not None]
         whole = [record for record in records if record not in (None, Closed())]
-        write_state(folder, image or reading.image, whole)
+        with contextlib.closing(Index(folder, image or reading.image)) as index:
+            index.rewrite([*whole, Closed()])

@@ -28,11 +28,12 @@ from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
 from wasm_kernel.state.index import Commit, Head, Origin, Record
-from wasm_kernel.state.stored import Position, StoredState, records_of, write_state
+from wasm_kernel.state.stored import StoredState, write_state
+from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 IMAGE = "an image"
-WHERE = Position(3, 4, {"early": 3}, (4,))
+WHERE = (3, 4, {"early": 3}, (4,))
 
 
 def save(workspace: Path, *opened: OpenFile) -> None:
@@ -42,13 +43,19 @@ def save(workspace: Path, *opened: OpenFile) -> None:
             name, _ = write_content(contents, [bytes([7]) * 4096])
         first = Commit(3, 0, 1, 2, "x = 7", 0.0, 4096, runs=((0, 1),), files=opened, content=name)
         commits = {3: first, 4: Commit(4, 3, 2, 3, "del x", 0.0, 4096, zeros=((0, 1),))}
-        write_state(state, IMAGE, records_of(Origin(), commits, WHERE))
+        write_state(state, IMAGE, Tree(commits, 3, {"early": 3}, (4,), 4))
 
 
 def saved(workspace: Path) -> StoredState:
     """What a session's index says."""
     with Folder.open(private_of(workspace) / "state") as state:
         return StoredState.read(state)
+
+
+def where(workspace: Path) -> tuple[object, ...]:
+    """The position in a session's index."""
+    tree = saved(workspace).tree
+    return tree.head, tree.last, tree.names, tree.undone
 
 
 def contents_of(workspace: Path) -> Path:
@@ -122,13 +129,13 @@ def test_a_fork_shares_the_contents_and_has_an_index_of_its_own(parent: Path) ->
     [content] = contents_of(made).iterdir()
     assert content.samefile(contents_of(parent) / content.name)
     before, after = saved(parent), saved(made)
-    assert (after.commits, after.position, after.image) == (before.commits, WHERE, IMAGE)
+    assert (after.tree.commits, where(made), after.image) == (before.tree.commits, WHERE, IMAGE)
     assert after.origin == Origin(4, True, {})
     assert after.reading.salt != before.reading.salt
 
 
 def test_numbers_of_states_are_not_given_again(parent: Path) -> None:
-    assert saved(fork(parent)).last == saved(parent).last == 4
+    assert saved(fork(parent)).tree.last == saved(parent).tree.last == 4
 
 
 def test_a_fork_waits_for_its_first_kernel(parent: Path) -> None:
@@ -156,7 +163,7 @@ def test_open_files_are_called_as_their_copies(parent: Path) -> None:
     save(parent, *opened(there))
     made = fork(parent, reseed=False)
     names = {here: file_identity(str(made / "data.csv")), "another": "gone"}
-    assert saved(made).origin == Origin(4, False, names)
+    assert saved(made).tree.origin == Origin(4, False, names)
 
 
 @pytest.mark.parametrize("path", ["../other/secret", "a/../../other/secret", ".."])
@@ -166,7 +173,7 @@ def test_an_index_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> 
     (other / "secret").touch()
     known = file_identity(str(other / "secret"))
     save(parent, *opened([(known, "/app", path)]))
-    assert saved(fork(parent)).origin.files == {known: "gone"}
+    assert saved(fork(parent)).tree.origin.files == {known: "gone"}
 
 
 @pytest.mark.parametrize("name", ["parent", "other"])
@@ -339,7 +346,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
             assert [path.name for path in parent.parent.iterdir()] == ["parent"], number
             continue
         assert (made / "folder" / "link").is_symlink(), number
-        assert saved(made).position == WHERE, number
+        assert where(made) == WHERE, number
         assert (made / "data.csv").read_text() == "1,2\n", number
         if left > 0:
             break

@@ -11,7 +11,7 @@ from wasm_kernel.execution.face import NewSession, SessionHooks
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.state.fork import Fork, fork_history
-from wasm_kernel.state.texts import NOT_SAVED
+from wasm_kernel.state.history import NOT_SAVED
 
 T = TypeVar("T")
 

@@ -294,7 +294,7 @@ class CommitStore:
         """
         held = self._held.get(commit.id)
         if held is not None or not commit.runs:
-            yield HeldContent(b"" if held is None else held[1])
+            yield HeldContent(bytearray() if held is None else held[1])
             return
         if not commit.content:  # it was in memory, and was dropped meanwhile
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

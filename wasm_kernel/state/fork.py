@@ -72,7 +72,8 @@ def fork_stored(
             fork = fork_history(own, source, target, reseed=reseed, task=task)
     except (OSError, HistoryError) as problem:
         raise ForkError(describe(problem)) from problem
-    fork.history.close()
+    if not fork.history.close():
+        raise ForkError("its states could not be written")
     return fork.left_out
 
 
@@ -84,13 +85,12 @@ def _stored(folder: Folder) -> History:
         OSError: it can't be read.
     """
     stored = StoredState.read(folder)
-    contents = folder.enter(CONTENTS)
-    usable = stored.usable(missing_in(contents, stored.tree.commits.values()))
+    with folder.enter(CONTENTS) as contents:
+        usable = stored.usable(missing_in(contents, stored.tree.commits.values()))
     if usable.is_damaged or not usable.is_certain:
-        contents.close()
         raise HistoryError("a part of its saved states is damaged or not a regular file")
     history = History(None, stored.image)
-    history.tree, history.contents = usable.tree, CommitStore(contents)
+    history.tree, history.contents = usable.tree, CommitStore(folder.enter(CONTENTS))
     return history
 
 

@@ -24,9 +24,9 @@ from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable, witho
 from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, Origin, RewriteNeeded
 from wasm_kernel.state.pages import Content
 from wasm_kernel.state.stored import StateFolder, Usable
-from wasm_kernel.state.texts import NOT_SAVED
 from wasm_kernel.state.tree import Tree
 
+NOT_SAVED = "the variables of this session are not saved to disk"
 _GONE = "that state of the session is not kept any more"
 
 
@@ -171,7 +171,7 @@ class History:
             OSError: the disk fails.
         """
         with self.lock:
-            names = [self._unsynced.pop() for _ in range(len(self._unsynced))]
+            names, self._unsynced = self._unsynced - {""}, set()
         if self.place is None or self._index is None:
             return
         self.contents.sync(names)
@@ -447,13 +447,19 @@ class History:
             raise
         return other
 
-    def close(self) -> bool:
-        """Closes its folder; returns whether all is on disk, and says so. Safe to call twice."""
+    def close(self, *, sync: bool = False) -> bool:
+        """Closes its folder; returns whether all is on disk, and says so. Safe to call twice.
+
+        Args:
+            sync: Whether it is to be on the disk itself, should power be lost.
+        """
         ended = self._index is None
         with contextlib.suppress(OSError):  # the next process says that the end is missing
             if self._index is not None and not self.waiting:
                 self.save()
                 self._index.append(Closed())
+                if sync:
+                    self.sync()
                 ended = True
         self.contents.close()
         for each in (self._index, self.place):

@@ -2,13 +2,13 @@
 
 There are three ways to know what changed:
 
-- `WriteProtect` (Linux 6.7 and later, no privilege): userfaultfd write-protection in async mode
-  plus the PAGEMAP_SCAN ioctl; one call returns the written ranges and arms them again. Exact, and
-  its cost follows what changed. Sources: ioctl_userfaultfd(2), admin-guide/mm/pagemap in Linux's
-  own documentation.
+- `WriteProtect` (Linux 6.7 and later, no privilege; some container runtimes forbid it):
+  userfaultfd write-protection in async mode plus the PAGEMAP_SCAN ioctl; one call returns the
+  written ranges and arms them again. Exact, and its cost follows what changed. Sources:
+  ioctl_userfaultfd(2), admin-guide/mm/pagemap in Linux's own documentation.
 - `Pagemap` (older Linux): `/proc/self/pagemap` tells which pages of a private mapping are no longer
   the file's; those are compared with a copy.
-- `Compare` (elsewhere): everything is compared with a copy.
+- `Compare` (without `/proc`): everything is compared with a copy.
 
 Ranges are pairs of byte offsets, multiples of `PAGE`. A tracker belongs to the guest's thread.
 """
@@ -16,22 +16,31 @@ Ranges are pairs of byte offsets, multiples of `PAGE`. A tracker belongs to the 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import platform
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from wasm_kernel.linux.memory import Range
+
 PAGE = 4096
-Range = tuple[int, int]
 Run = tuple[int, int]
 """First page and number of pages."""
 
-Content = bytes | bytearray
+Runs = tuple[Run, ...]
+
+Content = bytearray
 """The pages of runs, one after the other."""
 
+Place = tuple[int, int, int]
+"""First page and number of pages, and the address of their content."""
+
 _BLOCK = 64 * PAGE
+
+_differ = ctypes.CDLL(None).memcmp
+_differ.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Tracker(Protocol):
@@ -40,13 +49,13 @@ class Tracker(Protocol):
     name: str
 
     def changed(self, size: int) -> list[Range]:
-        """The ranges written since the last call, of memory that is `size` bytes large now.
+        """Returns the ranges written since the last call, of memory that has `size` bytes now.
 
         What lies beyond the size of the last call counts as written.
         """
 
     def close(self) -> None:
-        """Stop tracking; idempotent."""
+        """Ends tracking. Safe to call twice."""
 
 
 class PageSet:
@@ -73,7 +82,7 @@ class PageSet:
 
 
 def merge(ranges: Iterable[Range]) -> list[Range]:
-    """Sorted ranges without overlaps, neighbours joined."""
+    """Returns sorted ranges without overlaps, neighbours joined."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
         if start >= end:
@@ -86,7 +95,7 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
 
 
 def best(address: int, size: int) -> Tracker:
-    """The best tracker that works here, with everything marked as unwritten."""
+    """Returns the best tracker that works here, with everything marked as unwritten."""
     for kind in (WriteProtect, Pagemap):
         try:
             return kind(address, size)
@@ -127,15 +136,12 @@ class WriteProtect:
     name = "write-protect"
 
     def __init__(self, address: int, size: int) -> None:
-        number = _SYSCALL.get(platform.machine())
-        if sys.platform != "linux" or number is None:
-            raise OSError("no userfaultfd here")
         self._address, self._size = address, 0
+        self._pagemap, number = -1, _SYSCALL.get(platform.machine(), -1)
         libc = ctypes.CDLL(None, use_errno=True)
         self._faults = libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
         if self._faults < 0:
             raise OSError(ctypes.get_errno(), "userfaultfd")
-        self._pagemap = -1
         try:
             _ioctl(self._faults, _UFFDIO_API, struct.pack("<QQQ", 0xAA, _FEATURES, 0))
             self._pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
@@ -180,17 +186,15 @@ class WriteProtect:
         return found
 
     def close(self) -> None:
-        """Give the descriptors back; the memory is unprotected with them."""
-        for name in ("_faults", "_pagemap"):
-            descriptor = getattr(self, name, -1)
+        """Gives the descriptors back; the memory is unprotected with them."""
+        opened = (self._faults, self._pagemap)
+        self._faults = self._pagemap = -1
+        for descriptor in opened:
             if descriptor >= 0:
                 os.close(descriptor)
-                setattr(self, name, -1)
 
 
 def _ioctl(descriptor: int, request: int, argument: bytes | bytearray) -> int:
-    import fcntl
-
     mutable = argument if isinstance(argument, bytearray) else bytearray(argument)
     answer: int = fcntl.ioctl(descriptor, request, mutable)
     return answer
@@ -204,8 +208,6 @@ class Compare:
     def __init__(self, address: int, size: int) -> None:
         self._address = address
         self._copy = bytearray()
-        self._differ = ctypes.CDLL(None).memcmp
-        self._differ.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._take(0, size)
 
     def _take(self, start: int, end: int) -> None:
@@ -233,16 +235,16 @@ class Compare:
             base = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view else 0
             for block in range(start, end, _BLOCK):
                 stop = min(block + _BLOCK, end)
-                if self._differ(self._address + block, base + block, stop - block):
+                if _differ(self._address + block, base + block, stop - block):
                     yield from self._pages(base, block, stop)
 
     def _pages(self, base: int, start: int, end: int) -> Iterable[Range]:
         for page in range(start, end, PAGE):
-            if self._differ(self._address + page, base + page, PAGE):
+            if _differ(self._address + page, base + page, PAGE):
                 yield page, page + PAGE
 
     def close(self) -> None:
-        """Drop the copy."""
+        """Drops the copy."""
         self._copy = bytearray()
 
 
@@ -271,80 +273,67 @@ class Pagemap(Compare):
                 yield index * PAGE, (index + 1) * PAGE
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Gives the descriptor back."""
         super().close()
         if self._pagemap >= 0:
             os.close(self._pagemap)
             self._pagemap = -1
 
 
-_ZERO = bytes(PAGE)
-_COPIED_BYTES = 1024 * 1024
-_SHORTEST = 16  # pages; a shorter stretch is cheaper to keep than to name
+_ZEROS_PAGES = 4  # looked at together; fewer are cheaper to keep than to name
 
 
-def split_zeros(
-    runs: Sequence[Run], content: Content
-) -> tuple[tuple[Run, ...], Content, tuple[Run, ...]]:
-    """Runs without their longer stretches of zero pages, their content, and those stretches."""
-    if all(pages < _SHORTEST for _, pages in runs):  # so after most cells
+def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, Content, Runs]:
+    """Returns runs without what holds zeros only, their content, and the runs of zeros."""
+    if not content:
         return tuple(runs), content, ()
-    kept: list[Run] = []
-    less = bytearray()
-    zeros: list[Run] = []
-    position = 0
+    base = ctypes.addressof(ctypes.c_char.from_buffer(content))
+    places, at = [], 0
     for first, pages in runs:
-        at = 0
-        for start, end in [*_zero_stretches(content, position, pages), (pages, pages)]:
-            if start > at:
-                kept.append((first + at, start - at))
-                _append_steps(less, content, position + at * PAGE, position + start * PAGE)
-            if end > start:
-                zeros.append((first + start, end - start))
-            at = end
-        position += pages * PAGE
+        places.append((first, pages, base + at))
+        at += pages * PAGE
+    kept, zeros = _sort_out(places)
     if not zeros:
         return tuple(runs), content, ()
-    return tuple(kept), less, tuple(zeros)
-
-
-def sort_out(address: int, ranges: Iterable[Range]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    """The runs with content and the runs of zeros in ranges of this process's memory, by offsets.
-
-    Only whole blocks of zeros are found, which is quick: nothing is copied.
-    """
-    differ, zero = ctypes.CDLL(None).memcmp, ctypes.create_string_buffer(_SHORTEST * PAGE)
-    differ.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    found: tuple[list[Range], list[Range]] = ([], [])
-    for start, end in ranges:
-        for at in range(start, end, len(zero)):
-            stop = min(at + len(zero), end)
-            empty = stop - at == len(zero) and not differ(address + at, zero, len(zero))
-            found[empty].append((at, stop))
-    kept, zeros = (
-        tuple((start // PAGE, (end - start) // PAGE) for start, end in merge(kind))
-        for kind in found
-    )
-    return kept, zeros
-
-
-def _append_steps(less: bytearray, content: Content, start: int, end: int) -> None:
-    """Copy in small steps: other threads of this interpreter wait for the length of one."""
+    less = bytearray()
     with memoryview(content) as view:
-        for at in range(start, end, _COPIED_BYTES):
-            less += view[at : min(at + _COPIED_BYTES, end)]
+        for _, pages, address in kept:  # in small steps: other threads wait for each
+            less += view[address - base : address - base + pages * PAGE]
+    return joined((first, pages) for first, pages, _ in kept), less, zeros
 
 
-def _zero_stretches(content: Content, position: int, pages: int) -> Iterator[Run]:
-    """Start and end of every stretch of at least `_SHORTEST` zero pages in a run."""
-    if pages < _SHORTEST:
-        return
-    begin = -1
-    for page in range(pages + 1):
-        at = position + page * PAGE
-        if page < pages and content[at : at + PAGE] == _ZERO:
-            begin = page if begin < 0 else begin
-            continue
-        if begin >= 0 and page - begin >= _SHORTEST:
-            yield begin, page
-        begin = -1
+def sort_out(address: int, ranges: Iterable[Range]) -> tuple[Runs, Runs]:
+    """Returns the runs with content and those of zeros in ranges of this process's memory.
+
+    Args:
+        address: What the ranges are relative to.
+        ranges: The ranges.
+    """
+    places = [(a // PAGE, (b - a) // PAGE, address + a) for a, b in ranges]
+    kept, zeros = _sort_out(places)
+    return joined((first, pages) for first, pages, _ in kept), zeros
+
+
+def _sort_out(places: Iterable[Place]) -> tuple[list[Place], Runs]:
+    zero = bytes(_ZEROS_PAGES * PAGE)
+    kept: list[Place] = []
+    zeros: list[Run] = []
+    for first, pages, address in places:
+        for at in range(0, pages, _ZEROS_PAGES):
+            count, there = min(_ZEROS_PAGES, pages - at), address + at * PAGE
+            if count == _ZEROS_PAGES and not _differ(there, zero, len(zero)):
+                zeros.append((first + at, count))
+            else:
+                kept.append((first + at, count, there))
+    return kept, joined(zeros)
+
+
+def joined(runs: Iterable[Run]) -> Runs:
+    """Returns the same runs in the same order, those that follow each other as one."""
+    found: list[Run] = []
+    for first, pages in runs:
+        if found and sum(found[-1]) == first:
+            found[-1] = (found[-1][0], found[-1][1] + pages)
+        else:
+            found.append((first, pages))
+    return tuple(found)

@@ -24,7 +24,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import ContentFile, places, write_content
 from wasm_kernel.state.index import ID_MOST, Commit
-from wasm_kernel.state.pages import PAGE, PageSet, Run, split_zeros
+from wasm_kernel.state.pages import PAGE, PageSet, Run, joined, split_zeros
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _LABEL_MOST = 200
@@ -82,8 +82,8 @@ def rebase_commit(
         fitted = replace(
             commit,
             files=tuple(_file(each, images) for each in commit.files),
-            runs=_merged((first, count) for first, count, _ in pieces),
-            zeros=_merged([*commit.zeros, *zeros, *empty]),
+            runs=joined((first, count) for first, count, _ in pieces),
+            zeros=joined(sorted([*commit.zeros, *zeros, *empty])),
         )
         take(fitted.page_bytes + len(msgspec.json.encode(fitted)))
         name, _ = write_content(target, _content(file, images.theirs, pieces))
@@ -154,8 +154,6 @@ def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]
             if theirs != _page(images.ours, page):
                 if theirs != _ZERO:
                     full.append((page, 1))
-                elif empty and sum(empty[-1]) == page:
-                    empty[-1] = (empty[-1][0], empty[-1][1] + 1)
                 else:
                     empty.append((page, 1))
     return full, empty
@@ -164,17 +162,6 @@ def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]
 def _page(memory: memoryview, page: int) -> memoryview | bytes:
     """Returns a page of an image's memory; beyond its end a guest's memory holds zeros."""
     return memory[page * PAGE : (page + 1) * PAGE] if (page + 1) * PAGE <= len(memory) else _ZERO
-
-
-def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Returns the same pages in order, neighbours in one run."""
-    merged: list[list[int]] = []
-    for first, pages in sorted(runs):
-        if merged and merged[-1][0] + merged[-1][1] == first:
-            merged[-1][1] += pages
-        else:
-            merged.append([first, pages])
-    return tuple((first, pages) for first, pages in merged)
 
 
 def _own(commit: Commit, file: ContentFile) -> tuple[list[Piece], list[Run]]:

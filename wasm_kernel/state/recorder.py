@@ -167,6 +167,13 @@ class Recorder:
         while self.history.waiting and not self._troubled and time.monotonic() < until:
             time.sleep(_WAIT_SECONDS / 4)
 
+    def save(self) -> None:
+        """Writes what the index does not say yet; if it can't be written, that is told."""
+        try:
+            self.history.save()
+        except OSError as problem:
+            self._trouble(problem)
+
     def sync(self) -> None:
         """Has all that is written so far come to the disk itself, soon."""
         self._sync_asked = True

@@ -1,7 +1,4 @@
-"""A session's memory and files over time: one commit a cell, and a guest that is at any of them.
-
-Everything here runs on the sandbox's own thread, unless it says otherwise.
-"""
+"""A session's memory and files over time: one commit a cell, and a guest that is at any of them."""
 
 from __future__ import annotations
 
@@ -56,12 +53,12 @@ _TRAVELLED = {
 
 
 class SessionState:
-    """The memory and the files of one sandbox, from its first cell to its end.
+    """The memory and the files of one sandbox, from its first cell to its end. Its guest's thread
+    owns it.
 
     Attributes:
-        folders: The sandbox's folders.
         files: The earlier versions of files; what the guest's file calls tell of changes.
-        is_untried: Whether no guest has run yet in the state that an earlier process left.
+        is_untried: Whether no guest has run yet in the state of an earlier process.
         is_saving: Whether the session is over, and its last commits are being written.
     """
 
@@ -74,7 +71,7 @@ class SessionState:
         notices: Notices,
         inherited: Fork | None = None,
     ) -> None:
-        self.folders = folders
+        self._folders = folders
         self.files = nothing_kept()
         self.is_untried = self.is_saving = False
         self._policy = policy
@@ -113,13 +110,13 @@ class SessionState:
             )
 
     def _history(self, image: str) -> History:
-        for notice in self.folders.notices:
+        for notice in self._folders.notices:
             self._notices.tell(notice, error="private state")
         if not self._lock.take():
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, image)
         if self._inherited is None:
-            history = History(self.folders.private.enter(STATE, make=True), image)
+            history = History(self._folders.private.enter(STATE, make=True), image)
         else:
             history = self._inherited.history
         try:
@@ -140,13 +137,13 @@ class SessionState:
         return history
 
     def _resume_or_clear(self, history: History) -> None:
-        if not self._lock.wants(self._resume if self.folders.lasting else Resume.NEVER):
-            set_first_aside(self.folders.private)
+        if not self._lock.wants(self._resume if self._folders.lasting else Resume.NEVER):
+            set_first_aside(self._folders.private)
             history.clear()
             return
         try:
             usable = history.load(crashed=self._lock.crashed)
-            if usable is None and set_first_aside(self.folders.private):
+            if usable is None and set_first_aside(self._folders.private):
                 raise HistoryError(texts.FIRST_FORMAT)
         except HistoryError as problem:
             self._notices.tell(texts.lost(problem), error=describe(problem))
@@ -191,7 +188,7 @@ class SessionState:
         try:
             if self._recorder is not None:
                 self._recorder.close()
-                ended = self._recorder.history.close()
+                ended = self._recorder.history.close(sync=True)
                 self._recorder = None
             if self._inherited is not None:  # a fork that was never opened has it still
                 self._inherited.history.close()
@@ -270,7 +267,7 @@ class SessionState:
         lost = self.history.tree.commits[problem.commit_id]
         count = self.history.forget(lost.id)
         self._notices.tell(texts.unreadable(lost, count, problem), error=describe(problem))
-        self._save()
+        self._live().save()
 
     def leave_dead(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
         """Leaves a state of an earlier process, or of another session, in which no guest runs.
@@ -343,7 +340,7 @@ class SessionState:
         if tree.undone and not folding.can_fit(history, needed, self._policy.history_bytes):
             history.forget_undone()
         self._note_files()
-        if self.folders.removed and not self._removal_told:
+        if self._folders.removed and not self._removal_told:
             self._removal_told = True
             self._notices.tell(texts.REMOVED, error="the workspace folder was removed")
         return True
@@ -392,7 +389,10 @@ class SessionState:
         tree = self.history.tree if after is None else self.history.tree.after(after)
         travel = tree.plan(how, cells, name, files=files)
         if travel.files is not None:
-            self._check_files(travel.files)
+            if not self.files.keeps:
+                raise TravelError(texts.NO_FILES)
+            if travel.files < self.files.ledger.known_from:
+                raise TravelError(texts.UNKNOWN_FILES)
         elif after is not None:
             travel = replace(travel, files=after.files)
         try:
@@ -401,12 +401,6 @@ class SessionState:
             raise TravelError(f"{problem}; nothing was changed.") from None
         return travel
 
-    def _check_files(self, commit_id: int) -> None:
-        if not self.files.keeps:
-            raise TravelError(texts.NO_FILES)
-        if commit_id < self.files.ledger.known_from:
-            raise TravelError(texts.UNKNOWN_FILES)
-
     def travel(self, travel: Travel) -> None:
         """Makes the target of a travel the head; the next instance is brought there by `attach`.
 
@@ -414,13 +408,13 @@ class SessionState:
             HistoryError: it leads nowhere any more; nothing was changed.
         """
         self.history.move(travel.target, travel.undone)
-        self.history.pin(())
-        self._save()
-        if travel.how in _TRAVELLED:
+        if travel.how not in _TRAVELLED:
+            self.fall_back()
+        else:
+            self.history.pin(())
             count = len(travel.cells)
             self._notices.log(_TRAVELLED[travel.how], to_cell=self._cell, cells=count)
-        else:
-            self._log_rollback()
+        self._live().save()
 
     @property
     def _cell(self) -> int:
@@ -429,11 +423,8 @@ class SessionState:
     def fall_back(self) -> None:
         """Gives up what a cell planned: the guest is lost, and memory is at the head again."""
         self.history.pin(())
-        self._log_rollback()
-
-    def _log_rollback(self) -> None:
         if self.head is not None:
-            self._notices.log(events.MEMORY_ROLLBACK, to_cell=self.head.cell)
+            self._notices.log(events.MEMORY_ROLLBACK, to_cell=self._cell)
 
     def restore_files(self, travel: Travel, changes: FileChanges) -> RestoredFiles | None:
         """Brings files where a travel leads, while no guest lives; `changes` hears of them.
@@ -472,14 +463,8 @@ class SessionState:
         for name in names:
             self.history.name(name, self.history.tree.head)
             self._notices.log(events.MEMORY_CHECKPOINT, name=name, cell=self._cell)
-        self._save()
+        self._live().save()
         self._live().sync()
-
-    def _save(self) -> None:
-        try:
-            self.history.save()
-        except OSError as problem:
-            self._tell_unsaved(problem)
 
     # -- forks
 

@@ -1,7 +1,7 @@
 """The states of a session that can be gone back to, shown as a table and as a tree.
 
 A state is an object with `id`, `parent`, `name`, `cell`, `label`, `time`, `bytes` and `here`, as
-`travel.listed` gives it. One with several names comes several times. Times are the guest's, which
+`Tree.rows` gives it. One with several names comes several times. Times are the guest's, which
 knows no time zone.
 """
 

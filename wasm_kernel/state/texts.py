@@ -11,12 +11,11 @@ from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.stored import Usable
 
-NOT_SAVED = "the variables of this session are not saved to disk"
+FILES_KEPT = "The files in /app are as the cell left them."
 KEPT = (
     "The variables are as they were before this cell; the files in /app are as the cell left them."
 )
 TAKE_BACK = " %restore --files takes that back."
-FILES_KEPT = "The files in /app are as the cell left them."
 KEPT_OF_CALLBACK = (
     "The variables are as they were before this callback; the files in /app are as it left them."
 )
@@ -33,34 +32,7 @@ TAKEN = (
     "[wasm-kernel] This session is already open, in another process or another sandbox. You see "
     "the same files; variables begin fresh here and end with this sandbox.\n"
 )
-_RESUMED = (
-    "[wasm-kernel] The session goes on after a break: the variables are as they were after "
-    "{after}. What ran later is lost; the files in /app are as they were left.\n"
-)
-_CONTINUED = "[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
-_FORKED = (
-    "[wasm-kernel] This session was forked off another one, or imported: variables and files are "
-    "as they were there after {after}.\n"
-)
-_LOST = "[wasm-kernel] The variables are gone: {why}. The files in /app are all there.\n"
-_UNSAVED = (
-    "[wasm-kernel] This session's variables can't be saved to disk ({why}). It goes on in memory; "
-    "what is not saved is lost when this kernel or sandbox ends.\n"
-)
-_UNTAKEN = (
-    "[wasm-kernel] The state after {after} could not be kept ({why}); the variables themselves are "
-    "all there. The next cell tries again; until then, a rollback leads to before that cell.\n"
-)
-_UNREADABLE = (
-    "[wasm-kernel] The saved state after {after} can't be read any more ({why}). The variables are "
-    "as they were before that{also}.\n"
-)
 FIRST_FORMAT = "they were saved by an earlier version, in a format that this one does not read"
-_ALSO = "; {count} states that came later are lost, too"
-_DEAD = (
-    "[wasm-kernel] No guest runs in the saved state after {after}. The variables are as they were "
-    "before that.\n"
-)
 AT_THE_BEGINNING = (
     "[wasm-kernel] The variables begin fresh: the session was left before its first cell, as no "
     "guest ran in its saved states. The files in /app are all there. %checkpoints lists what "
@@ -70,36 +42,15 @@ DEAD_LOST = (
     "[wasm-kernel] The variables are gone: no guest runs in the states that were tried. The files "
     "in /app are all there. %checkpoints lists what %restore can still try.\n"
 )
-_DAMAGED = (
-    "[wasm-kernel] Saved states that were damaged or missing are left out: {count}. The variables "
-    "are as they were after {after}{doubt}. The files in /app are as they were left.\n"
-)
-_DOUBT = (
-    ", the newest state that can be used; that may not be where the session was left, and names of "
-    "checkpoints may be missing"
-)
-_NARROWED = (
-    "[wasm-kernel] The states of the last cells take more room on disk than history_bytes allows "
-    "({most}). From here on {cells} can be undone; variables and named checkpoints are "
-    "kept all the same. Raise history_bytes to undo more.\n"
-)
 TOO_MANY_NAMES = (
     "The checkpoint was not made: the session has 1,000 named ones already, and can't forget any. "
     "Nothing was changed. Use one of their names again."
-)
-_NO_ROOM_FOR_NAMES = (
-    "The checkpoint was not made: named states stay on disk as long as the session, and with this "
-    "one they would take more than history_bytes allows ({most}). The variables and all "
-    "checkpoints are as they were. Use the name of one that is not needed any more, or raise "
-    "history_bytes."
 )
 REMOVED = (
     "[wasm-kernel] Somebody has removed the workspace folder from outside. Its files are gone, and "
     "cells can't make new ones; the variables are kept as long as this kernel or sandbox runs. "
     "Save what matters by printing it, then begin a new session.\n"
 )
-_LEFT_OUT = "[wasm-kernel] {count} of the parent's files are not in this fork: {names}.\n"
-_NAMED = 5
 NO_FILES = (
     "Earlier versions of files are not kept here: files_history_bytes is 0, or this session "
     "was already open when it was opened here. Nothing was changed."
@@ -108,14 +59,7 @@ UNKNOWN_FILES = (
     "What the files in /app held then is not known: they were not kept yet, or the record of them "
     "was lost. Nothing was changed; without --files, variables can be brought back."
 )
-_NOT_KEPT = (
-    "[wasm-kernel] {what} could not be kept as before this cell; %undo --files will leave the file "
-    "as it is. Raise file_copy_bytes or files_history_bytes to keep more.\n"
-)
-_KEEPS_NO_FILES = (
-    "[wasm-kernel] Earlier versions of files can't be kept on disk ({why}): after a crash of the "
-    "kernel, %undo --files would not know them.\n"
-)
+_NAMED = 5
 _REASONS = {
     "large": "too large",
     "room": "no room left for it",
@@ -127,78 +71,123 @@ _REASONS = {
 
 def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
     """A session that was there goes on."""
-    words = _FORKED if forked else _RESUMED if crashed else _CONTINUED
-    return words.format(after=_place(head))
+    after = _place(head)
+    if forked:
+        return (
+            "[wasm-kernel] This session was forked off another one, or imported: variables and "
+            f"files are as they were there after {after}.\n"
+        )
+    if crashed:
+        return (
+            "[wasm-kernel] The session goes on after a break: the variables are as they were after "
+            f"{after}. What ran later is lost; the files in /app are as they were left.\n"
+        )
+    return f"[wasm-kernel] The session goes on: the variables are as they were after {after}.\n"
 
 
 def lost(problem: Exception) -> str:
     """A session's variables are gone."""
-    return _LOST.format(why=problem)
+    return f"[wasm-kernel] The variables are gone: {problem}. The files in /app are all there.\n"
 
 
 def unsaved(problem: Exception) -> str:
     """Nothing can be written."""
-    return _UNSAVED.format(why=describe(problem))
+    return (
+        f"[wasm-kernel] This session's variables can't be saved to disk ({describe(problem)}). It "
+        "goes on in memory; what is not saved is lost when this kernel or sandbox ends.\n"
+    )
 
 
 def untaken(cell: int, label: str, problem: Exception) -> str:
     """There was no room for what a cell did."""
-    return _UNTAKEN.format(after=f"In[{cell}] ({label})", why=describe(problem))
+    return (
+        f"[wasm-kernel] The state after In[{cell}] ({label}) could not be kept "
+        f"({describe(problem)}); the variables themselves are all there. The next cell tries "
+        "again; until then, a rollback leads to before that cell.\n"
+    )
 
 
 def unreadable(commit: Commit, count: int, problem: Exception) -> str:
     """A saved state can't be read, and so many are lost with all that stood on it."""
     if not commit.parent:
         return lost(problem)
-    also = _ALSO.format(count=count - 1) if count > 1 else ""
-    return _UNREADABLE.format(after=_place(commit), why=problem, also=also)
+    also = f"; {count - 1} states that came later are lost, too" if count > 1 else ""
+    return (
+        f"[wasm-kernel] The saved state after {_place(commit)} can't be read any more ({problem}). "
+        f"The variables are as they were before that{also}.\n"
+    )
 
 
 def dead(commit: Commit) -> str:
     """A saved state was left, as no guest runs in it."""
-    return _DEAD.format(after=_place(commit))
+    return (
+        f"[wasm-kernel] No guest runs in the saved state after {_place(commit)}. The variables are "
+        "as they were before that.\n"
+    )
 
 
 def damaged(usable: Usable, head: Commit) -> str:
     """Saved states were damaged; the session goes on at one that is whole."""
-    doubt = "" if usable.is_certain else _DOUBT
-    return _DAMAGED.format(count=usable.lost, after=_place(head), doubt=doubt)
+    doubt = (
+        ", the newest state that can be used; that may not be where the session was left, and "
+        "names of checkpoints may be missing"
+    )
+    return (
+        f"[wasm-kernel] Saved states that were damaged or missing are left out: {usable.lost}. The "
+        f"variables are as they were after {_place(head)}{'' if usable.is_certain else doubt}. The "
+        "files in /app are as they were left.\n"
+    )
 
 
 def narrowed(cells: int, most: int) -> str:
     """The cap on the history's size leaves fewer cells to undo."""
     count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
-    return _NARROWED.format(cells=count, most=readable(most))
+    return (
+        "[wasm-kernel] The states of the last cells take more room on disk than history_bytes "
+        f"allows ({readable(most)}). From here on {count} can be undone; variables and named "
+        "checkpoints are kept all the same. Raise history_bytes to undo more.\n"
+    )
 
 
 def no_room_for_names(most: int) -> str:
     """Another named state would take too much room on disk."""
-    return _NO_ROOM_FOR_NAMES.format(most=readable(most))
+    return (
+        "The checkpoint was not made: named states stay on disk as long as the session, and with "
+        f"this one they would take more than history_bytes allows ({readable(most)}). The "
+        "variables and all checkpoints are as they were. Use the name of one that is not needed "
+        "any more, or raise history_bytes."
+    )
 
 
 def left_out(reasons: Mapping[str, str]) -> str:
     """Files of the parent, by path, were not copied into a fork."""
     named = [f"{path!a} ({reason})" for path, reason in list(reasons.items())[:_NAMED]]
-    more = ["..."] if len(reasons) > _NAMED else []
-    return _LEFT_OUT.format(count=len(reasons), names=", ".join(named + more))
+    names = ", ".join([*named, "..."] if len(reasons) > _NAMED else named)
+    return f"[wasm-kernel] {len(reasons)} of the parent's files are not in this fork: {names}.\n"
 
 
 def _place(commit: Commit) -> str:
     return f"In[{commit.cell}] ({commit.label})" if commit.cell else "its beginning"
 
 
-def not_kept(unkept: Mapping[str, NotKept]) -> str:
+def not_kept(files: Mapping[str, NotKept]) -> str:
     """Files, by path, that a cell changed and that could not be kept."""
-    return _NOT_KEPT.format(what=_each(unkept))
+    return (
+        f"[wasm-kernel] {_each(files)} could not be kept as before this cell; %undo --files will "
+        "leave the file as it is. Raise file_copy_bytes or files_history_bytes to keep more.\n"
+    )
 
 
 def keeps_no_files(problem: OSError) -> str:
     """The record of earlier files can't be written."""
-    return _KEEPS_NO_FILES.format(why=describe(problem))
+    return (
+        f"[wasm-kernel] Earlier versions of files can't be kept on disk ({describe(problem)}): "
+        "after a crash of the kernel, %undo --files would not know them.\n"
+    )
 
 
 def tell_restored(found: RestoredFiles | None, hear: Callable[[str, str], None]) -> None:
-    """Say what was done to files, and what could not be; nothing where they stayed."""
+    """Says what was done to files, and what could not be; nothing if they stayed."""
     if found is None:
         return
     done = [
@@ -208,31 +197,21 @@ def tell_restored(found: RestoredFiles | None, hear: Callable[[str, str], None])
     ]
     hear("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")
     if found.missed:
-        hear("stderr", not_restored(found))
-
-
-def not_restored(found: RestoredFiles) -> str:
-    """What could not be done to files."""
-    return f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n"
+        hear("stderr", f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n")
 
 
 def reasons(found: RestoredFiles) -> dict[str, str]:
-    """Why files could not be brought back, by their paths."""
-    return {path: _reason(why) for path, why in found.missed}
+    """Returns why files could not be brought back, by their paths."""
+    return {path: _REASONS.get(problem.why, problem.why) for path, problem in found.missed}
 
 
-def _each(unkept: Mapping[str, NotKept]) -> str:
-    return _some(
-        [f"{ascii(path)[1:-1]} ({_reason(one)}{_size(one.size)})" for path, one in unkept.items()]
-    )
+def _each(files: Mapping[str, NotKept]) -> str:
+    return _some([f"{ascii(path)[1:-1]} ({_reason(why)})" for path, why in files.items()])
 
 
-def _reason(unkept: NotKept) -> str:
-    return _REASONS.get(unkept.why, unkept.why)
-
-
-def _size(size: int) -> str:
-    return f", {readable(size)}" if size else ""
+def _reason(problem: NotKept) -> str:
+    size = f", {readable(problem.size)}" if problem.size else ""
+    return f"{_REASONS.get(problem.why, problem.why)}{size}"
 
 
 def _some(names: list[str]) -> str:

@@ -19,9 +19,10 @@ from tests.stored import commits_in, content_of, flip, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import HistoryLock, Holder, Resume
+from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.state import commits, recorder
+from wasm_kernel.state import commits, pages
 from wasm_kernel.state.file_journal import FileJournal
 from wasm_kernel.state.index import Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
@@ -78,7 +79,7 @@ def test_random_programs_and_journeys_agree_with_a_model(
 def test_every_way_of_tracking_agrees_with_the_model(
     warm: None, tmp_path: Path, kind: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "best", kind)
+    monkeypatch.setattr(pages, "best", kind)
     stories(tmp_path, 99, 25)
 
 
@@ -88,7 +89,7 @@ def test_every_way_of_tracking_agrees_with_the_model(
 def test_thousands_of_steps_agree_with_the_model(
     warm: None, tmp_path: Path, seed: int, kind: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "best", kind)
+    monkeypatch.setattr(pages, "best", kind)
     stories(tmp_path, seed, 600)
 
 
@@ -300,7 +301,7 @@ def test_a_cell_whose_state_does_not_fit_is_told_and_kept_later(
 ) -> None:
     sandbox.execute("x = 1; y = 1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "gather", _no_memory)
+        patch.setattr(memory, "read_ranges", _no_memory)
         result = sandbox.execute("x = 2")
     assert result.success
     assert "In[2] (x = 2) could not be kept" in result.stderr

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.memory.session import Session
+from tests.state.session import Session
 from tests.stored import flip
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Head, Index
 from wasm_kernel.state.stored import StateFolder
-from wasm_kernel.state.thinning import thin
 
 Making = Callable[..., Session]
 
@@ -50,10 +50,10 @@ def stored(session_of: Making, request: pytest.FixtureRequest) -> Path:
     session.history.name("first", 1)
     session.history.move(4, (5,))
     session.history.pin({5})
-    session.history.save_head()
+    session.history.save()
     if request.param:
-        thin(session.history, 0)
-        assert sorted(session.history.commits) == [1, 3, 4, 5]
+        fold(session.history, 0)
+        assert sorted(session.history.tree.commits) == [1, 3, 4, 5]
     session.close()
     return session.folder
 
@@ -164,7 +164,7 @@ def test_every_content_damaged_is_told(
 ) -> None:
     session = session_of(load=True)
     session.close()
-    if one not in session.history.commits:
+    if one not in session.history.tree.commits:
         pytest.skip("it was folded away")
     path = session.content(one)
     path.chmod(0o600)
@@ -215,7 +215,7 @@ def left_behind(session: Session, patch: pytest.MonkeyPatch) -> None:
         session.cell(p0=str(number))
     session.flush()
     session.go(3)
-    session.history.save_head()
+    session.history.save()
     hold_up(session, patch)
     session.cell(p0="6")
     session.cell(p0="7")
@@ -228,14 +228,14 @@ def test_a_head_that_waits_leads_to_the_state_before_it(
 ) -> None:
     session = session_of()
     left_behind(session, monkeypatch)
-    session.history.save_head()
+    session.history.save()
     again = session_of(load=True)
     assert again.state == {0: "3"}
     monkeypatch.undo()
     session.cell(p0="8")
     session.flush()
     session.history.move(6, (8,))
-    session.history.save_head()
+    session.history.save()
     assert session_of(load=True).state == {0: "6"}
 
 
@@ -248,7 +248,8 @@ def test_a_head_that_never_came_to_disk_is_told(
     left_behind(session, monkeypatch)
     if rewritten:
         session.history._rewrite()
-    session.history._append(Head(6, 7, (7,)))
+    assert session.history._index is not None
+    session.history._index.append(Head(6, 7, (7,)))
     again = session_of(load=True)
     assert again.state == {0: "3"}
     assert again.found is not None
@@ -310,10 +311,10 @@ def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
         patch.setattr(Folder, "replacing", _full)
         with pytest.raises(OSError, match="no room"):
             session.history._rewrite()
-    session.history.save_head()
+    session.history.save()
     again = session_of(load=True)
     assert again.found is not None
-    assert (sorted(again.history.commits), again.found.is_damaged) == ([1, 2], False)
+    assert (sorted(again.history.tree.commits), again.found.is_damaged) == ([1, 2], False)
 
 
 def test_a_state_that_can_not_be_set_aside_is_forgotten_all_the_same(
@@ -325,7 +326,7 @@ def test_a_state_that_can_not_be_set_aside_is_forgotten_all_the_same(
     session.flush()
     monkeypatch.setattr(StateFolder, "set_contents_aside", _full)
     assert session.history.forget(3) == 1
-    assert sorted(session.history.commits) == [1, 2]
+    assert sorted(session.history.tree.commits) == [1, 2]
 
 
 def test_closing_tries_again_what_could_not_be_written(

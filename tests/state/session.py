@@ -57,7 +57,7 @@ class Session:
                 if not gives_up:
                     self.close()
                     raise
-                self.given_up += self.history.forget(problem.one)
+                self.given_up += self.history.forget(problem.commit_id)
                 self.guest.close()
                 self.guest = Guest(folder)
             else:
@@ -67,7 +67,7 @@ class Session:
         self.troubles.append(str(problem))
 
     def _stand(self) -> None:
-        self.history.fill(self.guest.instance, self.history.head)
+        self.history.fill(self.guest.instance)
         self.recorder.watch(self.guest.instance, self.guest.files)
 
     def write(self, page: int, text: str) -> None:
@@ -104,8 +104,7 @@ class Session:
         self.recorder.unwatch()
         self.guest.close()
         self.guest = Guest(self._parent)
-        if one:
-            self.history.move(one)
+        self.history.move(one)
         self._stand()
         return self.state
 
@@ -114,7 +113,7 @@ class Session:
 
     def content(self, one: int) -> Path:
         """The file with a commit's pages."""
-        return self.folder / "contents" / self.history.commits[one].content
+        return self.folder / "contents" / self.history.tree.commits[one].content
 
     def files(self) -> list[str]:
         """The names in its folder, and in those below."""

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wasm_kernel.state.folding import Piece, chains, merge, plan, spared
+from wasm_kernel.state.commits import Piece, merge
+from wasm_kernel.state.folding import chains, plan, spared
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
 
@@ -129,7 +130,7 @@ def laid(memory: bytearray, one: Commit, content: bytes | bytearray) -> None:
 
 
 def joined(pieces: list[Piece], contents: dict[int, bytes]) -> bytes:
-    return b"".join(contents[p.commit][p.at : p.at + p.length] for p in pieces)
+    return b"".join(contents[p.commit_id][p.at : p.at + p.length] for p in pieces)
 
 
 @given(CONTENT, CONTENT)

@@ -22,10 +22,10 @@ from wasm_kernel.state.index import (
     Drop,
     Head,
     Index,
-    IndexGone,
     Name,
     Origin,
     Record,
+    RewriteNeeded,
     decode,
     read_index,
 )
@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 def written(folder: Folder, tmp_path: Path) -> Path:
     """An index on disk."""
     index = Index(folder, "image")
-    index.rewrite(lambda: RECORDS[:2])
+    index.rewrite(RECORDS[:2])
     index.append(RECORDS[2])
     index.append(*RECORDS[3:])
     index.close()
@@ -151,7 +151,7 @@ def test_no_line_out_of_its_place_is_believed(
         lines.insert(max(at - 1, 1), line)
     elif kind == "of another index":
         with contextlib.closing(Index(folder, "image")) as index:
-            index.rewrite(lambda: RECORDS)
+            index.rewrite(RECORDS)
         lines.insert(at, written.read_bytes().splitlines(keepends=True)[at])
     elif kind == "x":
         lines.insert(at, b"x" * 100 + b"\n")
@@ -232,9 +232,9 @@ def test_an_index_that_was_removed_is_made_anew(folder: Folder, written: Path) -
     index = Index(folder, "image")
     index.go_on(read_index(folder))
     written.unlink()
-    with pytest.raises(IndexGone):
+    with pytest.raises(RewriteNeeded):
         index.append(Name("x", 7))
-    index.rewrite(lambda: RECORDS[:2])
+    index.rewrite(RECORDS[:2])
     index.append(Name("x", 7))
     index.close()
     assert entries(folder) == [*RECORDS[:2], Name("x", 7)]
@@ -248,7 +248,7 @@ def test_a_failed_rewriting_leaves_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", _fail)
         with pytest.raises(OSError, match="the disk failed"):
-            index.rewrite(lambda: ())
+            index.rewrite(())
     index.append(Name("x", 7))
     index.close()
     assert entries(folder) == [*RECORDS, Name("x", 7)]

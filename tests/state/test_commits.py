@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.memory.session import Session
-from tests.engine.memory.test_history import damage, reopened, three
+from tests.state.session import Session
+from tests.state.test_history import damage, reopened, three
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux import memory
 from wasm_kernel.state import commits, folding, recorder
 from wasm_kernel.state.commits import Unreadable
-from wasm_kernel.state.thinning import thin
+from wasm_kernel.state.folding import fold
 
 Making = Callable[..., Session]
 
@@ -22,7 +23,7 @@ Making = Callable[..., Session]
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit counts as a large one."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 0)
-    monkeypatch.setattr(recorder, "available_memory", lambda: 0)
+    monkeypatch.setattr(memory, "available_memory", lambda: 0)
 
 
 def test_a_large_commit_is_on_disk_at_once(
@@ -44,7 +45,7 @@ def test_large_commits_give_their_states(
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
     assert session.go(4) == {}
     session.go(5)
-    session.history.save_head()
+    session.history.save()
     assert reopened(session_of, session).state == {30: "again"}
 
 
@@ -52,7 +53,7 @@ def test_zeros_of_a_large_commit_take_no_room(session: Session, direct: None) ->
     session.grow(100)
     session.flush()
     commit = session.cell(p0="a", p1500="b")
-    assert session.history.commits[commit.id].page_bytes < 100 * 4096
+    assert session.history.tree.commits[commit.id].page_bytes < 100 * 4096
 
 
 def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
@@ -80,7 +81,7 @@ def test_merging_in_small_steps_is_the_same(
     session.cell(**{f"p{page}": "two" for page in range(10, 20)})
     session.cell(p5="three")
     session.flush()
-    thin(session.history, 1)
+    fold(session.history, 1)
     expected = dict.fromkeys(range(30), "one") | dict.fromkeys(range(10, 20), "two")
     assert session.go(2) == expected
     assert session.go(3) == expected | {5: "three"}
@@ -90,8 +91,8 @@ def test_damage_is_not_folded_into_what_is_whole(session: Session) -> None:
     three(session)
     damage(session, 1)
     with pytest.raises(HistoryError, match="damaged"):
-        thin(session.history, 1)
-    assert sorted(session.history.commits) == [1, 2, 3]
+        fold(session.history, 1)
+    assert sorted(session.history.tree.commits) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("one", [1, 2, 3])
@@ -100,7 +101,7 @@ def test_damage_is_found_before_memory_is_filled_with_it(session: Session, one: 
     damage(session, one)
     with pytest.raises(Unreadable) as found:
         session.go(3)
-    assert found.value.one == one
+    assert found.value.commit_id == one
 
 
 def test_a_commit_that_is_cut_or_gone_is_found(session: Session) -> None:
@@ -110,7 +111,7 @@ def test_a_commit_that_is_cut_or_gone_is_found(session: Session) -> None:
     for one in (3, 2):
         with pytest.raises(Unreadable) as found:
             session.go(one)
-        assert found.value.one == one
+        assert found.value.commit_id == one
 
 
 def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None:
@@ -131,16 +132,16 @@ def test_a_far_larger_state_stays_where_it_is(
     session.flush()
     path = session.content(1)
     before = path.stat()
-    thin(session.history, 2)
-    assert sorted(session.history.commits) == [1, 7, 8, 9]
+    fold(session.history, 2)
+    assert sorted(session.history.tree.commits) == [1, 7, 8, 9]
     assert path.stat().st_ino == before.st_ino
     assert session.go(9) == dict.fromkeys(range(100), "large") | {0: "v7"}
-    thin(session.history, 2, all_of_it=True)
-    assert sorted(session.history.commits) == [1, 7, 8, 9], "it would be as large as before"
+    fold(session.history, 2, all_of_it=True)
+    assert sorted(session.history.tree.commits) == [1, 7, 8, 9], "it would be as large as before"
     session.cell(**{f"p{page}": "new" for page in range(60)})
     session.cell(p0="last")
     session.flush()
-    thin(session.history, 1, all_of_it=True)
-    assert sorted(session.history.commits) == [10, 11]
+    fold(session.history, 1, all_of_it=True)
+    assert sorted(session.history.tree.commits) == [10, 11]
     expected = dict.fromkeys(range(60), "new") | dict.fromkeys(range(60, 100), "large")
     assert session.go(11) == expected | {0: "last"}

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.engine.memory.session import Session
+from tests.state.session import Session
+from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import commits, folding, gather, recorder
+from wasm_kernel.state import commits, folding, pages, recorder
 from wasm_kernel.state.index import Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 
@@ -41,7 +42,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def test_every_way_of_tracking_records_the_same(
     session_of: Making, kind: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "best", kind)
+    monkeypatch.setattr(pages, "best", kind)
     session = session_of()
     session.cell(p0="a")
     session.grow(40)
@@ -75,7 +76,7 @@ def test_a_cell_waits_while_the_writer_is_far_behind(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 200_000)
-    monkeypatch.setattr(recorder, "available_memory", lambda: 0)
+    monkeypatch.setattr(memory, "available_memory", lambda: 0)
     store = session.history.store
 
     def slow(one: int) -> None:
@@ -93,7 +94,7 @@ def test_the_writer_may_be_further_behind_where_there_is_memory(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
-    monkeypatch.setattr(recorder, "available_memory", lambda: 8 * 10_000_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 8 * 10_000_000)
     going, store = threading.Event(), session.history.store
 
     def held_up(one: int) -> None:
@@ -114,7 +115,7 @@ def test_old_cells_are_folded_away(session_of: Making) -> None:
     for number in range(30):
         session.cell(p0=f"v{number}")
         session.flush()
-    assert len(session.history.commits) <= 7
+    assert len(session.history.tree.commits) <= 7
     assert session.go(27) == {0: "v26"}
 
 
@@ -127,7 +128,7 @@ def test_cells_without_a_pause_are_folded_away_too(
     for number in range(60):
         session.cell(p0=f"v{number}")
     session.flush()
-    assert len(session.history.commits) <= 6 * 3 + 2
+    assert len(session.history.tree.commits) <= 6 * 3 + 2
     assert session.go(60) == {0: "v59"}
 
 
@@ -157,7 +158,7 @@ def test_above_the_cap_fewer_cells_are_kept_and_always_the_newest(session_of: Ma
     for number in range(6):
         session.cell(**{f"p{page}": f"v{number}" for page in range(100)})
         session.flush()
-    assert len(session.history.commits) == 2
+    assert len(session.history.tree.commits) == 2
     assert session.go(6)[99] == "v5"
 
 
@@ -188,8 +189,8 @@ def test_a_state_above_the_cap_is_not_written_anew_for_each_cell(
         session.cell(p0=f"v{number}")
         session.flush()
     assert session.content(1).stat().st_ino == before
-    assert len(session.history.commits) <= 3
-    assert session.go(session.history.head)[99] == "large"
+    assert len(session.history.tree.commits) <= 3
+    assert session.go(session.history.tree.head)[99] == "large"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
@@ -203,7 +204,7 @@ def test_a_disk_that_fails_is_told_once_and_rollback_works(
         session.cell(p1=text)
         session.flush()
     assert len(session.troubles) == 1
-    assert session.go(session.history.head) == {0: "a", 1: "d"}
+    assert session.go(session.history.tree.head) == {0: "a", 1: "d"}
     assert session.go(3) == {0: "a", 1: "c"}
 
 
@@ -245,7 +246,7 @@ class Surprise(BaseException):
 
 
 @pytest.mark.parametrize("kind", [KeyError, RecursionError, Surprise])
-@pytest.mark.parametrize("place", ["squeeze", "store", "save_head", "chains"])
+@pytest.mark.parametrize("place", ["squeeze", "store", "save", "tidy"])
 def test_an_unexpected_error_of_the_writer_is_told_and_loses_no_later_commit(
     session_of: Making, monkeypatch: pytest.MonkeyPatch, place: str, kind: type[BaseException]
 ) -> None:
@@ -310,7 +311,7 @@ def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
-    monkeypatch.setattr(recorder, "available_memory", lambda: 0)
+    monkeypatch.setattr(memory, "available_memory", lambda: 0)
     monkeypatch.setattr(recorder, "_PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(recorder, "_SHARE", 0.1)
     going, store = threading.Event(), session.history.store
@@ -336,8 +337,8 @@ def test_a_disk_that_stays_full_does_not_fill_memory(
         disk.broken = errno.ENOSPC if number >= before else 0
         session.cell(p0=f"v{number}")
         session.flush()
-    assert len(session.history.commits) <= 7 + before
-    assert session.go(session.history.head) == {0: "v39"}
+    assert len(session.history.tree.commits) <= 7 + before
+    assert session.go(session.history.tree.head) == {0: "v39"}
 
 
 def test_a_head_that_fails_is_written_with_the_next_commit(
@@ -349,10 +350,10 @@ def test_a_head_that_fails_is_written_with_the_next_commit(
         patch.setattr(Index, "append", _no_room)
         session.history.name("here", 1)
         with pytest.raises(OSError, match="No space"):
-            session.history.save_head()
+            session.history.save()
     session.cell(p0="b")
     session.close()
-    assert session_of(load=True).history.names == {"here": 1}
+    assert session_of(load=True).history.tree.names == {"here": 1}
 
 
 def _no_room(*args: object) -> int:
@@ -378,11 +379,11 @@ def test_a_commit_that_could_not_be_taken_is_in_the_next(
 ) -> None:
     session.cell(p0="a")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "gather", _no_memory)
+        patch.setattr(memory, "read_ranges", _no_memory)
         with pytest.raises(MemoryError):
             session.cell(p1="b")
     session.cell(p2="c")
-    assert session.go(session.history.head) == {0: "a", 1: "b", 2: "c"}
+    assert session.go(session.history.tree.head) == {0: "a", 1: "b", 2: "c"}
 
 
 def _no_memory(*args: object) -> bytes:
@@ -410,11 +411,11 @@ def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
         session.cell(p0=f"v{number}")
         session.flush()
     assert not session.folder.exists()
-    assert len(session.history.commits) <= 5
+    assert len(session.history.tree.commits) <= 5
     assert session.go(19) == {0: "v18"}
 
 
 def test_gathering_is_asked_in_portions(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
-    monkeypatch.setattr(gather, "_MOST", 8192)
+    monkeypatch.setattr(memory, "_COPIED_MOST", 8192)
     session.cell(**{f"p{page}": "x" for page in range(30)})
     assert session.go(1) == dict.fromkeys(range(30), "x")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.memory.session import Session
+from tests.state.session import Session
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wasm_kernel.state.pages import PAGE, split_zeros
 
-SHORT, LONG = 15, 16
+SHORT, LONG = 3, 16
 
 
 def page(value: int) -> bytes:
@@ -16,24 +16,31 @@ def page(value: int) -> bytes:
 
 def test_a_long_stretch_of_zeros_is_named_and_left_out() -> None:
     content = page(1) + bytes(LONG * PAGE) + page(2)
-    runs, kept, zeros = split_zeros([(10, LONG + 2)], content)
+    runs, kept, zeros = split_zeros([(10, 1), (11, LONG), (11 + LONG, 1)], bytearray(content))
     assert (runs, kept, zeros) == (((10, 1), (11 + LONG, 1)), page(1) + page(2), ((11, LONG),))
 
 
+def test_a_stretch_within_a_run_is_found_but_for_its_ends() -> None:
+    content = bytearray(page(1) + bytes(LONG * PAGE) + page(2))
+    runs, kept, zeros = split_zeros([(10, LONG + 2)], content)
+    assert (runs, zeros) == (((10, 4), (26, 2)), ((14, 12),))
+    assert kept == page(1) + bytes(4 * PAGE) + page(2)
+
+
 def test_a_short_stretch_is_kept_as_content() -> None:
-    content = page(1) + bytes(SHORT * PAGE)
+    content = bytearray(page(1) + bytes(SHORT * PAGE))
     assert split_zeros([(0, SHORT + 1)], content) == (((0, SHORT + 1),), content, ())
 
 
 def test_nothing_but_zeros_has_no_content() -> None:
-    assert split_zeros([(4, 40)], bytes(40 * PAGE)) == ((), b"", ((4, 40),))
+    assert split_zeros([(4, 40)], bytearray(40 * PAGE)) == ((), b"", ((4, 40),))
 
 
 def test_a_page_with_one_byte_is_no_page_of_zeros() -> None:
     content = bytearray(40 * PAGE)
     content[20 * PAGE + 4095] = 1
     runs, kept, zeros = split_zeros([(0, 40)], content)
-    assert (runs, zeros) == (((20, 1),), ((0, 20), (21, 19)))
+    assert (runs, zeros) == (((20, 4),), ((0, 20), (24, 16)))
     assert kept[4095] == 1
 
 
@@ -45,7 +52,7 @@ def test_kept_and_zeros_together_are_what_was_there(
     shape: list[list[tuple[int, int]]],
 ) -> None:
     memory: dict[int, int] = {}
-    runs, content, at = [], b"", 0
+    runs, content, at = [], bytearray(), 0
     for stretches in shape:
         values = [value for value, count in stretches for _ in range(count)]
         runs.append((at, len(values)))

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.memory.session import Session
-from tests.engine.memory.test_history import reopened, three
+from tests.state.session import Session
+from tests.state.test_history import reopened, three
 from wasm_kernel.state import commits
-from wasm_kernel.state.thinning import thin
+from wasm_kernel.state.folding import fold
 
 Making = Callable[..., Session]
 
@@ -19,8 +19,8 @@ def test_folding_keeps_every_state_that_it_keeps(session_of: Making, session: Se
         session.cell(**{f"p{number % 4}": f"v{number}"})
     session.history.name("early", 3)
     session.flush()
-    thin(session.history, 2)
-    assert sorted(session.history.commits) == [3, 8, 9, 10]
+    fold(session.history, 2)
+    assert sorted(session.history.tree.commits) == [3, 8, 9, 10]
     assert session.go(3) == {0: "v0", 1: "v1", 2: "v2"}
     assert session.go(8) == {0: "v4", 1: "v5", 2: "v6", 3: "v7"}
     assert session.go(10) == {0: "v8", 1: "v9", 2: "v6", 3: "v7"}
@@ -32,7 +32,7 @@ def test_folding_that_is_killed_leaves_every_state(session_of: Making, session: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session.history, "drop", lambda one: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            thin(session.history, 1)
+            fold(session.history, 1)
     again = reopened(session_of, session)
     assert again.state == {0: "A", 1: "b", 2: "c"}
     assert again.go(2) == {0: "A", 1: "b"}
@@ -51,7 +51,7 @@ def test_a_rollback_does_not_wait_for_a_folding(
         return written
 
     monkeypatch.setattr(commits, "write_content", meanwhile)
-    thin(session.history, 1)
+    fold(session.history, 1)
     assert states == [{0: "A", 1: "b", 2: "c"}, {0: "a"}]
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
     assert session.go(2) == {0: "A", 1: "b"}
@@ -67,7 +67,7 @@ def test_folding_leaves_on_disk_what_stands_below_memory_only(
             session.cell(**{f"p{number}": "unsaved"})
         session.flush()
         with pytest.raises(OSError, match="No space"):
-            thin(session.history, 1)
+            fold(session.history, 1)
         again = reopened(session_of, session)
     assert again.state == {0: "A", 1: "b", 2: "c"}
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+import threading
 
 import pytest
 from msgspec.structs import replace
 
-from tests.engine.memory.session import Session
+from tests.state.session import Session
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
-from wasm_kernel.state import folding
+from wasm_kernel.state.commits import GuestPages, Source
+from wasm_kernel.state.folding import fold
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.thinning import thin
 
 
 def three(session: Session) -> None:
@@ -61,7 +61,7 @@ def test_a_mapped_commit_may_be_folded_away(session: Session) -> None:
     session.go(2)
     session.cell(p1="three")
     session.flush()
-    thin(session.history, 1)
+    fold(session.history, 1)
     expected = {0: "two", 1: "three"} | {p: f"one {p}" for p in range(2, 200)}
     assert session.state == expected
     assert session.go(3) == expected
@@ -69,31 +69,38 @@ def test_a_mapped_commit_may_be_folded_away(session: Session) -> None:
 
 def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
     three(session)
-    commit = replace(session.history.commits[3], runs=((2**40, 1),))
-    session.history.commits_store.hold(commit, bytes(4096))
+    commit = replace(session.history.tree.commits[3], runs=((2**40, 1),))
+    session.history.contents.hold(commit, bytearray(4096))
     with pytest.raises(HistoryError, match="outside"):
         session.go(3)
 
 
-def test_pages_that_are_squeezed_meanwhile_are_laid_right(
+def test_pages_that_are_squeezed_and_written_meanwhile_are_laid_right(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorder takes zeros out of a commit while memory is being filled from it."""
+    """The recorder takes zeros out of a commit, and writes it, while memory is filled from it."""
     session.grow(10)
     session.cell(**{f"p{page}": "old" for page in range(60)})
     session.flush()
     history = session.history
-    lineage, squeeze, store = folding.lineage, history.squeeze, history.store
+    squeeze, store = history.squeeze, history.store
     monkeypatch.setattr(history, "squeeze", lambda one: None)
     monkeypatch.setattr(history, "store", lambda one: None)
     session.cell(**{f"p{page}": "" for page in range(30)}, p40="new")
     session.flush()
+    threads: list[threading.Thread] = []
+    lay = GuestPages.lay
 
-    def meanwhile(commits: Mapping[int, Commit], one: int) -> list[Commit]:
-        line = lineage(commits, one)
-        squeeze(2)
-        store(2)
-        return line
+    def meanwhile(pages: GuestPages, commit: Commit, source: Source) -> None:
+        for work in (squeeze, store):
+            threads.append(threading.Thread(target=work, args=(2,)))
+            threads[-1].start()
+            threads[-1].join(0.1)
+        lay(pages, commit, source)
 
-    monkeypatch.setattr(folding, "lineage", meanwhile)
+    monkeypatch.setattr(GuestPages, "lay", meanwhile)
+    assert session.go(2) == dict.fromkeys(range(30, 60), "old") | {40: "new"}
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
     assert session.go(2) == dict.fromkeys(range(30, 60), "old") | {40: "new"}

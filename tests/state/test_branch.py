@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.memory.session import IMAGE, Session
+from tests.state.session import IMAGE, Session
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import commits
+from wasm_kernel.state.folding import fold
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit, Origin
-from wasm_kernel.state.thinning import thin
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 Making = Callable[..., Session]
@@ -56,7 +56,7 @@ def test_both_go_their_own_ways(session: Session, branched: Branching) -> None:
     branch.cell(p1="there", p2="more")
     for each in (session, branch):
         each.flush()
-        each.go(each.history.head)
+        each.go(each.history.tree.head)
     assert session.state == {1: "here"}
     assert branch.state == {1: "there", 2: "more"}
 
@@ -88,7 +88,7 @@ def test_what_is_not_on_disk_yet_is_written_twice(
     for each in (session, branch):
         each.flush()
         assert each.history.waiting == []
-        assert each.go(each.history.head) == {1: "one"}
+        assert each.go(each.history.tree.head) == {1: "one"}
 
 
 def test_a_session_without_a_disk_branches_off_to_one(
@@ -98,7 +98,7 @@ def test_a_session_without_a_disk_branches_off_to_one(
     session.cell(p1="one")
     branch = branched(session)
     branch.flush()
-    assert branch.contents() == [branch.history.commits[1].content]
+    assert branch.contents() == [branch.history.tree.commits[1].content]
     assert branch.state == {1: "one"}
 
 
@@ -109,7 +109,7 @@ def test_a_branch_can_go_back_to_where_its_parent_was(
     session.cell(p1="two")
     session.history.name("early", first.id)
     branch = branched(session)
-    assert branch.history.names == {"early": first.id}
+    assert branch.history.tree.names == {"early": first.id}
     assert branch.go(first.id) == {1: "one"}
     assert session.state == {1: "two"}
 
@@ -122,7 +122,7 @@ def test_a_branch_stands_where_an_undo_led_and_knows_the_way_back(
     session.history.move(first.id, (second.id,))
     branch = branched(session)
     assert branch.state == {1: "one"}
-    assert branch.history.undone == (second.id,)
+    assert branch.history.tree.undone == (second.id,)
     assert branch.go(second.id) == {1: "two"}
 
 
@@ -139,13 +139,13 @@ def test_folding_in_one_leaves_the_other_alone(session: Session, branched: Branc
     session.flush()
     branch = branched(session)
     expected = session.state
-    thin(session.history, 1)
+    fold(session.history, 1)
     session.cell(p1="later")
     session.flush()
-    newest = branch.history.head
+    newest = branch.history.tree.head
     assert branch.go(3) == {0: "cell 0", 1: "cell 1", 2: "cell 2"}
     assert branch.go(newest) == expected
-    thin(branch.history, 1)
+    fold(branch.history, 1)
     assert branch.go(newest) == expected
 
 
@@ -157,9 +157,9 @@ def test_branching_while_the_parent_folds(session_of: Making, branched: Branchin
         expected[number % 7] = f"cell {number}"
         branch = branched(session)
         assert branch.state == expected
-        thin(branch.history, 1)
+        fold(branch.history, 1)
         branch.flush()
-        assert branch.go(branch.history.head) == expected
+        assert branch.go(branch.history.tree.head) == expected
 
 
 def test_a_branch_is_found_by_a_later_process(
@@ -167,15 +167,15 @@ def test_a_branch_is_found_by_a_later_process(
 ) -> None:
     session.cell(p1="one")
     branch = branched(session, reseed=True)
-    inherited = branch.history.head
+    inherited = branch.history.tree.head
     own = branch.cell(p1="two")
     branch.close()
     later = session_of(folder=branch.folder.parent, load=True)
     assert later.found is not None
     assert not later.found.is_damaged
     assert later.state == {1: "two"}
-    assert later.history.origin == Origin(inherited, True, {})
-    assert not later.history.origin.inherits(own)
+    assert later.history.tree.origin == Origin(inherited, True, {})
+    assert not later.history.tree.origin.inherits(own)
 
 
 def test_a_new_beginning_has_no_origin(
@@ -184,10 +184,10 @@ def test_a_new_beginning_has_no_origin(
     session.cell(p1="one")
     branch = branched(session, reseed=True)
     branch.history.clear()
-    assert branch.history.origin == Origin()
+    assert branch.history.tree.origin == Origin()
     with contextlib.closing(History(Folder.open(branch.folder), IMAGE)) as again:
         again.load(crashed=True)
-        assert again.origin == Origin()
+        assert again.tree.origin == Origin()
 
 
 def test_where_files_can_not_be_shared_they_are_copied(

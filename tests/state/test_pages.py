@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.memory.stretch import PAGES, Stretch, pages_of
+from tests.state.stretch import PAGES, Stretch, pages_of
 from wasm_kernel.state import pages
 from wasm_kernel.state.pages import PAGE, Compare, Pagemap, Tracker, WriteProtect, merge
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from wasm_kernel.state.states import CheckpointTable, HistoryTree
+from wasm_kernel.state.tables import CheckpointTable, HistoryTree
 
 
 def state(one: int, parent: int, label: str = "", **fields: Any) -> dict[str, Any]:

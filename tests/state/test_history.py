@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.memory.session import Session
+from tests.state.session import Session
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index
 from wasm_kernel.state.commits import Unreadable
-from wasm_kernel.state.thinning import thin
+from wasm_kernel.state.folding import fold
 
 Making = Callable[..., Session]
 
@@ -65,7 +65,7 @@ def test_commits_that_are_not_written_yet_give_their_state(
 def test_another_process_finds_them(session_of: Making, session: Session) -> None:
     three(session)
     again = reopened(session_of, session)
-    assert (again.history.head, again.state) == (3, {0: "A", 1: "b", 2: "c"})
+    assert (again.history.tree.head, again.state) == (3, {0: "A", 1: "b", 2: "c"})
 
 
 def test_text_that_became_zeros_is_zeros(session_of: Making, session: Session) -> None:
@@ -73,7 +73,7 @@ def test_text_that_became_zeros_is_zeros(session_of: Making, session: Session) -
     session.cell(**{f"p{page}": "full" for page in range(40)})
     session.cell(**{f"p{page}": "" for page in range(40)})
     session.flush()
-    assert session.history.commits[2].page_bytes <= 4096
+    assert session.history.tree.commits[2].page_bytes <= 4096
     assert reopened(session_of, session).state == {}
 
 
@@ -112,20 +112,20 @@ def test_a_state_that_is_gone_is_refused_and_nothing_changes(session: Session) -
     three(session)
     with pytest.raises(HistoryError, match="not kept"):
         session.history.move(99)
-    assert session.history.head == 3
+    assert session.history.tree.head == 3
 
 
 def test_the_head_after_an_undo_survives(session_of: Making, session: Session) -> None:
     three(session)
     session.go(2)
-    session.history.save_head()
-    assert reopened(session_of, session).history.head == 2
+    session.history.save()
+    assert reopened(session_of, session).history.tree.head == 2
 
 
 def test_a_cell_after_the_undo_is_the_head(session_of: Making, session: Session) -> None:
     three(session)
     session.go(2)
-    session.history.save_head()
+    session.history.save()
     session.cell(p4="later")
     assert reopened(session_of, session).state == {0: "A", 1: "b", 4: "later"}
 
@@ -134,10 +134,10 @@ def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Sessio
     """Commit 3 was never written, but the undo from it was."""
     three(session)
     session.go(1)
-    session.history.save_head()
+    session.history.save()
     lose(session, 3)
     again = reopened(session_of, session)
-    assert again.history.head == 1
+    assert again.history.tree.head == 1
     again.cell(p6="after")
     assert reopened(session_of, again).state == {0: "a", 6: "after"}
 
@@ -145,16 +145,16 @@ def test_a_cell_after_a_lost_one_is_the_head(session_of: Making, session: Sessio
 def test_names_survive(session_of: Making, session: Session) -> None:
     three(session)
     session.history.name("here", 2)
-    session.history.save_head()
-    assert reopened(session_of, session).history.names == {"here": 2}
+    session.history.save()
+    assert reopened(session_of, session).history.tree.names == {"here": 2}
 
 
 def test_a_name_whose_commit_is_lost_is_forgotten(session_of: Making, session: Session) -> None:
     three(session)
     session.history.name("here", 3)
-    session.history.save_head()
+    session.history.save()
     session.content(3).unlink()
-    assert reopened(session_of, session).history.names == {}
+    assert reopened(session_of, session).history.tree.names == {}
 
 
 def test_a_damaged_commit_is_left_out_with_what_stands_on_it(
@@ -165,7 +165,7 @@ def test_a_damaged_commit_is_left_out_with_what_stands_on_it(
     session.close()
     with pytest.raises(Unreadable) as found:
         session_of(load=True)
-    assert found.value.one == 2
+    assert found.value.commit_id == 2
 
 
 def test_a_missing_commit_is_left_out_with_what_stands_on_it(
@@ -185,7 +185,7 @@ def test_what_stood_on_a_lost_commit_never_comes_back(session_of: Making, sessio
     session.content(2).unlink()
     again = reopened(session_of, session)
     again.cell(p7="new")
-    assert again.history.head == 4
+    assert again.history.tree.head == 4
     assert reopened(session_of, again).state == {0: "a", 7: "new"}
 
 
@@ -222,7 +222,7 @@ def test_what_killed_writers_left_is_swept(session_of: Making, session: Session)
 def test_clearing_leaves_an_empty_folder(session: Session) -> None:
     three(session)
     session.history.name("here", 1)
-    session.history.save_head()
+    session.history.save()
     session.history.clear()
     assert session.files() == ["index"]
     assert len((session.folder / "index").read_bytes().splitlines()) == 3, "and says nothing"
@@ -255,22 +255,22 @@ def test_forgetting_takes_all_that_stands_on_it(session: Session) -> None:
     three(session)
     session.history.name("here", 3)
     session.history.forget(2)
-    assert (sorted(session.history.commits), session.history.head) == ([1], 1)
-    assert session.history.names == {}
+    assert (sorted(session.history.tree.commits), session.history.tree.head) == ([1], 1)
+    assert session.history.tree.names == {}
 
 
 def test_a_pinned_commit_is_not_folded_away(session: Session) -> None:
     three(session)
     session.history.pin({1})
-    thin(session.history, 1)
-    assert sorted(session.history.commits) == [1, 2, 3]
+    fold(session.history, 1)
+    assert sorted(session.history.tree.commits) == [1, 2, 3]
     session.history.pin(())
-    thin(session.history, 1)
-    assert sorted(session.history.commits) == [2, 3]
+    fold(session.history, 1)
+    assert sorted(session.history.tree.commits) == [2, 3]
 
 
 def test_a_commit_that_is_gone_can_not_be_pinned(session: Session) -> None:
     three(session)
-    thin(session.history, 1)
+    fold(session.history, 1)
     with pytest.raises(HistoryError, match="not kept"):
         session.history.pin({1})

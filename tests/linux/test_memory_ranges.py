@@ -1,0 +1,53 @@
+"""Copying many stretches of memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.state.stretch import PAGES, Stretch
+from wasm_kernel.linux import memory
+from wasm_kernel.linux.memory import read_ranges
+from wasm_kernel.state.pages import PAGE
+
+
+@pytest.fixture
+def stretch() -> Iterator[Stretch]:
+    made = Stretch()
+    for page in range(PAGES):
+        made.write(page * PAGE, page.to_bytes(2, "little") * (PAGE // 2))
+    yield made
+    made.close()
+
+
+def test_ranges_come_one_after_the_other(stretch: Stretch) -> None:
+    ranges = [(page * PAGE, (page + 1) * PAGE) for page in (9, 2, 250)]
+    assert read_ranges(stretch.address, ranges) == b"".join(
+        stretch.read(a, b - a) for a, b in ranges
+    )
+
+
+def test_no_ranges_are_nothing(stretch: Stretch) -> None:
+    assert read_ranges(stretch.address, []) == b""
+
+
+def test_more_ranges_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
+    monkeypatch.setattr(memory, "_RANGES_MOST", 3)
+    ranges = [(page * PAGE, (page + 1) * PAGE) for page in range(0, PAGES, 2)]
+    assert read_ranges(stretch.address, ranges) == b"".join(
+        stretch.read(a, b - a) for a, b in ranges
+    )
+
+
+def test_more_bytes_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
+    monkeypatch.setattr(memory, "_COPIED_MOST", 5 * PAGE)
+    ranges = [(0, 3 * PAGE), (10 * PAGE, 40 * PAGE), (50 * PAGE, 51 * PAGE)]
+    assert read_ranges(stretch.address, ranges) == b"".join(
+        stretch.read(a, b - a) for a, b in ranges
+    )
+
+
+def test_memory_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(OSError, match="process_vm_readv"):
+        read_ranges(PAGE, [(0, PAGE)])
