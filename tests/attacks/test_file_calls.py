@@ -215,7 +215,7 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
     )
     history = History(folders[0].private.enter("state", make=True), "an image")
     history.clear()
-    history.add(Commit(1, 0, 1, 2, "", 0.0, 4096), b"")
+    history.add(Commit(1, 0, 1, 2, "", 0.0, 4096), bytearray())
     path, copy = (one.real / "f" for one in folders)
     path.write_text("AAAA")
     parent.clear()

@@ -130,7 +130,7 @@ def test_a_fork_shares_the_contents_and_has_an_index_of_its_own(parent: Path) ->
     assert content.samefile(contents_of(parent) / content.name)
     before, after = saved(parent), saved(made)
     assert (after.tree.commits, where(made), after.image) == (before.tree.commits, WHERE, IMAGE)
-    assert after.origin == Origin(4, True, {})
+    assert after.tree.origin == Origin(4, True, {})
     assert after.reading.salt != before.reading.salt
 
 

@@ -7,7 +7,8 @@ import mmap
 import os
 from pathlib import Path
 
-from wasm_kernel.state.pages import PAGE, Range
+from wasm_kernel.linux.memory import Range
+from wasm_kernel.state.pages import PAGE
 
 PAGES = 300  # more than one of Compare's blocks
 

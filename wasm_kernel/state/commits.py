@@ -37,6 +37,9 @@ _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
 _DAMAGED = "a commit is damaged"
 _CUT = "a commit is cut off"
 
+Part = bytes | bytearray | memoryview
+"""A part of a content."""
+
 Stamp = tuple[int, ...]
 """Tells whether somebody touched a file since."""
 
@@ -182,7 +185,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 _numbers = itertools.count(1)
 
 
-def write_content(folder: Folder, parts: Iterable[Content | memoryview]) -> tuple[str, Stamp]:
+def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
     """Puts a content on disk, whole or not at all.
 
     Args:
@@ -217,7 +220,7 @@ def write_content(folder: Folder, parts: Iterable[Content | memoryview]) -> tupl
         os.close(fd)
 
 
-def _write_all(fd: int, part: Content | memoryview) -> None:
+def _write_all(fd: int, part: Part) -> None:
     with memoryview(part) as view:
         done = 0
         while done < len(view):
@@ -257,7 +260,7 @@ class CommitStore:
         """The commits that are in memory only and belong on disk, oldest first."""
         return [] if self.folder is None else sorted(self._held)
 
-    def write(self, commit: Commit, content: Iterable[Content | memoryview]) -> Commit:
+    def write(self, commit: Commit, content: Iterable[Part]) -> Commit:
         """Puts the content of a commit on disk, and returns the commit that names it.
 
         Raises:
@@ -285,7 +288,7 @@ class CommitStore:
             raise failed
 
     @contextlib.contextmanager
-    def open(self, commit: Commit) -> Iterator[Source]:
+    def source_of(self, commit: Commit) -> Iterator[Source]:
         """Opens the content of a commit, in memory or on disk, once its digest was found right.
 
         Raises:
@@ -315,7 +318,7 @@ class CommitStore:
             OSError, HistoryError: it can't be written, or one of them can't be read.
         """
         with contextlib.ExitStack() as opened:
-            sources = {one.id: opened.enter_context(self.open(one)) for one in line}
+            sources = {one.id: opened.enter_context(self.source_of(one)) for one in line}
             merged, pieces = merge(line)
             content = _content(pieces, sources)
             if self._held.get(merged.id) is None:

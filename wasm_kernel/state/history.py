@@ -327,7 +327,7 @@ class History:
             pages = GuestPages(instance)
             for commit in line:
                 try:
-                    with self.contents.open(commit) as source:
+                    with self.contents.source_of(commit) as source:
                         pages.lay(commit, source)
                 except (HistoryError, FileNotFoundError, NotRegular) as problem:
                     raise Unreadable(commit.id, describe(problem)) from problem

@@ -20,10 +20,11 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
+from wasm_kernel.linux.memory import Range
 from wasm_kernel.state import folding, pages
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Range, Run, Tracker
+from wasm_kernel.state.pages import PAGE, Run, Tracker
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
 
