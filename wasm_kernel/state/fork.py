@@ -86,8 +86,8 @@ def _stored(folder: Folder) -> History:
     """
     stored = StoredState.read(folder)
     with folder.enter(CONTENTS) as contents:
-        usable = stored.usable(missing_in(contents, stored.tree.commits.values()))
-    if usable.is_damaged or not usable.is_certain:
+        missing = missing_in(contents, stored.tree.commits.values())
+    if missing or (usable := stored.usable(())).is_damaged or not usable.is_certain:
         raise HistoryError("a part of its saved states is damaged or not a regular file")
     history = History(None, stored.image)
     history.tree, history.contents = usable.tree, CommitStore(folder.enter(CONTENTS))
