@@ -22,13 +22,18 @@ from typing import Any, cast
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.face import Sandbox
+from wasm_kernel.execution.face import (
+    InputInterrupted,
+    InputRefused,
+    Listener,
+    NoListener,
+    OfferedMessage,
+    Sandbox,
+)
 from wasm_kernel.execution.facts import SessionFacts
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener, NoListener
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.commands import CommandHandler
+from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CellError, CommMessage, SandboxResult

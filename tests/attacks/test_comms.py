@@ -10,7 +10,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.peak import MB, Peak
 from tests.sampled import sampled
-from wasm_kernel.execution.listener import NoListener
+from wasm_kernel.execution.face import NoListener
 from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 
 RSS = 768 * MB  # as much as the guest alone may have, for guest and host together

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.conftest import Making, Victim
-from wasm_kernel.guests.commands import CommandContext, CommandLine
+from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.linux.task import Cancelled
 
 MAGIC = """

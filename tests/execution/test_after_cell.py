@@ -8,7 +8,7 @@ import pytest
 
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.guests.commands import ActionContext
+from wasm_kernel.guests.base import ActionContext
 from wasm_kernel.linux.broker import LocalBroker
 
 

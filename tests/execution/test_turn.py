@@ -13,12 +13,12 @@ from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.comms import Comms, OfferedMessage
+from wasm_kernel.execution.comms import Comms
+from wasm_kernel.execution.face import InputInterrupted, InputRefused, OfferedMessage
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.commands import CommandContext, CommandLine, switched_off
+from wasm_kernel.guests.base import CommandContext, CommandLine, switched_off
 from wasm_kernel.guests.python.language import PythonLanguage
 from wasm_kernel.linux.broker import LocalBroker
 from wasm_kernel.linux.task import Cancelled

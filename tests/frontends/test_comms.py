@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.frontends.conftest import SECONDS, Driven
-from wasm_kernel.frontends.jupyter.comms import header_of, message_of
+from wasm_kernel.frontends.jupyter.page import header_of, message_of
 
 ECHO = "def on_comm(message, listener): seen.append(message); listener.comm(message)\nseen = []"
 

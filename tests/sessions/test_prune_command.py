@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.guests.commands import AfterCellAction, CommandLine, CommandRefused
+from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.task import QUIET, Cancelled
 from wasm_kernel.sessions.pruning import (

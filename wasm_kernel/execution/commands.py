@@ -20,12 +20,12 @@ from typing import Protocol
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.pending_travel import LISTS, TRAVELS, PendingTravel, RunningCell
-from wasm_kernel.guests.base import GuestLanguage
-from wasm_kernel.guests.commands import (
+from wasm_kernel.guests.base import (
     AfterCellAction,
     CommandHandler,
     CommandLine,
     CommandRefused,
+    GuestLanguage,
     Json,
 )
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
@@ -229,7 +229,7 @@ class TurnCommands:
             )
         raise CommandRefused(
             f"%{line.name} reaches beyond the sandbox, so it is only done where it stands in the "
-            f"cell itself, {self._commands.language.texts.where_commands_stand}"
+            f"cell itself, {self._commands.language.where_commands_stand}"
         )
 
     @property

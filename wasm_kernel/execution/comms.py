@@ -6,13 +6,12 @@ runs. `TurnComms` is one turn's part: its limits, and who listens.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.listener import Listener
+from wasm_kernel.execution.face import Listener, OfferedMessage
 from wasm_kernel.guests.protocol import (
     FRAME_BYTES,
     NAME_CHARACTERS,
@@ -50,46 +49,6 @@ class CommsOverLimit(FrameError):
     def __init__(self, notice: str) -> None:
         super().__init__("over the cap of messages to widgets")
         self.notice = notice
-
-
-class Sender(Protocol):
-    """The one that waits for a message to be served. Called on the guest's thread."""
-
-    def began(self) -> None:
-        """The guest has the message."""
-
-    def ended(self) -> None:
-        """Its callbacks have run."""
-
-
-class OfferedMessage:
-    """A message that waits for its turn, and that the running cell may take earlier.
-
-    Args:
-        message: The message.
-        parent: What the guest may know of the message that carried it.
-        listener: Hears what the callbacks say.
-        sender: Is told when it was served.
-    """
-
-    def __init__(
-        self, message: CommMessage, parent: Mapping[str, str], listener: Listener, sender: Sender
-    ) -> None:
-        self.message = message
-        self.parent = parent
-        self.listener = listener
-        self.sender = sender
-        self._guard = threading.Lock()
-        self._is_gone = False
-
-    def claim(self) -> bool:
-        """Takes the message; False if somebody has taken it already. Any thread.
-
-        The guest's thread takes it for a running cell, the sender when its turn has come.
-        """
-        with self._guard:
-            is_first, self._is_gone = not self._is_gone, True
-            return is_first
 
 
 class Comms:

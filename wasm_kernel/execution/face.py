@@ -1,7 +1,10 @@
-"""A sandbox as front ends see it, `Sandbox`, and its session as it sees it, `SessionHooks`."""
+"""A sandbox as front ends see it, `Sandbox`; those who hear of it, `Listener` and `Sender`; and its
+session as it sees it, `SessionHooks`.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from msgspec import Struct
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.facts import SessionFacts
-from wasm_kernel.execution.listener import Listener
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.guests.commands import CommandHandler
+from wasm_kernel.guests.base import CommandHandler
+from wasm_kernel.guests.protocol import Output
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 
@@ -22,6 +24,104 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.commands import HostCommands
 
 SandboxT_contra = TypeVar("SandboxT_contra", contravariant=True)
+
+
+class InputInterrupted(Exception):
+    """The user interrupted the cell while it waited for input."""
+
+
+class InputRefused(Exception):
+    """The front end takes no input; `str()` says so to the cell's author."""
+
+
+class Listener(Protocol):
+    """Hears a running cell. Every method is called on the sandbox's own guest thread.
+
+    Attributes:
+        collects: Whether the cell's result holds what it showed as well. Who has sent it on needs
+            no second copy.
+    """
+
+    collects: bool
+
+    def emit(self, output: Output) -> None:
+        """One piece of output, as it happens; must be quick, and must not call the sandbox."""
+
+    def comm(self, message: CommMessage) -> None:
+        """A message on a comm, for the front end's page; as quick as `emit`."""
+
+    def ask(self, prompt: str, password: bool) -> str:
+        """The line that the user answers with.
+
+        The wait must end soon after `Sandbox.interrupt` was called: poll, and look at
+        `Sandbox.interrupted`.
+
+        Raises:
+            InputInterrupted: the wait ended by an interrupt.
+            InputRefused: the front end takes no input.
+        """
+
+    def terminate(self) -> None:
+        """The cell asked that its kernel end after this turn."""
+
+
+class NoListener:
+    """A listener for whom nobody waits: output is only collected, input is refused."""
+
+    collects = True
+
+    def emit(self, output: Output) -> None:
+        """Nothing to do: the sandbox collects the output for its result."""
+
+    def comm(self, message: CommMessage) -> None:
+        """There is no page."""
+
+    def ask(self, prompt: str, password: bool) -> str:
+        """Nobody is there to answer."""
+        raise InputRefused("input() needs a front end that takes input; there is none here.")
+
+    def terminate(self) -> None:
+        """There is no kernel to end."""
+
+
+class Sender(Protocol):
+    """The one that waits for a message to be served. Called on the guest's thread."""
+
+    def began(self) -> None:
+        """The guest has the message."""
+
+    def ended(self) -> None:
+        """Its callbacks have run."""
+
+
+class OfferedMessage:
+    """A message that waits for its turn, and that the running cell may take earlier.
+
+    Args:
+        message: The message.
+        parent: What the guest may know of the message that carried it.
+        listener: Hears what the callbacks say.
+        sender: Is told when it was served.
+    """
+
+    def __init__(
+        self, message: CommMessage, parent: Mapping[str, str], listener: Listener, sender: Sender
+    ) -> None:
+        self.message = message
+        self.parent = parent
+        self.listener = listener
+        self.sender = sender
+        self._guard = threading.Lock()
+        self._is_gone = False
+
+    def claim(self) -> bool:
+        """Takes the message; False if somebody has taken it already. Any thread.
+
+        The guest's thread takes it for a running cell, the sender when its turn has come.
+        """
+        with self._guard:
+            is_first, self._is_gone = not self._is_gone, True
+            return is_first
 
 
 class Sandbox(Protocol):

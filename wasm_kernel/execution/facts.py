@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.guests.commands import CommandHandler
+from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, field_meanings
 
 if TYPE_CHECKING:

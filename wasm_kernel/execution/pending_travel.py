@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from wasm_kernel.errors import FrameError, TravelError
-from wasm_kernel.guests.commands import CommandLine
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tables import CheckpointTable, HistoryTree

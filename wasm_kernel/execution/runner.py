@@ -17,15 +17,14 @@ from wasm_kernel.errors import GuestClosed, GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
+from wasm_kernel.execution.face import Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.pending_travel import TRAVELS
 from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
-from wasm_kernel.guests.commands import CommandLine
+from wasm_kernel.guests.base import CommandLine, Guest, GuestLanguage, GuestSetup
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled

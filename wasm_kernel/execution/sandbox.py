@@ -16,11 +16,15 @@ from typing import Any, Self, TypeVar
 from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
-from wasm_kernel.execution.comms import OfferedMessage
-from wasm_kernel.execution.face import NewSession, SessionHooks
+from wasm_kernel.execution.face import (
+    Listener,
+    NewSession,
+    NoListener,
+    OfferedMessage,
+    SessionHooks,
+)
 from wasm_kernel.execution.fork import check_fork, frozen, make_forks
 from wasm_kernel.execution.jobs import GuestJobs
-from wasm_kernel.execution.listener import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.execution.turns import GuestTurns

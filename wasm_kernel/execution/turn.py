@@ -29,10 +29,10 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
+from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.listener import InputInterrupted, InputRefused, Listener
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.commands import CommandLine
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import texts
 

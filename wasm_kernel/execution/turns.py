@@ -8,7 +8,7 @@ from typing import Any
 
 from wasm_kernel.errors import GuestStopped
 from wasm_kernel.execution import outcome
-from wasm_kernel.execution.listener import Listener, NoListener
+from wasm_kernel.execution.face import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn
 from wasm_kernel.guests.protocol import Stream

@@ -1,28 +1,110 @@
-"""The contract of a guest language.
+"""The contract of a guest language, and that of host commands.
 
 The host floors below know no language, and those above know only this. A language is a folder
-beside this file, with a module `language` in it.
+beside this file, with a module `language` in it. `%pip`, `%fork` and the like reach beyond the
+guest: `execution/commands.py` decides whether such a command is run, and runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from wasm_kernel.engine.clock import Clock, Signals
-from wasm_kernel.engine.compiler import Progress
-from wasm_kernel.engine.instance import Instance
-from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.guests.commands import CommandHandler, CommandLine
-from wasm_kernel.linux.broker import Handlers
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
-from wasm_kernel.state.image import BaseImage
-from wasm_kernel.wasi_files.calls import WasiFiles
-from wasm_kernel.wasi_files.preopens import Preopens
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.linux.broker import Broker, Handlers
+from wasm_kernel.linux.task import Task
+
+if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
+    from wasm_kernel.engine.clock import Clock, Signals
+    from wasm_kernel.engine.compiler import Progress
+    from wasm_kernel.engine.instance import Instance
+    from wasm_kernel.engine.streams import OutputStreams
+    from wasm_kernel.folders.folders import SandboxFolders
+    from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+    from wasm_kernel.state.image import BaseImage
+    from wasm_kernel.wasi_files.calls import WasiFiles
+    from wasm_kernel.wasi_files.preopens import Preopens
+
+Json = Any
+
+# -- host commands
+
+
+class CommandLine(Struct, frozen=True):
+    """A command as it stands in a cell: its name, the words behind it, and the cell below `%%name`.
+
+    Nothing in `line` was expanded: `$x` and `{x}` stand for themselves.
+    """
+
+    name: str
+    line: str = ""
+    cell: str | None = None
+
+
+class CommandRefused(WasmKernelError):
+    """The command is not run; `str()` says why to the cell's author, as a sentence."""
+
+
+class ActionContext(Task, Protocol):
+    """A cell whose end has come, as an action sees it. Used on the guest's thread.
+
+    Attributes:
+        broker: Does what this process may not do.
+    """
+
+    broker: Broker
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        """Prints for the cell, on `stdout` or `stderr`."""
+
+
+class CommandContext(ActionContext, Protocol):
+    """The cell that waits for a command. Used on the guest's thread, while it waits.
+
+    A command that takes longer than a moment asks every 0.1 s whether it is `cancelled`: the cell
+    was interrupted, ran out of time, or is being closed. It then puts things back as they were, and
+    raises `Cancelled`. What it reports is printed as a line; beyond the cell's limits, what it says
+    is dropped.
+    """
+
+    def wait(self, seconds: float) -> bool:
+        """Waits so long, or until the command is cancelled; returns whether it is."""
+
+    def after_cell(self, action: AfterCellAction) -> None:
+        """Has something done when the cell has finished."""
+
+
+class AfterCellAction(Protocol):
+    """An action to run after the cell has finished, such as a fork. It never raises."""
+
+    def run(self, context: ActionContext) -> None:
+        """Does it; the cell's effects are kept by now."""
+
+    def cell_lost(self, context: ActionContext) -> None:
+        """Puts back what was prepared: the guest was lost in the cell."""
+
+
+CommandHandler = Callable[[CommandLine, CommandContext], Json]
+"""Runs a command on the guest's thread, in the midst of a cell, and returns what the guest gets.
+
+It must not call the sandbox. The cell's fuel does not burn meanwhile; its deadline goes on. It may
+raise a `WasmKernelError`, whose text says to the cell's author why it was not run, or `Cancelled`.
+"""
+
+
+def switched_off(sentence: str) -> CommandHandler:
+    """Returns a command that is not offered; the sentence says what to set, and why it is off."""
+
+    def refuse(*_: object) -> Json:
+        raise CommandRefused(sentence)
+
+    return refuse
+
+
+# -- languages
 
 
 class ParsedCell(Protocol):
@@ -65,19 +147,17 @@ class GuestSetup(Struct, frozen=True):
 
 
 class Guest(Protocol):
-    """A booted guest. Its owner closes it; only the guest's thread uses it."""
+    """A booted guest. Its owner closes it; only the guest's thread uses it.
 
-    @property
-    def instance(self) -> Instance:
-        """Its instance."""
+    Attributes:
+        instance: Its instance.
+        files: Its open files.
+        signals: Its way to be interrupted.
+    """
 
-    @property
-    def files(self) -> WasiFiles:
-        """Its open files."""
-
-    @property
-    def signals(self) -> Signals:
-        """Its way to be interrupted."""
+    instance: Instance
+    files: WasiFiles
+    signals: Signals
 
     def run_turn(self, fuel: int | None) -> bool:
         """Runs the agent, which fetches one request and answers it.
@@ -103,37 +183,40 @@ class LanguageInfo(Struct, frozen=True):
     """Facts about a language that are known without a running guest.
 
     Attributes:
-        version: Its version, such as `3.15.0`; `unknown` if the guest's files are missing.
         title: Its name and version, such as `Python 3.15.0`.
         language_info: As Jupyter's `kernel_info_reply` has it.
         help_links: Titles and addresses of its documentation.
     """
 
-    version: str
     title: str
     language_info: Mapping[str, Any]
     help_links: tuple[tuple[str, str], ...] = ()
 
 
-class LanguageTexts(Struct, frozen=True):
-    """The sentences of the host's that depend on the language.
+class Finding(Struct, frozen=True):
+    """One thing that was looked at: `ok`, `note` (slower, or still to do) or `broken`."""
 
-    Attributes:
-        where_commands_stand: Goes on after "it is only done where it stands in the cell itself,".
-    """
-
-    where_commands_stand: str
+    mark: Literal["ok", "note", "broken"]
+    text: str
 
 
 class GuestLanguage(Protocol):
-    """A language that guests run. One object serves every sandbox of a process."""
+    """A language that guests run. One object serves every sandbox of a process.
+
+    Attributes:
+        name: Its name, as `RuntimeType` has it.
+        where_commands_stand: Goes on after "it is only done where it stands in the cell itself,".
+    """
 
     name: str
-    texts: LanguageTexts
+    where_commands_stand: str
 
     @property
     def info(self) -> LanguageInfo:
         """Facts about it."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Yields findings about its files and its cache; changes nothing."""
 
     def prepare(self, metered: bool, progress: Progress) -> BaseImage:
         """Makes everything that takes long, once a machine; quick if it is there already.

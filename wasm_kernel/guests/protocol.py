@@ -8,7 +8,6 @@ cost before it begins, checks every field, and returns one of the frame classes 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import struct
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ Object = dict[str, Json]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Seconds = Annotated[float, Meta(gt=0, lt=1e9)]
-Base64Buffers = Annotated[tuple[str, ...], Meta(max_length=10_000)]
+Buffers = Annotated[tuple[bytes, ...], Meta(max_length=10_000)]  # in base64
 
 
 class _Frame(Struct, frozen=True, tag_field="op"):
@@ -151,44 +150,34 @@ class CommDone(_Frame, frozen=True, tag="comm_done"):
     """The message that was taken has been served."""
 
 
-class _CommOpen(_Frame, frozen=True, tag="comm_open"):
-    """The guest opens a comm."""
-
-    comm_id: Name
-    target_name: Name
-    target_module: Name | None = None
-    data: Object = {}
-    metadata: Object = {}
-    buffers: Base64Buffers = ()
-
-    @property
-    def message(self) -> CommMessage:
-        module = self.target_module
-        _check_name("target_name", self.target_name)
-        if module is not None:
-            _check_name("target_module", module)
-        rest = (self.target_name, module, self.metadata, _decoded(self.buffers))
-        return CommMessage("open", _check_name("comm_id", self.comm_id), self.data, *rest)
-
-
-class _CommMsg(_Frame, frozen=True, tag="comm_msg"):
+class _CommMsg(_Frame, frozen=True, kw_only=True, tag="comm_msg"):
     """The guest says something on a comm."""
 
     comm_id: Name
     data: Object = {}
     metadata: Object = {}
-    buffers: Base64Buffers = ()
+    buffers: Buffers = ()
 
     @property
     def message(self) -> CommMessage:
-        kind: CommKind = "close" if isinstance(self, _CommClose) else "msg"
-        rest = ("", None, self.metadata, _decoded(self.buffers))
-        return CommMessage(kind, _check_name("comm_id", self.comm_id), self.data, *rest)
+        fields = msgspec.structs.asdict(self)
+        for name in {"comm_id", "target_name", "target_module"} & fields.keys():
+            _check_name(name, fields[name] or "")
+        return CommMessage(_KINDS[type(self)], **fields)
+
+
+class _CommOpen(_CommMsg, frozen=True, kw_only=True, tag="comm_open"):
+    """The guest opens a comm."""
+
+    target_name: Name
+    target_module: Name | None = None
 
 
 class _CommClose(_CommMsg, frozen=True, tag="comm_close"):
     """The guest closes a comm."""
 
+
+_KINDS: dict[type, CommKind] = {_CommOpen: "open", _CommMsg: "msg", _CommClose: "close"}
 
 Output = Stream | Display | ClearOutput | Result | Error
 CommFrame = CommMessage | CommTarget | CommNext | CommDone
@@ -279,23 +268,15 @@ def _checked(frame: Any) -> Frame:
             _check_name("name", frame.name)
         case Immortal() if len(frame.addresses) % 4:
             raise FrameError("addresses are no array of 32-bit words")
-        case _CommOpen() | _CommMsg():
+        case _CommMsg():
             return frame.message
     checked: Frame = frame
     return checked
 
 
-def _check_name(field: str, name: str) -> str:
+def _check_name(field: str, name: str) -> None:
     if not name.isprintable():
         raise FrameError(f"{field} is no name")
-    return name
-
-
-def _decoded(buffers: tuple[str, ...]) -> tuple[bytes, ...]:
-    try:
-        return tuple(base64.b64decode(text, validate=True) for text in buffers)
-    except (binascii.Error, ValueError):
-        raise FrameError("buffers are no base64") from None
 
 
 def _check_size(data: bytes) -> None:

@@ -11,18 +11,20 @@ import contextlib
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
+
+if TYPE_CHECKING:
+    import socket  # only a process with a broker imports it
 
 INTERNAL_ERROR = "internal error; the kernel's log says more"
 
@@ -75,15 +77,15 @@ class Broker(Protocol):
 
 
 class LocalBroker:
-    """A broker in this process, which has no walls."""
+    """A `Broker` in this process, which has no walls."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """As `Broker` has it."""
+        """Handles a request."""
         try:
-            answer = _handler_of(self._handlers, request)(request, task)
+            answer = self._handlers[type(request)](request, task)
         except (WasmKernelError, Cancelled):
             raise
         except Exception as problem:
@@ -93,11 +95,11 @@ class LocalBroker:
         return answer
 
     def close(self) -> None:
-        """As `Broker` has it."""
+        """Does nothing."""
 
 
 class ProcessBroker:
-    """A broker in another process, as the process inside the walls sees it.
+    """A `Broker` in another process, as the process inside the walls sees it.
 
     Any thread may call; one request is handled at a time.
     """
@@ -118,6 +120,8 @@ class ProcessBroker:
         Args:
             handlers: What it does.
         """
+        import socket
+
         inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = os.fork()
         if process:
@@ -135,29 +139,26 @@ class ProcessBroker:
             os._exit(0)
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """As `Broker` has it."""
-        name = type(request).__name__
+        """Sends a request, and waits for the answer."""
         with self._guard:
             self._number += 1
             try:
                 raw = msgspec.Raw(msgspec.json.encode(request))
-                self._channel.send(_Call(self._number, name, raw))
+                self._channel.send(_Call(self._number, type(request).__name__, raw))
                 said = self._wait(task)
             except (OSError, msgspec.DecodeError) as problem:
                 raise BrokerError(_GONE) from problem
-        if isinstance(said, _Done):
-            return msgspec.json.decode(said.reply, type=reply)
         if said.cancelled:
             raise Cancelled
-        if said.traceback:
-            _logger().error("%s failed outside of the walls:\n%s", name, said.traceback)
-        raise BrokerError(said.why)
+        if said.reply is None:
+            raise BrokerError(said.why)
+        return msgspec.json.decode(said.reply, type=reply)
 
-    def _wait(self, task: Task) -> _Done | _Failed:
-        told = False
+    def _wait(self, task: Task) -> _Answer:
+        is_cancelled = False
         while True:
-            if not told and task.cancelled:
-                told = True
+            if not is_cancelled and task.cancelled:
+                is_cancelled = True
                 self._channel.send(_Cancel(self._number))
             try:
                 said = self._channel.receive()
@@ -167,11 +168,11 @@ class ProcessBroker:
                 raise ConnectionError(_GONE)
             if isinstance(said, _Progress):
                 task.report(said.text)
-            elif isinstance(said, _Done | _Failed) and said.number == self._number:
+            elif isinstance(said, _Answer) and said.number == self._number:
                 return said
 
     def close(self) -> None:
-        """As `Broker` has it."""
+        """Lets the process end."""
         self._channel.close()
         if self._process:
             with contextlib.suppress(ChildProcessError):
@@ -195,19 +196,16 @@ class _Progress(Struct, frozen=True, tag=True):
     text: str
 
 
-class _Done(Struct, frozen=True, tag=True):
-    number: int
-    reply: msgspec.Raw
+class _Answer(Struct, frozen=True, tag=True):
+    """The reply to a call, or why there is none: some words, or that it was cancelled."""
 
-
-class _Failed(Struct, frozen=True, tag=True):
     number: int
+    reply: msgspec.Raw | None = None
     why: str = ""
-    traceback: str = ""
     cancelled: bool = False
 
 
-_Message = _Call | _Cancel | _Progress | _Done | _Failed
+_Message = _Call | _Cancel | _Progress | _Answer
 
 
 class _Channel:
@@ -228,18 +226,15 @@ class _Channel:
         data = msgspec.json.encode(message)
         if len(data) > _MESSAGE_MOST:
             raise BrokerError("the request is too long")
-        parts = [data[at : at + _PACKET] for at in range(0, len(data), _PACKET)]
-        for part in parts:
-            packet = (_LAST if part is parts[-1] else _MORE) + part
-            while not self._is_sent(packet):
-                continue
+        for at in range(0, len(data), _PACKET):
+            mark = _MORE if at + _PACKET < len(data) else _LAST
+            self._send_packet(mark + data[at : at + _PACKET])
 
-    def _is_sent(self, packet: bytes) -> bool:
-        try:
-            self._link.send(packet)
-        except TimeoutError:
-            return False
-        return True
+    def _send_packet(self, packet: bytes) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                self._link.send(packet)
+                return
 
     def receive(self) -> _Message | None:
         """Returns the next message; None if the other side is gone.
@@ -290,20 +285,21 @@ class _Service:
         time.sleep(_LEAVE_SECONDS)
         os._exit(0)  # a handler that does not heed this, such as a compiler, only fills the cache
 
-    def _answer(self, call: _Call) -> _Done | _Failed:
+    def _answer(self, call: _Call) -> _Answer:
         try:
             reply = self._reply(call)
         except Cancelled:
-            return _Failed(call.number, cancelled=True)
+            return _Answer(call.number, cancelled=True)
         except WasmKernelError as problem:
-            return _Failed(call.number, str(problem))
+            return _Answer(call.number, why=str(problem))
         except Exception as problem:
-            return _Failed(call.number, INTERNAL_ERROR, log_failure(call.name, problem))
-        return _Done(call.number, msgspec.Raw(reply))
+            log_failure(call.name, problem)
+            return _Answer(call.number, why=INTERNAL_ERROR)
+        return _Answer(call.number, msgspec.Raw(reply))
 
     def _reply(self, call: _Call) -> bytes:
         if call.name not in self._handlers:
-            raise BrokerError(_NO_HANDLER)
+            raise BrokerError("there is no handler for this request")
         kind, handler = self._handlers[call.name]
         try:
             request = msgspec.json.decode(call.request, type=kind)
@@ -332,37 +328,12 @@ class _OuterTask:
         return self._service.cancelled_up_to >= self._number
 
 
-_NO_HANDLER = "there is no handler for this request"
-
-
-def _handler_of(handlers: Handlers, request: Struct) -> Callable[[Any, Task], Struct]:
-    try:
-        return handlers[type(request)]
-    except KeyError:
-        raise BrokerError(_NO_HANDLER) from None
-
-
-def log_failure(name: str, problem: Exception) -> str:
-    """Logs what was not foreseen, with its traceback, to the logger `wasm_kernel`.
-
-    Args:
-        name: What failed.
-        problem: How.
-
-    Returns:
-        The traceback.
-    """
-    import traceback
-
-    text = "".join(traceback.format_exception(problem))[-_TEXT_MOST:]
-    _logger().error("%s failed unexpectedly:\n%s", name, text)
-    return text
-
-
-def _logger() -> Any:
+def log_failure(name: str, problem: Exception) -> None:
+    """Logs what was not foreseen, with its traceback, to the logger `wasm_kernel`."""
     import logging
 
-    return logging.getLogger("wasm_kernel")
+    log = logging.getLogger("wasm_kernel")
+    log.error("%s failed unexpectedly", name, exc_info=problem)
 
 
 _TIE = """

@@ -19,7 +19,7 @@ from wasm_kernel import events
 from wasm_kernel.errors import ForkError, WasmKernelError, describe
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.guests.commands import (
+from wasm_kernel.guests.base import (
     ActionContext,
     CommandContext,
     CommandHandler,

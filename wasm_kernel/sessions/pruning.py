@@ -35,7 +35,7 @@ from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolderError
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.guests import commands
+from wasm_kernel.guests.base import CommandContext, CommandHandler, CommandLine, CommandRefused
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.linux.task import Cancelled, Task
@@ -363,21 +363,21 @@ def request_of(line: str) -> PruneSessions:
     """Returns the request that the words of `%prune_sessions` make.
 
     Raises:
-        commands.CommandRefused: they can't be read.
+        CommandRefused: they can't be read.
     """
     words = line.replace("=", " ").split()
     apply = words.count("--apply")
     rest = [word for word in words if word != "--apply"]
     hours = hours_of(rest[1]) if len(rest) == 2 and rest[0] == "--older-than" else None
     if hours is None or apply > 1:
-        raise commands.CommandRefused(_USAGE)
+        raise CommandRefused(_USAGE)
     return PruneSessions(hours, not apply)
 
 
-def prune_command(logger: SandboxLogger) -> commands.CommandHandler:
+def prune_command(logger: SandboxLogger) -> CommandHandler:
     """Returns the handler of `%prune_sessions`; `logger` gets the events."""
 
-    def run(line: commands.CommandLine, context: commands.CommandContext) -> Any:
+    def run(line: CommandLine, context: CommandContext) -> Any:
         pruned = context.broker.call(request_of(line.line), Pruned, context)
         for event, fields in pruned.events:
             logger.log_event(event, **fields)

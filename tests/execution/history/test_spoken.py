@@ -6,7 +6,7 @@ import pytest
 
 from wasm_kernel.errors import TravelError
 from wasm_kernel.execution.pending_travel import TRAVELS, TravelTarget, target_of
-from wasm_kernel.guests.commands import CommandLine
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.python.cells import PythonCell
 
 

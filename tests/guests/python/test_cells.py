@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
 from tests.sampled import sampled
-from wasm_kernel.guests.commands import CommandLine
+from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.python.cells import commands_in
 
 NAMES = {"fork", "pip"}

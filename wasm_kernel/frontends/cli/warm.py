@@ -26,35 +26,22 @@ def warm(say: Callable[[str], None], *, metered: bool) -> None:
     from wasm_kernel.execution.create import create_sandbox
     from wasm_kernel.folders.folders import SandboxFolders
 
-    lines = _Lines(say)
     begun = time.monotonic()
+    said: dict[str, float] = {}  # each topic, and when it was spoken of last
+
+    def tell(sentence: str) -> None:
+        topic, now = sentence.partition(":")[0], time.monotonic()
+        if now - said.get(topic, -_THROTTLE) >= _THROTTLE:
+            said[topic] = now
+            say(sentence)
+
     policy = _METERED if metered else ExecutionPolicy()
     folders = SandboxFolders.of_workspace(Path(tempfile.mkdtemp()))
     try:
         with create_sandbox(folders=folders, policy=policy) as sandbox:
-            sandbox.start(lines.tell).result()
+            sandbox.start(tell).result()
     finally:
         folders.discard()
-    seconds = time.monotonic() - begun
+    ready = f"done in {time.monotonic() - begun:.0f} s" if said else "ready"
     flavour = "with fuel metering" if metered else "without fuel metering"
-    if lines.any:
-        say(f"done in {seconds:.0f} s: kernels {flavour} now start at once")
-    else:
-        say(f"ready: kernels {flavour} start at once")
-
-
-class _Lines:
-    """Passes progress on, less often while it stays with one topic. Any thread may `tell`."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._topic = ""
-        self._at = 0.0
-        self.any = False
-
-    def tell(self, sentence: str) -> None:
-        topic, now = sentence.partition(":")[0], time.monotonic()
-        if topic == self._topic and now - self._at < _THROTTLE:
-            return
-        self._topic, self._at, self.any = topic, now, True
-        self._say(sentence)
+    say(f"{ready}: kernels {flavour} {'now ' if said else ''}start at once")

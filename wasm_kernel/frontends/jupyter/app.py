@@ -36,7 +36,7 @@ from wasm_kernel.frontends.jupyter.connection_file import (
     session_of_notebook,
 )
 from wasm_kernel.frontends.jupyter.settings import KernelSettings
-from wasm_kernel.guests.commands import CommandContext, switched_off
+from wasm_kernel.guests.base import CommandContext, switched_off
 from wasm_kernel.guests.python import outer
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
-    from wasm_kernel.frontends.jupyter.listener import StartProgress
+    from wasm_kernel.frontends.jupyter.page import StartProgress
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
 
@@ -247,7 +247,7 @@ class WasmKernelApp(JupyterApp):
         return self.settings.session_id or of_notebook or session_of_file(path)
 
     def _serve(self, sandbox: BaseSandbox, path: Path, confinement: Confinement) -> None:
-        from wasm_kernel.frontends.jupyter.listener import StartProgress
+        from wasm_kernel.frontends.jupyter.page import StartProgress
 
         starting = StartProgress()
         sandbox.start(starting.tell)

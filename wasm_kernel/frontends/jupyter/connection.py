@@ -26,7 +26,7 @@ from jupyter_client.session import Session, new_id_bytes
 from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.listener import InputInterrupted
+from wasm_kernel.execution.face import InputInterrupted
 
 # -- the connection file
 

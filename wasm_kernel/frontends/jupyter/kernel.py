@@ -19,17 +19,16 @@ from jupyter_client.session import Session
 from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.comms import OfferedMessage
 from wasm_kernel.execution.face import Sandbox
 from wasm_kernel.frontends.jupyter import messages
-from wasm_kernel.frontends.jupyter.comms import (
+from wasm_kernel.frontends.jupyter.connection import StdinChannel
+from wasm_kernel.frontends.jupyter.page import (
     COMM_MESSAGES,
-    KernelComms,
-    ServedMessage,
+    KernelListener,
+    Page,
+    StartProgress,
     header_of,
 )
-from wasm_kernel.frontends.jupyter.connection import StdinChannel
-from wasm_kernel.frontends.jupyter.listener import KernelListener, StartProgress
 from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
@@ -71,12 +70,13 @@ class WasmKernel(Kernel):
         self.sandbox = sandbox
         self.starting = starting
         self.mode = mode
-        self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._usage = Usage(sandbox.policy)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
-        self._stdin = StdinChannel(self.stdin_socket, self._session)
-        self._comms = KernelComms(sandbox, session, self.iopub_socket, mode, self.log)
+        stdin = StdinChannel(self.stdin_socket, session)
+        self._page = Page(
+            sandbox, session, self.iopub_socket, stdin, mode=mode, log=self.log, ident=self.ident
+        )
 
     @classmethod
     def section_names(cls) -> list[str]:
@@ -114,7 +114,9 @@ class WasmKernel(Kernel):
         cell_id: Any = None,
     ) -> Content:
         """Runs a cell in the sandbox; returns the reply's content."""
-        listener = self.listener(allow_stdin)
+        parent = self.get_parent("shell")
+        ident = self._get_shell_context_var(self._shell_parent_ident)
+        listener = KernelListener(self._page, parent, ident, may_ask=allow_stdin)
         expressions = user_expressions or {}
         try:
             started = self.sandbox.start(self.starting.tell)
@@ -125,7 +127,7 @@ class WasmKernel(Kernel):
                 allow_stdin=allow_stdin,
                 user_expressions={k: v for k, v in expressions.items() if isinstance(v, str)},
                 cell_id=cell_id if isinstance(cell_id, str) else None,
-                parent=header_of(self.get_parent("shell")),
+                parent=header_of(parent),
                 listener=listener,
             )
             cell = asyncio.wrap_future(future)
@@ -138,47 +140,14 @@ class WasmKernel(Kernel):
                 self.log.exception("a fault of the kernel's own")
             return self._failed(listener, messages.of_problem(problem))
         listener.finish()
-        self._comms.close_refused(listener)
         self._usage.note(result)
-        if self._ending:
+        if self._page.is_ending:
             await self._end()
         count = messages.count_of(result.reply)
         shown = self.sandbox.next_count if count is None else count
         reply = messages.execute_reply(result, shown, self.mode)
         self._obey(reply["payload"])
         return reply
-
-    def listener(self, allow_stdin: bool) -> KernelListener:
-        """The listener for the message that is being answered."""
-        return self.listener_to(self.get_parent("shell"), allow_stdin)
-
-    def listener_to(self, parent: Content, allow_stdin: bool = False) -> KernelListener:
-        """The listener for what happens under a front end's message."""
-        ident = self._get_shell_context_var(self._shell_parent_ident)
-        ask = partial(self._ask, parent, ident) if allow_stdin else None
-        send, talk = partial(self._publish, parent), partial(self._comms.send, parent)
-        return KernelListener(
-            send,
-            talk=talk,
-            clean_comm=self._comms.clean,
-            ask=ask,
-            terminate=self._terminate,
-            mode=self.mode,
-            should_stop=lambda: self.sandbox.interrupted,
-        )
-
-    def _publish(self, parent: Content, kind: str, content: Content) -> None:
-        """Sends on IOPub, from any thread: the socket hands over to its own thread."""
-        self._session.send(self.iopub_socket, kind, content, parent=parent, ident=self._topic(kind))
-
-    def _ask(self, parent: Content, ident: Any, prompt: str, password: bool) -> str:
-        return self._stdin.ask(
-            prompt,
-            password,
-            parent=parent,
-            ident=ident,
-            interrupted=lambda: self.sandbox.interrupted,
-        )
 
     def _failed(self, listener: KernelListener, error: Error) -> Content:
         listener.emit(error)
@@ -241,40 +210,28 @@ class WasmKernel(Kernel):
         the parents of the cell's last messages: its loop stands still while a cell computes, this
         one does not.
         """
-        offer = self._offer(msg) if self._main_asyncio_lock.locked() else None
+        is_behind_cell = self._main_asyncio_lock.locked()
+        offer = self._page.offer(msg, self.get_parent("shell")) if is_behind_cell else None
         async with self._main_asyncio_lock:
             if offer is None or offer.claim():
                 await self.dispatch_shell(msg)
             else:
-                self._comms.parse(msg)  # noted, so that it can't be sent a second time
-
-    def _offer(self, frames: list[zmq.Frame]) -> OfferedMessage | None:
-        """A comm message on offer to the cell that runs; None for any other message."""
-        admitted = self._comms.admitted(frames)
-        if admitted is None:
-            return None
-        parent, message = admitted
-        listener, cell = self.listener_to(parent), self.get_parent("shell")
-        served = ServedMessage(self._publish_state, parent, cell, listener)
-        return self._comms.offer(parent, message, served, listener)
-
-    def _publish_state(self, state: str, parent: Content) -> None:
-        """Publishes `busy` or `idle` under a message, from any thread."""
-        self._publish_status(state, "shell", parent)
+                self._page.parse(msg)  # noted, so that it can't be sent a second time
 
     # -- comms
 
     async def comm_open(self, stream: Any, ident: Any, parent: Content) -> None:
         """Hands a comm message to the guest."""
-        await self._comms.deliver(parent, self.listener(False), self._is_up)
+        await self._page.deliver(parent, self._is_up)
 
     comm_msg = comm_close = comm_open
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Tells which comms are open, all or those to one target."""
-        target, listener = parent["content"].get("target_name"), self.listener(False)
-        comms = await self._comms.opened(target, listener, self._is_up)
-        self._reply(stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident)
+        comms = await self._page.open_comms(parent, self._is_up)
+        self._session.send(
+            stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident
+        )
 
     async def _is_up(self) -> bool:
         """Returns whether the guest has started, or does so soon: a first start takes a minute."""
@@ -332,12 +289,7 @@ class WasmKernel(Kernel):
 
     async def usage_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """Tells a resource monitor what the process and the guest use."""
-        self._reply(stream, "usage_reply", self._usage.reply(), parent, ident)
-
-    def _reply(
-        self, socket: Any, kind: str, content: Content, parent: Content, ident: Any = None
-    ) -> None:
-        self._session.send(socket, kind, content, parent, ident)
+        self._session.send(stream, "usage_reply", self._usage.reply(), parent, ident)
 
     async def do_debug_request(self, msg: Content) -> Content:
         """Refuses, as the debug adapter protocol does."""
@@ -354,7 +306,7 @@ class WasmKernel(Kernel):
         refused = messages.own_error("NotSupported", "This kernel has no subshells.")
         kind = parent["header"]["msg_type"].removesuffix("_request") + "_reply"
         content = {"status": "error"} | messages.error_fields(refused)
-        self._reply(socket, kind, content, parent, ident)
+        self._session.send(socket, kind, content, parent, ident)
 
     delete_subshell_request = create_subshell_request
     list_subshell_request = create_subshell_request
@@ -364,10 +316,6 @@ class WasmKernel(Kernel):
         return []
 
     # -- the end
-
-    def _terminate(self) -> None:
-        """Notes that the cell sent its own kernel a deadly signal. Guest thread."""
-        self._ending = True
 
     async def _end(self) -> None:
         """Ends as a killed process does: without a reply, which is how front ends notice.

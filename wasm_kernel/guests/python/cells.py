@@ -13,7 +13,7 @@ from textwrap import dedent
 
 from msgspec import Struct
 
-from wasm_kernel.guests.commands import CommandLine
+from wasm_kernel.guests.base import CommandLine
 
 _ONE_CELL = frozenset({"capture", "limit", "prun", "time"})
 """Cell magics that run what stands below them once, as a cell; `%time` does so with its line."""

@@ -46,28 +46,14 @@ _DATA_MEMBER = "matplotlib/mpl-data.zip"
 _UNPACKED, _FOLDER = {"jedi", "parso"}, "wasm-kernel"
 _LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/third_party/django-stubs/", "/typeshed/stubs/")
 
-PACKAGES = {
-    "IPython": "ipython",
-    "ipython_pygments_lexers": "ipython-pygments-lexers",
-    "traitlets": "traitlets",
-    "pygments": "pygments",
-    "stack_data": "stack-data",
-    "executing": "executing",
-    "asttokens": "asttokens",
-    "pure_eval": "pure-eval",
-    "decorator": "decorator",
-    "matplotlib_inline": "matplotlib-inline",
-    "comm": "comm",
-    "ipywidgets": "ipywidgets",
-    "jedi": "jedi",
-    "parso": "parso",
-    "prompt_toolkit": "prompt-toolkit",
-    "wcwidth": "wcwidth",
-}
-"""Import name to distribution name of what the agent needs inside the guest."""
+PACKAGES = (
+    *("IPython", "ipython_pygments_lexers", "traitlets", "pygments", "matplotlib_inline", "comm"),
+    *("stack_data", "executing", "asttokens", "pure_eval", "ipywidgets", "jedi", "parso"),
+    *("prompt_toolkit", "wcwidth"),
+)
+"""The packages that the agent needs inside the guest, by the names that they are imported by."""
 
 _METADATA = re.compile(r"([^/-]+)-([^/-]+)\.dist-info/METADATA")
-OPTIONAL = {"decorator"}  # IPython dropped it in 9.7
 
 
 class GuestFiles(msgspec.Struct, frozen=True):
@@ -123,7 +109,7 @@ def guest_files(cache: Cache) -> GuestFiles:
         BundleError: something is missing; the text says what to install.
     """
     stamp = _stamp()
-    known = _recall(cache, _note_name(), stamp)
+    known = _recall(cache, stamp)
     if known is not None:
         return known
     found = find()
@@ -136,7 +122,19 @@ def guest_files(cache: Cache) -> GuestFiles:
 
 def remembered(cache: Cache) -> GuestFiles | None:
     """Returns the guest's sources if they were found earlier and nothing has changed since."""
-    return _recall(cache, _note_name(), _stamp())
+    return _recall(cache, _stamp())
+
+
+def _recall(cache: Cache, stamp: str) -> GuestFiles | None:
+    path = cache.trusted(_note_name())
+    if path is None:
+        return None
+    try:
+        note = msgspec.json.decode(path.read_bytes(), type=_Note)
+    except msgspec.MsgspecError:
+        cache.discard(_note_name(), "is damaged")
+        return None
+    return note.files if note.stamp == stamp else None
 
 
 def _note_name() -> str:
@@ -145,18 +143,6 @@ def _note_name() -> str:
 
 def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-
-
-def _recall(cache: Cache, name: str, stamp: str) -> GuestFiles | None:
-    path = cache.trusted(name)
-    if path is None:
-        return None
-    try:
-        note = msgspec.json.decode(path.read_bytes(), type=_Note)
-    except msgspec.MsgspecError:
-        cache.discard(name, "is damaged")
-        return None
-    return note.files if note.stamp == stamp else None
 
 
 def _stamp() -> str:
@@ -193,55 +179,53 @@ def find() -> GuestFiles:
     digests = {name.lstrip("*"): digest for digest, name in map(str.split, filter(None, sums))}
     versions = [line.split()[1] for line in manifest if line.startswith("python ")]
     try:
-        binary_digest, stdlib_digest, python_version = (
-            digests[_BINARY],
-            digests[_STDLIB],
-            versions[0],
-        )
+        binary, stdlib, python_version = digests[_BINARY], digests[_STDLIB], versions[0]
     except (KeyError, IndexError):
         raise BundleError(f"the Python guest's description is incomplete. {_REINSTALL}") from None
+    added = {_distribution(package): _version(package) for package in PACKAGES}
     return GuestFiles(
-        key=_key(binary_digest, stdlib_digest),
+        key=_key(binary, stdlib, added=added),
         binary=str(folder / _BINARY),
-        binary_digest=binary_digest,
+        binary_digest=binary,
         stdlib=str(folder / _STDLIB),
         python_version=python_version,
-        packages=_built_in(folder / _STDLIB),
+        packages=_built_in(folder / _STDLIB) | added,
     )
 
 
-def _built_in(stdlib: Path) -> dict[str, str]:
-    """Returns the packages in the guest's own zip, and those that it is given."""
-    import zipfile
-
-    with zipfile.ZipFile(stdlib) as bundle:
-        found = filter(None, map(_METADATA.fullmatch, bundle.namelist()))
-        theirs = {match[1].replace("_", "-"): match[2] for match in found}
-    ours = {distribution: _version(name, distribution) for name, distribution in PACKAGES.items()}
-    return theirs | {name: version for name, version in ours.items() if version != "none"}
+def _distribution(package: str) -> str:
+    """The name under which a package is installed."""
+    return package.lower().replace("_", "-")
 
 
-def _key(*digests: str) -> str:
-    digest = hashlib.sha256(" ".join([_LAYOUT, *digests]).encode())
-    for name, distribution in PACKAGES.items():
-        digest.update(f"{name}={_version(name, distribution)}\n".encode())
-    for name, path in agent_files():
-        digest.update(f"{name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:32]
-
-
-def _version(name: str, distribution: str) -> str:
+def _version(package: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
+    distribution = _distribution(package)
     try:
         return version(distribution)
     except PackageNotFoundError:
-        if name in OPTIONAL:
-            return "none"
         raise BundleError(
             f"{distribution} is not installed here, and the sandbox needs it. "
             f"Run: pip install {distribution}"
         ) from None
+
+
+def _built_in(stdlib: Path) -> dict[str, str]:
+    """Returns the packages in the guest's own zip, with their versions."""
+    import zipfile
+
+    with zipfile.ZipFile(stdlib) as bundle:
+        found = filter(None, map(_METADATA.fullmatch, bundle.namelist()))
+        return {match[1].replace("_", "-"): match[2] for match in found}
+
+
+def _key(*parts: str, added: Mapping[str, str]) -> str:
+    lines = [f"{name}={version}" for name, version in added.items()]
+    digest = hashlib.sha256("\n".join([_LAYOUT, *parts, *lines]).encode())
+    for name, path in agent_files():
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
 
 
 def guest_folder() -> Path:
@@ -327,7 +311,7 @@ def _make(files: GuestFiles, folder: Path) -> None:
 
 def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
     """Yields what `importlib.metadata` reads of the packages that the guest is given."""
-    for name in sorted(set(PACKAGES.values()) & set(files.packages)):
+    for name in sorted(set(map(_distribution, PACKAGES)) & set(files.packages)):
         version = files.packages[name]
         folder = f"{name.replace('-', '_')}-{version}.dist-info"
         yield f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -339,8 +323,6 @@ def _bundle_files() -> Iterator[tuple[str, Path]]:
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            if name in OPTIONAL:
-                continue
             raise BundleError(f"{name} is not installed here, and the sandbox needs it.")
         origin = Path(spec.origin)
         if spec.submodule_search_locations is None:

