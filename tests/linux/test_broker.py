@@ -87,8 +87,9 @@ def test_a_request_is_handled_and_the_handler_says_how_far_it_is(tmp_path: Path)
 def test_it_stays_outside_the_walls(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("known outside")
     code = f"""{_SPAWNED}
-confinement.close_files(confinement.KeptPaths())
-confinement.close_calls()
+walls = confinement.Confinement("required")
+walls.close_files(confinement.KeptPaths())
+walls.close_calls()
 print(broker.call(Read(sys.argv[1] + '/secret'), Text))
 """
     assert said_by(code, tmp_path) == ["Text(text='known outside')"]

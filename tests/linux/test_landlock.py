@@ -11,7 +11,7 @@ pytestmark = needs_walls
 _SHUT = """
 import os, socket, sys, threading
 from pathlib import Path
-from wasm_kernel.linux.confinement import KeptPaths, close_files
+from wasm_kernel.linux.confinement import Confinement, KeptPaths
 
 def tried(what):
     try:
@@ -22,7 +22,7 @@ def tried(what):
 
 kept, other, secret = map(Path, sys.argv[1:4])
 listening = socket.create_server(("127.0.0.1", 0))
-close_files(KeptPaths(writable=(kept,), readable=(other,)))
+Confinement("required").close_files(KeptPaths(writable=(kept,), readable=(other,)))
 """
 
 

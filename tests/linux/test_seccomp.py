@@ -11,7 +11,7 @@ from wasm_kernel.linux import seccomp
 
 _SHUT = """
 import os, socket, subprocess, sys, threading
-from wasm_kernel.linux.confinement import close_calls
+from wasm_kernel.linux.confinement import Confinement
 
 def tried(what):
     try:
@@ -34,7 +34,7 @@ TRIES = (
 
 @needs_walls
 def test_there_are_no_new_sockets_programs_and_processes() -> None:
-    code = _SHUT + "close_calls()\nfor one in TRIES: print(tried(one))"
+    code = _SHUT + "Confinement('required').close_calls()\nfor one in TRIES: print(tried(one))"
     assert said_by(code) == ["PermissionError"] * 7
 
 
@@ -47,7 +47,7 @@ def late():
     for one in TRIES: print(tried(one))
 thread = threading.Thread(target=late)
 thread.start()
-close_calls()
+Confinement("required").close_calls()
 closed.set()
 thread.join()
 """
@@ -59,7 +59,7 @@ def test_threads_pairs_of_sockets_and_open_connections_go_on() -> None:
     code = f"""{_SHUT}
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
-close_calls()
+Confinement("required").close_calls()
 def talk():
     near, _ = server.accept()
     near.send(b"hello")

@@ -95,7 +95,7 @@ class Confinement:
         wanted: `off`, `required`, or `auto`, which closes what can be closed.
 
     Attributes:
-        state: Which walls stand, in words for people.
+        state: The walls that stand, in words for people.
         is_closing: Whether walls are closed here, so that a broker must stay outside.
 
     Raises:
@@ -104,41 +104,54 @@ class Confinement:
 
     def __init__(self, wanted: str) -> None:
         self._wanted = wanted
-        self.is_closing = False
         self.state = ConfinementState("off", "off", standing=False)
-        if wanted != OFF:
-            what = possible()
-            self.is_closing = what.standing
-            if not what.standing:
-                self._fail(f"{what.files}; {what.calls}")
+        what = possible()
+        self.is_closing = wanted != OFF and what.standing
+        if wanted != OFF and not what.standing:
+            self._fail(f"{what.files}; {what.calls}")
 
     def close_files(self, kept: KeptPaths) -> None:
-        """Gives up all files but what is kept; no other thread may run yet.
+        """Gives up all files but what is kept, and all outgoing TCP connections.
+
+        Call it while the process has one thread: others would go on as before.
 
         Raises:
             ConfinementError: confinement is required, and the system refuses.
         """
-        if self.is_closing:
-            try:
-                self.state = ConfinementState(close_files(kept), "not yet", standing=False)
-            except OSError as problem:
-                self.is_closing = False
-                self._fail(f"Landlock: {problem}")
+        if not self.is_closing:
+            return
+        try:
+            places = import_places(kept.packages)
+            known = landlock.restrict(_allowed(kept, places))
+        except OSError as problem:
+            self.is_closing = False
+            self._fail(f"Landlock: {problem}")
+            return
+        # A package that can't be read any more would be found, and fail; other folders may have
+        # another version of it, which is imported then.
+        sys.path[:] = [entry for entry in sys.path if entry not in places.left_out]
+        self.state = ConfinementState(f"Landlock version {known}", "not yet", standing=False)
 
     def close_calls(self) -> None:
-        """Gives up new sockets, programs and processes; the kernel listens.
+        """Gives up new sockets, programs and processes, in all threads; the kernel listens.
 
         Raises:
             ConfinementError: confinement is required, and the system refuses.
         """
-        if self.is_closing:
-            files = self.state.files
-            try:
-                self.state = ConfinementState(files, close_calls(), standing=True)
-            except OSError as problem:
-                self.state = ConfinementState(files, f"not closed: {problem}", standing=False)
-                if self._wanted == REQUIRED:
-                    raise ConfinementError(f"seccomp: {problem}") from problem
+        if not self.is_closing:
+            return
+        import resource
+
+        files = self.state.files
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            landlock.no_new_privileges()
+            seccomp.refuse()
+        except OSError as problem:
+            self._fail(f"seccomp: {problem}")
+            self.state = ConfinementState(files, f"not closed: {problem}", standing=False)
+        else:
+            self.state = ConfinementState(files, "seccomp", standing=True)
 
     def _fail(self, why: str) -> None:
         if self._wanted == REQUIRED:
@@ -146,50 +159,12 @@ class Confinement:
         self.state = ConfinementState(f"not closed: {why}", "not closed", standing=False)
 
 
-def close_files(kept: KeptPaths) -> str:
-    """Gives up all files but what is kept, and all outgoing TCP connections.
-
-    Call it while the process has one thread: others would go on as before.
-
-    Returns:
-        What it was done with, for people.
-
-    Raises:
-        OSError: it can't be done here; nothing was given up.
-    """
-    places = import_places(kept.packages)
-    known = landlock.restrict(_allowed(kept, places))
-    leave_out(places)
-    return f"Landlock version {known}"
-
-
-def close_calls() -> str:
-    """Gives up new sockets, programs and processes; in all threads, once no more of them is needed.
-
-    Returns:
-        What it was done with, for people.
-
-    Raises:
-        OSError: it can't be done here; nothing was given up.
-    """
-    _no_core_dumps()
-    landlock.no_new_privileges()
-    seccomp.refuse()
-    return "seccomp"
-
-
 def possible() -> ConfinementState:
     """Returns what this machine can do; nothing is given up."""
     known, calls = landlock.version(), seccomp.available()
     files = f"Landlock version {known}" if known >= landlock.LEAST else "no Landlock in this kernel"
-    told = "seccomp" if calls else "system calls of this machine are not known"
-    return ConfinementState(files, told, known >= landlock.LEAST and calls)
-
-
-def _no_core_dumps() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    about_calls = "seccomp" if calls else "system calls of this machine are not known"
+    return ConfinementState(files, about_calls, known >= landlock.LEAST and calls)
 
 
 def _allowed(kept: KeptPaths, places: ImportPlaces) -> dict[Path, Access]:
@@ -236,11 +211,14 @@ def import_places(later: Sequence[str]) -> ImportPlaces:
     Args:
         later: The packages that the process may import when it can't read more than this any more.
     """
-    private = _private()
-    readable, left_out = [_own_package(), *_prefixes(private)], []
+    home = _home()
+    readable = [Path(__file__).resolve().parent.parent]  # an editable install may lie elsewhere
+    prefixes = {Path(name).resolve() for name in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    readable += [path for path in prefixes if _holds_only_packages(path, home)]
+    left_out = []
     for entry in sys.path:
         path = Path(entry).resolve()
-        if private.holds_only_packages(path):
+        if _holds_only_packages(path, home):
             readable.append(path)
         else:
             left_out.append(entry)
@@ -252,37 +230,8 @@ def import_places(later: Sequence[str]) -> ImportPlaces:
             with contextlib.suppress(ImportError):  # whoever needs it says what is missing
                 import_module(name)
     elsewhere = {Path(place).resolve() for place in _loaded() if not place.startswith(known)}
-    packages = (place for place in elsewhere if not private.home.is_relative_to(place))
+    packages = (place for place in elsewhere if not home.is_relative_to(place))
     return ImportPlaces(tuple(readable), tuple(packages), tuple(left_out))
-
-
-def leave_out(places: ImportPlaces) -> None:
-    """Takes what can't be read any more off `sys.path`: a package of it would be found, and fail.
-
-    Other folders may have another version of such a package, which is imported then.
-    """
-    sys.path[:] = [entry for entry in sys.path if entry not in places.left_out]
-
-
-class _Private(Struct, frozen=True):
-    """The folders with the user's own files, and those that certainly have none of them."""
-
-    home: Path
-    started_in: Path
-    installed: tuple[Path, ...]
-
-    def holds_only_packages(self, path: Path) -> bool:
-        """Returns whether a folder is not one of the user's, nor contains one."""
-        if self.home.is_relative_to(path):
-            return False
-        inside = any(path.is_relative_to(folder) for folder in self.installed)
-        return inside or not self.started_in.is_relative_to(path)
-
-
-def _private() -> _Private:
-    folders = ("lib", sys.platlibdir)
-    installed = {Path(p, lib).resolve() for p in (sys.prefix, sys.base_prefix) for lib in folders}
-    return _Private(_home(), Path.cwd().resolve(), tuple(installed))
 
 
 def _home() -> Path:
@@ -292,16 +241,14 @@ def _home() -> Path:
         return Path("/")  # this user has none
 
 
-def _prefixes(private: _Private) -> Iterator[Path]:
-    for name in {sys.prefix, sys.base_prefix, sys.exec_prefix}:
-        path = Path(name).resolve()
-        if private.holds_only_packages(path):
-            yield path
-
-
-def _own_package() -> Path:
-    """This package's folder: an editable install need not be on `sys.path`."""
-    return Path(__file__).resolve().parent.parent
+def _holds_only_packages(path: Path, home: Path) -> bool:
+    """Returns whether a folder is not one with the user's own files, nor contains one."""
+    if home.is_relative_to(path):
+        return False
+    prefixes = (Path(prefix) for prefix in (sys.prefix, sys.base_prefix))
+    installed = (prefix / lib for prefix in prefixes for lib in ("lib", sys.platlibdir))
+    inside = any(path.is_relative_to(folder.resolve()) for folder in installed)
+    return inside or not Path.cwd().resolve().is_relative_to(path)
 
 
 def _place_of(name: str) -> str:

@@ -58,7 +58,7 @@ SOCKETS = Access.MAKE_SOCK | Access.REMOVE_FILE
 
 def version() -> int:
     """Returns the kernel's Landlock version; 0 if it has no Landlock."""
-    return max(0, _call(_CREATE, None, 0, _ASK_VERSION))
+    return max(0, call(_CREATE, None, 0, _ASK_VERSION))
 
 
 def restrict(allowed: Mapping[Path, Access]) -> int:
@@ -85,7 +85,7 @@ def restrict(allowed: Mapping[Path, Access]) -> int:
         for path, access in allowed.items():
             _allow(ruleset, path, access & handled)
         no_new_privileges()
-        _checked(_call(_RESTRICT, ruleset, 0))
+        checked(call(_RESTRICT, ruleset, 0))
     finally:
         os.close(ruleset)
     return known
@@ -97,7 +97,7 @@ def no_new_privileges() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    _checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 
 def _handled(known: int) -> Access:
@@ -113,7 +113,7 @@ def _ruleset(handled: Access, known: int) -> int:
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= 6 else 0
     words = [int(handled), network, scoped][: 3 if known >= 6 else 2 if known >= 4 else 1]
     described = struct.pack(f"={len(words)}Q", *words)
-    return _checked(_call(_CREATE, described, len(described), 0))
+    return checked(call(_CREATE, described, len(described), 0))
 
 
 def _allow(ruleset: int, path: Path, access: Access) -> None:
@@ -125,7 +125,7 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             access &= _TO_FILES
         rule = struct.pack("=Qi", int(access), descriptor)
-        _checked(_call(_ADD, ruleset, _BENEATH, rule, 0))
+        checked(call(_ADD, ruleset, _BENEATH, rule, 0))
     finally:
         os.close(descriptor)
 
@@ -135,12 +135,18 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _call(number: int, *arguments: int | bytes | None) -> int:
+def call(number: int, *arguments: int | bytes | None) -> int:
+    """Makes a system call; returns its answer, which is below 0 if it failed."""
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return int(_libc().syscall(ctypes.c_long(number), *words))
 
 
-def _checked(answer: int) -> int:
+def checked(answer: int) -> int:
+    """Returns the answer of a system call.
+
+    Raises:
+        OSError: it failed.
+    """
     if answer < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from wasm_kernel.linux.landlock import call, checked
+
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _SET_FILTER, _ALL_THREADS = 1, 1
@@ -90,13 +92,7 @@ def refuse() -> None:
     code = program(machine)
     kept = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    answer = call(
-        ctypes.c_long(_SECCOMP[machine]), _SET_FILTER, ctypes.c_ulong(_ALL_THREADS), described
-    )
-    if answer < 0:
-        problem = ctypes.get_errno()
-        raise OSError(problem, os.strerror(problem))
+    answer = checked(call(_SECCOMP[machine], _SET_FILTER, _ALL_THREADS, described))
     if answer > 0:
         raise OSError("a thread of this process has a filter of its own")
 
@@ -115,8 +111,8 @@ def _instructions(machine: str) -> Iterator[bytes]:
     if machine == "x86_64":
         yield _step(_AT_LEAST, _X32, 0, 1)
         yield refused
-    for call in REFUSED:
-        number = getattr(call, machine)
+    for refusable in REFUSED:
+        number = getattr(refusable, machine)
         if number is not None:
             yield _step(_EQUAL, number, 0, 1)
             yield refused

@@ -24,13 +24,6 @@ class Cancelled(Exception):
     """Whoever wanted the work wants it no more; a part of it may be there."""
 
 
-class _Quiet:
-    cancelled = False
-
-    def report(self, text: str) -> None:
-        """Nobody listens."""
-
-
 class Reporting:
     """A task that nobody cancels.
 
@@ -44,5 +37,5 @@ class Reporting:
         self.report = report
 
 
-QUIET: Task = _Quiet()
+QUIET: Task = Reporting(lambda text: None)
 """Work that nobody watches and nobody cancels."""
