@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.frontends.jupyter.connection import Connection, ConnectionFileError
-from wasm_kernel.frontends.jupyter.connection_file import connection_path, session_of_file
+from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
 
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 

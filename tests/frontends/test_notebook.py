@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.frontends.jupyter.connection_file import SESSION_NAME, session_of_notebook
+from wasm_kernel.frontends.jupyter.settings import SESSION_NAME, session_of_notebook
 from wasm_kernel.sessions import ids
 
 

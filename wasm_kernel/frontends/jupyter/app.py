@@ -30,12 +30,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by
-from wasm_kernel.frontends.jupyter.connection_file import (
-    connection_path,
-    session_of_file,
-    session_of_notebook,
-)
-from wasm_kernel.frontends.jupyter.settings import KernelSettings
+from wasm_kernel.frontends.jupyter.settings import KernelSettings, connection_path
 from wasm_kernel.guests.base import CommandContext, switched_off
 from wasm_kernel.guests.python import outer
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
@@ -169,7 +164,7 @@ class WasmKernelApp(JupyterApp):
         path = connection_path(self.connection_file)
         policy = self.settings.policy()
         confinement = Confinement(self.settings.confinement)
-        root, session_id = self.settings.root, self._session_id(path)
+        root, session_id = self.settings.root, self.settings.session_for(path)
         with ExitStack() as ending:
             broker = open_broker(self._handlers(root, session_id), confinement, ending)
             logger = self._logger(ending)
@@ -238,13 +233,6 @@ class WasmKernelApp(JupyterApp):
         file = EventFile(place)
         ending.callback(file.close)
         return SandboxLogger(file.logger())
-
-    def _session_id(self, path: Path) -> str:
-        """The id of the session that is named, or the notebook's, or the connection file's."""
-        of_notebook = None
-        if self.settings.resume == Resume.ALWAYS.value:
-            of_notebook = session_of_notebook(os.environ)
-        return self.settings.session_id or of_notebook or session_of_file(path)
 
     def _serve(self, sandbox: BaseSandbox, path: Path, confinement: Confinement) -> None:
         from wasm_kernel.frontends.jupyter.page import StartProgress

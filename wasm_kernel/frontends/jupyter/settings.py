@@ -1,4 +1,5 @@
-"""The kernel's settings: traits of `WasmKernel`, on the command line and in config files.
+"""The kernel's settings: traits of `WasmKernel`, on the command line and in config files; and the
+connection file and the session that they lead to, found before Jupyter's libraries are loaded.
 
 The limits are not repeated here: each field of `ExecutionPolicy` becomes a trait of its name, with
 the policy's own default and description.
@@ -6,12 +7,14 @@ the policy's own default and description.
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from jupyter_core.paths import jupyter_data_dir
+from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
 from traitlets.config import Configurable
 
@@ -21,10 +24,16 @@ from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, field_meanings, read_toml
+from wasm_kernel.sessions import ids
 
-NOTEBOOK_ENVIRONMENT = "JPY_SESSION_NAME"
+SESSION_NAME = "JPY_SESSION_NAME"
+"""The variable in which Jupyter's server passes a kernel the path of its notebook, on the host.
+
+Source: `SessionManager.get_kernel_env` of jupyter_server, since 2.0.
+"""
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
+_PREFIX = "kernel-"
 
 _TRAITS: dict[str, Any] = {
     "int": Int,
@@ -146,6 +155,13 @@ class _Session(Configurable):
         """The file for events, if there is one."""
         return _absolute("event_log", self.event_log) if self.event_log else None
 
+    def session_for(self, connection_file: Path) -> str:
+        """The id of the session that is named, or the notebook's, or the connection file's."""
+        of_notebook = None
+        if self.resume == Resume.ALWAYS.value:
+            of_notebook = session_of_notebook(os.environ)
+        return self.session_id or of_notebook or session_of_file(connection_file)
+
     def policy(self) -> ExecutionPolicy:
         """The limits that the traits describe.
 
@@ -155,9 +171,9 @@ class _Session(Configurable):
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
-        notebook = os.environ.get(NOTEBOOK_ENVIRONMENT)
+        notebook = os.environ.get(SESSION_NAME)
         if self.tell_notebook and notebook:
-            values["env"] = {NOTEBOOK_ENVIRONMENT: notebook, **values["env"]}
+            values["env"] = {SESSION_NAME: notebook, **values["env"]}
         try:
             return ExecutionPolicy.from_values(values)
         except PolicyError as problem:
@@ -209,3 +225,47 @@ def _policy_traits() -> dict[str, TraitType[Any, Any]]:
 # of the kernel class itself, whose import takes long: the guest starts meanwhile.
 _settings: Any = type(_Session)
 KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())
+
+
+# -- the connection file and the session
+
+
+def connection_path(name: str) -> Path:
+    """Returns the path of a connection file's name, as other Jupyter kernels read it.
+
+    A plain name is looked for here and in Jupyter's runtime folder; a new one lies in the latter.
+    An empty name stands for a new file.
+    """
+    name = name or f"{_PREFIX}{os.getpid()}.json"
+    here = Path(name).expanduser()
+    if here.exists() or here.name != name:
+        return here.absolute()
+    return Path(jupyter_runtime_dir(), name)
+
+
+def session_of_file(path: Path) -> str:
+    """Returns the id of the session that belongs to a connection file, always the same one.
+
+    Jupyter names the file by the kernel's own id and keeps both over a restart. For other files the
+    id depends on their path and their key; a file that does not exist yet gets a new session.
+    """
+    found = ids.uuid_in(path.stem.removeprefix(_PREFIX))
+    if found is not None:
+        return found
+    try:
+        key = json.loads(path.read_text(encoding="utf-8"))["key"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ids.new()
+    return ids.derived(os.fsencode(path), str(key).encode())
+
+
+def session_of_notebook(environment: Mapping[str, str]) -> str | None:
+    """Returns the id of the session that belongs to a notebook's path, always the same one.
+
+    A notebook that was moved or renamed has another. None if no notebook is named: a console has
+    a name of its own each time, without a suffix.
+    """
+    name = environment.get(SESSION_NAME, "")
+    if not Path(name).is_absolute() or not (Path(name).suffix or Path(name).is_file()):
+        return None
+    return ids.derived(b"notebook", os.fsencode(os.path.realpath(name)))
