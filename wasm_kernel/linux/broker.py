@@ -150,7 +150,7 @@ class ProcessBroker:
                 raise BrokerError(_GONE) from problem
         if said.cancelled:
             raise Cancelled
-        if said.reply is None:
+        if said.why:
             raise BrokerError(said.why)
         return msgspec.json.decode(said.reply, type=reply)
 
@@ -200,7 +200,7 @@ class _Answer(Struct, frozen=True, tag=True):
     """The reply to a call, or why there is none: some words, or that it was cancelled."""
 
     number: int
-    reply: msgspec.Raw | None = None
+    reply: msgspec.Raw = msgspec.Raw(b"null")
     why: str = ""
     cancelled: bool = False
 
@@ -291,7 +291,7 @@ class _Service:
         except Cancelled:
             return _Answer(call.number, cancelled=True)
         except WasmKernelError as problem:
-            return _Answer(call.number, why=str(problem))
+            return _Answer(call.number, why=str(problem) or INTERNAL_ERROR)
         except Exception as problem:
             log_failure(call.name, problem)
             return _Answer(call.number, why=INTERNAL_ERROR)

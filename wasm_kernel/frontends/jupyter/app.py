@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
-    from wasm_kernel.frontends.jupyter.page import StartProgress
+    from wasm_kernel.frontends.jupyter.startup import StartProgress
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
 
@@ -235,9 +235,7 @@ class WasmKernelApp(JupyterApp):
         return SandboxLogger(file.logger())
 
     def _serve(self, sandbox: BaseSandbox, path: Path, confinement: Confinement) -> None:
-        from wasm_kernel.frontends.jupyter.page import StartProgress
-
-        starting = StartProgress()
+        starting = startup.StartProgress()
         sandbox.start(starting.tell)
         # from here on imports take long; the guest starts meanwhile
         for package in ("ipykernel", "jupyter_client", "IPython"):

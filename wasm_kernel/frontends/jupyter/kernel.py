@@ -26,10 +26,10 @@ from wasm_kernel.frontends.jupyter.page import (
     COMM_MESSAGES,
     KernelListener,
     Page,
-    StartProgress,
     header_of,
 )
 from wasm_kernel.frontends.jupyter.settings import SECTION
+from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.usage import Usage
 from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
 from wasm_kernel.outputs.bundle import Mode

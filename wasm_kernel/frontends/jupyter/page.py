@@ -1,13 +1,10 @@
-"""The front end's page: what of a sandbox may be shown on it, its comms, and a slow start."""
+"""The front end's page: what of a sandbox may be shown on it, and its comms."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -325,56 +322,3 @@ def header_of(parent: Content) -> dict[str, str]:
     """The part of a message's header that the guest may know: its id and type, not its sender."""
     header = parent.get("header") or {}
     return {name: str(header[name])[:200] for name in _SHOWN_HEADER if name in header}
-
-
-# -- a slow start
-
-QUIET_SECONDS = 1.0  # seconds of silence; a warm start needs far less
-PROGRESS_SECONDS = 5.0  # seconds between two lines
-
-
-class StartProgress:
-    """The progress of the sandbox's start, shown in the cell that waits for it.
-
-    A first start on a cold cache takes a minute or two. Any thread may `tell`; the event loop runs
-    `narrate`.
-    """
-
-    def __init__(self) -> None:
-        self._latest = "starting the sandbox"
-        self._guard = threading.Lock()
-
-    def tell(self, sentence: str) -> None:
-        """Remembers how far the start is."""
-        self._latest = sentence
-
-    async def narrate(
-        self, started: Future[None], cell: asyncio.Future[Any], say: Callable[[str], None]
-    ) -> None:
-        """Calls `say` now and then with the progress, in one line, until `started` or `cell` ends.
-
-        The line ends with the start, on the thread that starts, so the cell's own output comes
-        after it.
-        """
-        width, is_over = 0, False
-
-        def end() -> None:
-            nonlocal is_over
-            with self._guard:
-                if width and not is_over:
-                    say("\n")
-                is_over = True
-
-        started.add_done_callback(lambda _: end())
-        begun, patience = time.monotonic(), QUIET_SECONDS
-        while not (started.done() or cell.done()):
-            await asyncio.wait((cell,), timeout=patience)
-            if cell.done():
-                break
-            seconds, patience = time.monotonic() - begun, PROGRESS_SECONDS
-            line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"
-            with self._guard:
-                if not is_over:
-                    say(f"\r{line:<{width}}")
-                    width = len(line)
-        end()

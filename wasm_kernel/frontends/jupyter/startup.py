@@ -1,4 +1,5 @@
-"""A fast start: imports that a kernel does without, and bytecode for those that it needs.
+"""A fast start: imports that a kernel does without, and bytecode for those that it needs; and how
+far a slow one is.
 
 The kernel needs a few modules of ipykernel and jupyter_client, and `ipykernel.kernelbase` needs one
 exception class of `IPython.core.error`. But importing any module of a package runs the package's
@@ -12,7 +13,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.util import cache_from_source, module_from_spec
@@ -22,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 # -- imports that a start does without
 
 if TYPE_CHECKING:
+    import asyncio
     import subprocess
+    from concurrent.futures import Future
 
 _guard = threading.RLock()  # a package's own `__init__` may look names up in it
 
@@ -102,3 +106,58 @@ def write_bytecode() -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - the command is fixed
         tied_command(_IMPORTS), stdin=quiet, stdout=quiet, stderr=quiet
     )
+
+
+# -- a slow start
+
+QUIET_SECONDS = 1.0  # seconds of silence; a warm start needs far less
+PROGRESS_SECONDS = 5.0  # seconds between two lines
+
+
+class StartProgress:
+    """The progress of the sandbox's start, shown in the cell that waits for it.
+
+    A first start on a cold cache takes a minute or two. Any thread may `tell`; the event loop runs
+    `narrate`.
+    """
+
+    def __init__(self) -> None:
+        self._latest = "starting the sandbox"
+        self._guard = threading.Lock()
+
+    def tell(self, sentence: str) -> None:
+        """Remembers how far the start is."""
+        self._latest = sentence
+
+    async def narrate(
+        self, started: Future[None], cell: asyncio.Future[Any], say: Callable[[str], None]
+    ) -> None:
+        """Calls `say` now and then with the progress, in one line, until `started` or `cell` ends.
+
+        The line ends with the start, on the thread that starts, so the cell's own output comes
+        after it.
+        """
+        import asyncio
+
+        width, is_over = 0, False
+
+        def end() -> None:
+            nonlocal is_over
+            with self._guard:
+                if width and not is_over:
+                    say("\n")
+                is_over = True
+
+        started.add_done_callback(lambda _: end())
+        begun, patience = time.monotonic(), QUIET_SECONDS
+        while not (started.done() or cell.done()):
+            await asyncio.wait((cell,), timeout=patience)
+            if cell.done():
+                break
+            seconds, patience = time.monotonic() - begun, PROGRESS_SECONDS
+            line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"
+            with self._guard:
+                if not is_over:
+                    say(f"\r{line:<{width}}")
+                    width = len(line)
+        end()
