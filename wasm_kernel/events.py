@@ -111,6 +111,15 @@ class SandboxLogger:
         self._logger = logger
         self.fields: Mapping[str, Any] = MappingProxyType(dict(fields or {}))
 
+    @classmethod
+    def of(cls, logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
+        """Returns the logger of a call: silent if there is none, wrapped if it is not ours.
+
+        Raises:
+            TypeError: It is not a logger.
+        """
+        return logger if isinstance(logger, SandboxLogger) else cls(logger)
+
     def bind(self, **fields: Any) -> SandboxLogger:
         """Returns a logger that adds `fields` to every event."""
         return SandboxLogger(self._logger, {**self.fields, **fields})
@@ -199,15 +208,6 @@ class Notices:
     def take_last(self) -> str:
         """Returns the last sentence and forgets it: the caller shows it in another way."""
         return self._unseen.pop()
-
-
-def heard_by(logger: SandboxLogger | EventLogger | None) -> SandboxLogger:
-    """Returns the logger of a call: silent if there is none, wrapped if it is not ours.
-
-    Raises:
-        TypeError: It is not a logger.
-    """
-    return logger if isinstance(logger, SandboxLogger) else SandboxLogger(logger)
 
 
 class EventFileError(WasmKernelError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.face import SessionHooks
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
@@ -61,7 +61,12 @@ def create_sandbox(
         PrivateFolderError: there is no place for private state.
         OSError: the workspace can't be made.
     """
-    bound, resume = check(runtime, policy, logger), _resume(resume)
+    bound = check(runtime, policy, logger)
+    try:
+        resume = Resume(resume)
+    except ValueError:
+        names = ", ".join(repr(each.value) for each in Resume)
+        raise ValueError(f"resume is one of {names}, not {resume!r}. Nothing was made.") from None
     if language is None:
         language = load(RuntimeType.checked(runtime))
     if session_id is not None:
@@ -106,14 +111,6 @@ def offer_pip(sandbox: BaseSandbox) -> None:
         sandbox.commands.add(name, handler)
 
 
-def _resume(resume: Resume | str) -> Resume:
-    try:
-        return Resume(resume)
-    except ValueError:
-        names = ", ".join(repr(one.value) for one in Resume)
-        raise ValueError(f"resume is one of {names}, not {resume!r}. Nothing was made.") from None
-
-
 def check(
     runtime: RuntimeType | str, policy: ExecutionPolicy | None, logger: SandboxLogger | None
 ) -> SandboxLogger:
@@ -128,4 +125,4 @@ def check(
     RuntimeType.checked(runtime)
     if policy is not None and not isinstance(policy, ExecutionPolicy):
         raise TypeError(f"policy is an ExecutionPolicy, not {type(policy).__name__}")
-    return heard_by(logger)
+    return SandboxLogger.of(logger)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError
-from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.folders.private import PrivateFolders
@@ -141,7 +141,7 @@ def export_session(
                 _use_alone(held, folders.private)
             variables = variables_of(folders, _image_at_hand())
             report = _write(path, workspace.name, own, folders, variables)
-    heard_by(logger).log_event(
+    SandboxLogger.of(logger).log_event(
         events.SESSION_EXPORTED,
         session_id=workspace.name,
         files=report.files,
@@ -250,7 +250,7 @@ def import_session(
                 f"There is a session {name} already. Nothing was imported. Import it under another "
                 "id, or under a new one."
             )
-    heard_by(logger).log_event(
+    SandboxLogger.of(logger).log_event(
         events.SESSION_IMPORTED, session_id=name, files=report.files, states=report.states
     )
     return Imported(name, report.files, report.states, report.left_out, report.note)

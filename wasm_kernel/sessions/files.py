@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux import walks
@@ -80,7 +80,7 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
-    workspace, told = folder_of(session_id, workspace_root, private_root), heard_by(logger)
+    workspace, told = folder_of(session_id, workspace_root, private_root), SandboxLogger.of(logger)
     wanted = None if pattern is None else Pattern(pattern)
     found = _again(pattern or "**", lambda: sorted(files_in(workspace, wanted)))
     told.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
@@ -113,7 +113,7 @@ def read_session_file(
         IsADirectoryError: it is a folder.
         OSError: it is not a regular file, is larger than `max_bytes`, or can't be read.
     """
-    told = heard_by(logger)
+    told = SandboxLogger.of(logger)
     data = _at(
         session_id,
         relative_path,
@@ -158,7 +158,7 @@ def write_session_file(
         PermissionError: the file is read-only, or the folder can't be written to.
         OSError: it can't be written; the old file is still there.
     """
-    content, told = _content(data), heard_by(logger)
+    content, told = _content(data), SandboxLogger.of(logger)
 
     def write() -> None:
         _at(
@@ -246,7 +246,7 @@ def delete_session_path(
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
-    told = heard_by(logger)
+    told = SandboxLogger.of(logger)
 
     def delete(walk: FolderWalk, name: str) -> None:
         if name == ".":

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.create import check, create_sandbox
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders import orphans
@@ -170,7 +170,7 @@ def delete_session_workspace(
         WorkspaceError: something else than a session's folder has its name, or something in the
             folder can't be deleted.
     """
-    asked, told = ids.checked(session_id), heard_by(logger)
+    asked, told = ids.checked(session_id), SandboxLogger.of(logger)
     folder = real_path(workspace_root)
     name = ids.target_of(folder, asked)
     check_opening(folder / name, folder, (), private_root)

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
-from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import is_used
@@ -94,7 +94,7 @@ def prune_sessions(
         OverlapError: it is one of the host's own folders.
     """
     limit, begun = _hours(older_than_hours), time.monotonic()
-    told = heard_by(logger)
+    told = SandboxLogger.of(logger)
     place = real_path(workspace_root)
     with _opened(Path(workspace_root)) as root:
         check_opening(place, place, (), private_root)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
-from wasm_kernel.events import SandboxLogger, heard_by
+from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.face import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
@@ -97,7 +97,7 @@ class Session:
         """
         self.id = ids.checked(session_id)
         self.made = False
-        self.logger = heard_by(logger)
+        self.logger = SandboxLogger.of(logger)
         self._guard = threading.Lock()
         self._closed = False
         self._parent: Session | None = None
