@@ -10,8 +10,13 @@ import msgspec
 import pytest
 
 from tests.engine.tiny import Guest
-from wasm_kernel.guests.python.guest import Addresses, SignalWords, reseed_sqlite
-from wasm_kernel.guests.python.image import find_sqlite_prngs, signal_candidates
+from wasm_kernel.guests.python.guest import (
+    Addresses,
+    SignalWords,
+    find_sqlite_prngs,
+    reseed_sqlite,
+    signal_candidates,
+)
 
 PAGE = 4096
 CONSTANT = b"expand 32-byte k"

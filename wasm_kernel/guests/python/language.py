@@ -31,8 +31,15 @@ from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python import outer
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
-from wasm_kernel.guests.python.guest import ARGV, Addresses, HostChannel, PythonGuest
-from wasm_kernel.guests.python.image import BOOT, ENV, ImageBuilder
+from wasm_kernel.guests.python.guest import (
+    ARGV,
+    BOOT,
+    ENV,
+    Addresses,
+    HostChannel,
+    ImageBuilder,
+    PythonGuest,
+)
 from wasm_kernel.guests.python.outer import PrepareGuest
 from wasm_kernel.linux.broker import Broker, Done, Handlers
 from wasm_kernel.linux.folders import Folder
