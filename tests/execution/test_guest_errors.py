@@ -36,7 +36,7 @@ def test_a_missing_file_says_how_files_come_in(module_sandbox: BaseSandbox, code
 def test_the_hint_knows_nothing_of_the_host(module_sandbox: BaseSandbox) -> None:
     there, missing = ("/etc/passwd", "/etc/no-such-thing")
     texts = [shown(module_sandbox.execute(f"open({name!r})")) for name in (there, missing)]
-    hints = {text.partition("[wasm-kernel]")[2] for text in texts}
+    hints = {text.partition("[wasm-kernel]")[2].partition("\n")[0] for text in texts}
     assert len(hints) == 1
 
 
@@ -55,7 +55,9 @@ def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, cod
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        ("requests", "%pip install requests"),
+        ("requests", "has no network"),
+        ("grpc", "has no network"),
+        ("torch", "MLPClassifier"),
         ("dotenv", "%pip install python-dotenv"),
         ("resource", "belongs to an operating system"),
     ],
@@ -64,6 +66,61 @@ def test_a_missing_module_says_what_can_be_done(
     module_sandbox: BaseSandbox, module: str, sentence: str
 ) -> None:
     assert sentence in shown(module_sandbox.execute(f"import {module}"))
+
+
+@pytest.mark.parametrize("of", ["pandas.read_parquet('a.parquet')", "pandas.read_feather('a')"])
+def test_an_optional_dependency_says_what_stands_in_for_it(
+    module_sandbox: BaseSandbox, of: str
+) -> None:
+    text = shown(module_sandbox.execute(f"import pandas; {of}"))
+    assert "Parquet, Feather and ORC can't be read here" in text
+    assert text.splitlines()[-1].startswith((" - `Import fastparquet`", "ImportError: "))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "urllib.request.urlopen('https://example.org')",
+        "http.client.HTTPSConnection('example.org').request('GET', '/')",
+        "socket.create_connection(('example.org', 80))",
+        "pandas.read_csv('http://example.org/a.csv')",
+    ],
+)
+def test_a_connection_says_at_once_that_there_is_no_network(
+    module_sandbox: BaseSandbox, code: str
+) -> None:
+    result = module_sandbox.execute(f"import http.client, pandas, socket, urllib.request\n{code}")
+    assert result.error is not None
+    assert "the sandbox has no network, so example.org can't be reached" in result.error.evalue
+
+
+def test_packages_find_what_they_import_of_ssl(module_sandbox: BaseSandbox) -> None:
+    names = (  # of urllib3 and httpx
+        "CERT_REQUIRED, HAS_NEVER_CHECK_COMMON_NAME, OP_NO_COMPRESSION, OP_NO_TICKET, SSLContext, "
+        "OPENSSL_VERSION, PROTOCOL_TLS_CLIENT, VERIFY_X509_STRICT, TLSVersion, SSLWantReadError"
+    )
+    code = f"""
+from ssl import {names}
+import ssl
+context = ssl.create_default_context()
+context.minimum_version = TLSVersion.TLSv1_2
+context.options |= OP_NO_TICKET
+context.hostname_checks_common_name = False
+context.load_verify_locations('/nowhere')
+context.set_alpn_protocols(["h2"])
+print(context.verify_mode == CERT_REQUIRED, context.check_hostname, context.minimum_version.name)
+"""
+    assert module_sandbox.execute(code).stdout == "True True TLSv1_2\n"
+
+
+def test_a_traceback_ends_with_the_error_and_not_with_a_hint(module_sandbox: BaseSandbox) -> None:
+    code = "try:\n    open('a.csv')\nexcept OSError as e:\n    e.add_note('mine'); raise"
+    *_, hint, error, note = shown(module_sandbox.execute(code)).splitlines()
+    assert hint.startswith("[wasm-kernel] ")
+    assert error == "FileNotFoundError: [Errno 44] No such file or directory: 'a.csv'"
+    assert note == "mine"
+    code = "def dive(n): dive(n + 1)\nimport sys; sys.setrecursionlimit(20_000); dive(0)"
+    assert shown(module_sandbox.execute(code)).splitlines()[-1].startswith("RecursionError")
 
 
 def test_a_missing_part_of_a_package_gets_no_advice(module_sandbox: BaseSandbox) -> None:

@@ -122,17 +122,29 @@ _INPUT = re.compile(r"<input(?:\s[^>]*)?>")
 # Marks of what may draw outside of its place; an overflowing image and a formula can, too.
 _STYLED = ("<style", "<svg", " style=", " class=")
 
-# scikit-learn's diagrams get the colours of their lines from a script that looks at the page. Here
-# they get them from JupyterLab's own variables, so that they follow its theme.
-_SKLEARN_MARK = "sk-top-container"
-_SKLEARN_LOSES = frozenset(
-    {phrases.SCRIPTS, phrases.HANDLERS, phrases.CONTROLS, phrases.FETCHED_STYLE}
-)
-_SKLEARN = (
-    "<style>.sk-global {--sklearn-color-text-on-default-background: var(--jp-content-font-color0, "
-    "black); --sklearn-color-background: var(--jp-layout-color0, white); "
-    "--sklearn-color-border-box: var(--jp-content-font-color0, black); "
-    "--sklearn-color-icon: gray}</style>"
+# Outputs that are known to lose something, which is made up for here: a mark in their text, what
+# they lose, and a style sheet in its place.
+_MADE_UP_FOR = (
+    # scikit-learn's diagrams get the colours of their lines from a script that looks at the page.
+    # Here they get them from JupyterLab's own variables, so that they follow its theme.
+    (
+        "sk-top-container",
+        frozenset({phrases.SCRIPTS, phrases.HANDLERS, phrases.CONTROLS, phrases.FETCHED_STYLE}),
+        (
+            "<style>.sk-global {--sklearn-color-text-on-default-background: "
+            "var(--jp-content-font-color0, black); --sklearn-color-background: "
+            "var(--jp-layout-color0, white); --sklearn-color-border-box: "
+            "var(--jp-content-font-color0, black); --sklearn-color-icon: gray}</style>"
+        ),
+    ),
+    # matplotlib's animations: the guest puts a picture that moves beside the script, and the
+    # controls go, as they would be dead.
+    (
+        "_anim_img",
+        frozenset({phrases.SCRIPTS, phrases.HANDLERS, phrases.CONTROLS, "<frames>"})
+        | {phrases.STYLESHEETS, phrases.SOURCES},
+        "<style>.anim-controls {display: none}</style>",
+    ),
 )
 
 
@@ -148,11 +160,10 @@ def clean_html(html: str, removals: Removals) -> str:
     """
     html = parseable(html)
     scope = scope_of(html)
-    if _SKLEARN_MARK in html:
-        removals.expect(_SKLEARN_LOSES)
-    clean = _written_anew(html, removals)
-    if _SKLEARN_MARK in clean:
-        clean = _SKLEARN + clean
+    known = [(losses, style) for mark, losses, style in _MADE_UP_FOR if mark in html]
+    for losses, _ in known:
+        removals.expect(losses)
+    clean = "".join(style for _, style in known) + _written_anew(html, removals)
     # style sheets first: their text may look like elements, and has none left afterwards
     clean = clean_styles(clean, scope, removals)
     clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)

@@ -34,11 +34,11 @@ class Removals:
 
     def expect(self, phrases: frozenset[str]) -> None:
         """Leaves these phrases out: what was removed with them is made up for."""
-        self._expected = phrases
+        self._expected |= phrases
 
     def add(self, phrase: str) -> None:
         """Adds a phrase for something that was taken out."""
-        if phrase not in self._expected and len(self._phrases) < PHRASES_MOST:
+        if phrase.partition(" (")[0] not in self._expected and len(self._phrases) < PHRASES_MOST:
             self._phrases[phrase[:PHRASE_CHARACTERS]] = None
 
     def update(self, phrases: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from wasm_kernel_agent import (
     completion,
     event_loop,
     image_tuning,
+    package_hooks,
     preload,
     stdlib_patches,
     tracebacks,
@@ -28,7 +29,11 @@ _SETTINGS = {
     "IPYTHONDIR": "/tmp/ipython",
     "MPLCONFIGDIR": "/tmp/matplotlib",
 }
-_FOLDERS = ("/usr/local/lib/wasm-kernel", "/usr/local/lib/python{}.{}/site-packages")
+_FOLDERS = (
+    "/usr/local/lib/wasm-kernel",
+    "/usr/local/lib/python{}.{}/site-packages",
+    "/usr/local/lib/wasm-kernel.zip/wasm_kernel_agent/stand_ins",
+)
 
 
 def make_shell(channel: Channel) -> GuestShell:
@@ -61,6 +66,7 @@ def prepare_guest(shell: GuestShell) -> None:
     stdlib_patches.install()
     tracebacks.find_classes_of_cells()
     _extend_path()
+    package_hooks.install()
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)
     with shell.builtin_trap:  # pandas asks where it is, to know how wide a table is
         import numpy  # noqa: F401

@@ -249,7 +249,9 @@ def inspect_name(shell: Any, request: Reply) -> Reply:
         )
     except KeyError:
         return reply
-    reply["data"] = {mime: text for mime, text in bundle.items() if isinstance(text, str)}
+    # as ipykernel: the HTML form makes a heading of each field, which fills a tooltip
+    plain = {mime: text for mime, text in bundle.items() if mime != "text/html"}
+    reply["data"] = {mime: text for mime, text in plain.items() if isinstance(text, str)}
     reply["found"] = True
     return reply
 

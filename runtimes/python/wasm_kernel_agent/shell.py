@@ -288,6 +288,7 @@ class GuestShell(_Base):  # type: ignore[misc]
         """Sends the error, and remembers its lines for the reply."""
         texts = [line if isinstance(line, str) else repr(line) for line in stb]
         lines = tracebacks.without_excuses(texts)
+        lines = tracebacks.with_hints_first(lines, etype.__name__)
         self.last_traceback = lines
         if self.displayhook.is_active:
             self.display_error = evalue

@@ -10,14 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import PurePath
 from typing import Any, NoReturn
-from urllib.error import URLError
 
 from IPython.core.error import UsageError
 
@@ -32,8 +30,8 @@ NO_THREADS = (
     "concurrent.futures.ThreadPoolExecutor, which makes its calls one after another here."
 )
 NO_NETWORK = (
-    "the sandbox has no network, so {what} can't work. "
-    "Put the data into the workspace folder and read it from there."
+    "the sandbox has no network, so {what} can't be reached. Download the data with another "
+    "program, bring the file into the session, and read it from there."
 )
 _SCRIPTS = ("bash", "sh", "script", "perl", "ruby", "pypy", "python2", "system", "sx", "!")
 _INTERPRETERS = ("python", "python3")
@@ -126,10 +124,9 @@ def _refuse_what_is_missing() -> None:
         (multiprocessing, "Pool", _no_process("multiprocessing.Pool")),
         (multiprocessing, "Manager", _no_process("multiprocessing.Manager")),
         (BaseProcess, "start", _no_process("multiprocessing.Process")),
-        (socket, "getaddrinfo", _no_network("socket.getaddrinfo")),
-        (socket, "gethostbyname", _no_network("socket.gethostbyname")),
-        (socket.socket, "connect", _no_network("socket.connect")),
-        (urllib.request.UnknownHandler, "unknown_open", _no_url),
+        (socket, "getaddrinfo", _no_network),
+        (socket, "gethostbyname", _no_network),
+        (socket.socket, "connect", lambda _, address: _no_network(address)),
     )
     for owner, name, refusal in refusals:
         setattr(owner, name, refusal)
@@ -143,20 +140,10 @@ def _no_process(what: str) -> Any:
     return refuse
 
 
-def _no_network(what: str) -> Any:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        __tracebackhide__ = True
-        raise OSError(errno.ENETUNREACH, NO_NETWORK.format(what=what))
-
-    return refuse
-
-
-def _no_url(_: Any, request: Any) -> NoReturn:
-    """Refuses URLs of networks, for which the guest has no handler."""
+def _no_network(address: Any = None, *_: Any, **named: Any) -> NoReturn:
     __tracebackhide__ = True
-    if request.type in ("http", "https", "ftp"):
-        raise URLError(NO_NETWORK.format(what=f"{request.type}:"))
-    raise URLError(f"unknown url type: {request.type}")
+    host = named.get("host", address[0] if isinstance(address, tuple) else address)
+    raise OSError(errno.ENETUNREACH, NO_NETWORK.format(what=host or "another machine"))
 
 
 def _no_thread(start: Any) -> Any:

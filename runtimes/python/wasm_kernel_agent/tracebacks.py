@@ -13,12 +13,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from wasm_kernel_agent import unavailable
+
 _AGENT = __name__.partition(".")[0]
 _MOST = 5_000  # a traceback of a million frames would take minutes to render
 _CAUSES = 50  # errors that led to an error; more of them are not looked at
 _NO_SOURCE = "Could not get source, probably due dynamically evaluated source code."
 _FIRST, _LAST = 50, 200  # frames that a cut traceback keeps
 _COLOUR = r"(?:\x1b\[[\d;]*m)*"
+_COLOURS = re.compile(_COLOUR)
 _FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
 _MARK = "[wasm-kernel]"
 _GUEST_FOLDERS = ("/app/", "/tmp/", "/usr/local/lib/")
@@ -33,31 +36,11 @@ _FULL = (
     "is full). Delete what you no longer need, and close files that you deleted, or raise "
     "workspace_bytes or workspace_files (WasmKernel.workspace_bytes, WasmKernel.workspace_files)."
 )
-_PACKAGE = (
-    "{name} is not built in. If it is a file of yours that lies beside the notebook, bring it into "
-    "/app first. If it is the package {package}, and pure Python, %pip install {package} brings it "
-    "in where this kernel allows %pip."
-)
-_COMPILED = "{name} needs compiled code, and is not among what is built in; %pip can't bring it in."
-_NEVER = {
-    *("torch", "torchvision", "tensorflow", "keras", "jax", "cv2", "pyarrow", "polars", "duckdb"),
-    *("xgboost", "lightgbm", "spacy", "numba", "psycopg2", "cupy", "grpc", "zmq"),
-}
-_PLATFORM = "{name} belongs to an operating system; the sandbox has none."
 _INTEGERS = (
     "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
     "in the call that makes it."
 )
 _INTEGER_WORDS = ("too large to convert to C long", "out of bounds for int32")
-_NAMES = {  # modules whose package has another name
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python",
-    "dotenv": "python-dotenv",
-    "git": "GitPython",
-    "jwt": "PyJWT",
-    "skimage": "scikit-image",
-    "yaml": "PyYAML",
-}
 _CELL = "<ipython-input-"
 
 
@@ -113,6 +96,21 @@ def without_excuses(lines: list[str]) -> list[str]:
         else block
         for block in lines
     ]
+
+
+def with_hints_first(lines: list[str], name: str) -> list[str]:
+    """Returns rendered traceback lines with our notes before the line of the error itself.
+
+    Tools that report the last line of a traceback report the error then, and not a note.
+
+    Args:
+        lines: The traceback.
+        name: The error's class, with which its line begins.
+    """
+    plain = [_COLOURS.sub("", line) for line in lines]
+    at = max((i for i, line in enumerate(plain) if line.startswith(name)), default=len(lines))
+    ours = [lines[i] for i in range(at, len(lines)) if plain[i].startswith(_MARK)]
+    return lines[:at] + ours + [line for line in lines[at:] if line not in ours]
 
 
 def _is_agents(step: TracebackType) -> bool:
@@ -194,11 +192,11 @@ def _missing_module(error: BaseException) -> str:
     name = getattr(error, "name", None)
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
         return ""  # a part of a package that is built in
-    if name in sys.stdlib_module_names:
-        return _PLATFORM.format(name=name)
-    if name in _NEVER:
-        return _COMPILED.format(name=name)
-    return _PACKAGE.format(name=name, package=_NAMES.get(name, name))
+    return unavailable.advice_on_module(name)
+
+
+def _missing_dependency(error: BaseException) -> str:
+    return unavailable.advice_on_import_error(str(error))
 
 
 def _large_integer(error: BaseException) -> str:
@@ -210,6 +208,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (FileNotFoundError, _missing_file),
     (OSError, _full),
     (ModuleNotFoundError, _missing_module),
+    (ImportError, _missing_dependency),
     (OverflowError, _large_integer),
     (ValueError, _large_integer),
 )

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class, no_var_expand
 
 from wasm_kernel_agent.host import run_host_command
+from wasm_kernel_agent.unavailable import advice_on_packages
 
 _USAGE = "%pip knows install, uninstall, list, freeze and show, such as: %pip install 'rich>=13'"
 _SITE = "site-packages"
@@ -57,7 +58,12 @@ class PipMagics(Magics):
 
     def _send(self, verb: str, line: str) -> None:
         __tracebackhide__ = True
-        answer = run_host_command(self.shell, "pip", line)
+        try:
+            answer = run_host_command(self.shell, "pip", line)
+        except UsageError as problem:
+            known = "compiled" in str(problem) or "pure-Python wheel" in str(problem)
+            advice = advice_on_packages(f"{line} {problem}") if known else ""
+            raise UsageError(f"{problem}{advice}") from None
         importlib.invalidate_caches()
         for package in answer["kept"]:
             print(f"Requirement already satisfied: {package}")

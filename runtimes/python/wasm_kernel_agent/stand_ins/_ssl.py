@@ -1,0 +1,193 @@
+"""The part of OpenSSL that `ssl` is written around, for a guest that has no network.
+
+Packages that speak to other machines import `ssl` and make a context, long before they connect.
+With this they come as far as the connection, and that says why it can't be made. Nothing here
+encrypts, and nothing could be sent: a connection fails before it gets here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any, NoReturn
+
+OPENSSL_VERSION = "OpenSSL 3.0.0 (a stand-in: the sandbox has no network)"
+OPENSSL_VERSION_NUMBER = 0x30000000
+OPENSSL_VERSION_INFO = _OPENSSL_API_VERSION = (3, 0, 0, 0, 0)
+_DEFAULT_CIPHERS = "DEFAULT"
+_NUMBERS = """
+HAS_SNI 1 HAS_ECDH 1 HAS_NPN 0 HAS_ALPN 1 HAS_SSLv2 0 HAS_SSLv3 0 HAS_TLSv1 0 HAS_TLSv1_1 0
+HAS_TLSv1_2 1 HAS_TLSv1_3 1 HAS_PSK 0 HAS_PSK_TLS13 0 HAS_PHA 0 PROTOCOL_TLS 2 PROTOCOL_TLSv1 3
+PROTOCOL_TLSv1_1 4 PROTOCOL_TLSv1_2 5 PROTOCOL_TLS_CLIENT 16 PROTOCOL_TLS_SERVER 17
+PROTO_MINIMUM_SUPPORTED -2 PROTO_MAXIMUM_SUPPORTED -1 PROTO_SSLv3 768 PROTO_TLSv1 769
+PROTO_TLSv1_1 770 PROTO_TLSv1_2 771 PROTO_TLSv1_3 772 OP_ALL 2147483728 OP_NO_SSLv2 0
+OP_NO_SSLv3 33554432 OP_NO_TLSv1 67108864 OP_NO_TLSv1_1 268435456 OP_NO_TLSv1_2 134217728
+OP_NO_TLSv1_3 536870912 OP_CIPHER_SERVER_PREFERENCE 4194304 OP_SINGLE_DH_USE 0
+OP_SINGLE_ECDH_USE 0 OP_NO_TICKET 16384 OP_NO_COMPRESSION 131072 OP_NO_RENEGOTIATION 1073741824
+OP_ENABLE_MIDDLEBOX_COMPAT 1048576 OP_IGNORE_UNEXPECTED_EOF 128 OP_ENABLE_KTLS 8
+OP_LEGACY_SERVER_CONNECT 4 SSL_ERROR_SSL 1 SSL_ERROR_WANT_READ 2 SSL_ERROR_WANT_WRITE 3
+SSL_ERROR_WANT_X509_LOOKUP 4 SSL_ERROR_SYSCALL 5 SSL_ERROR_ZERO_RETURN 6 SSL_ERROR_WANT_CONNECT 7
+SSL_ERROR_EOF 8 SSL_ERROR_INVALID_ERROR_CODE 9 ALERT_DESCRIPTION_CLOSE_NOTIFY 0
+ALERT_DESCRIPTION_UNEXPECTED_MESSAGE 10 ALERT_DESCRIPTION_BAD_RECORD_MAC 20
+ALERT_DESCRIPTION_RECORD_OVERFLOW 22 ALERT_DESCRIPTION_DECOMPRESSION_FAILURE 30
+ALERT_DESCRIPTION_HANDSHAKE_FAILURE 40 ALERT_DESCRIPTION_BAD_CERTIFICATE 42
+ALERT_DESCRIPTION_UNSUPPORTED_CERTIFICATE 43 ALERT_DESCRIPTION_CERTIFICATE_REVOKED 44
+ALERT_DESCRIPTION_CERTIFICATE_EXPIRED 45 ALERT_DESCRIPTION_CERTIFICATE_UNKNOWN 46
+ALERT_DESCRIPTION_ILLEGAL_PARAMETER 47 ALERT_DESCRIPTION_UNKNOWN_CA 48
+ALERT_DESCRIPTION_ACCESS_DENIED 49 ALERT_DESCRIPTION_DECODE_ERROR 50
+ALERT_DESCRIPTION_DECRYPT_ERROR 51 ALERT_DESCRIPTION_PROTOCOL_VERSION 70
+ALERT_DESCRIPTION_INSUFFICIENT_SECURITY 71 ALERT_DESCRIPTION_INTERNAL_ERROR 80
+ALERT_DESCRIPTION_USER_CANCELLED 90 ALERT_DESCRIPTION_NO_RENEGOTIATION 100
+ALERT_DESCRIPTION_UNSUPPORTED_EXTENSION 110 ALERT_DESCRIPTION_CERTIFICATE_UNOBTAINABLE 111
+ALERT_DESCRIPTION_UNRECOGNIZED_NAME 112 ALERT_DESCRIPTION_BAD_CERTIFICATE_STATUS_RESPONSE 113
+ALERT_DESCRIPTION_BAD_CERTIFICATE_HASH_VALUE 114 ALERT_DESCRIPTION_UNKNOWN_PSK_IDENTITY 115
+VERIFY_DEFAULT 0 VERIFY_CRL_CHECK_LEAF 4 VERIFY_CRL_CHECK_CHAIN 12 VERIFY_X509_STRICT 32
+VERIFY_ALLOW_PROXY_CERTS 64 VERIFY_X509_TRUSTED_FIRST 32768 VERIFY_X509_PARTIAL_CHAIN 524288
+"""
+HOSTFLAG_NEVER_CHECK_SUBJECT = 0x20
+CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED = range(3)
+_words = _NUMBERS.split()
+globals().update(zip(_words[::2], map(int, _words[1::2]), strict=True))
+
+
+class SSLError(OSError):
+    """An error of a secure connection."""
+
+    library = reason = ""
+
+
+class SSLZeroReturnError(SSLError):
+    """A secure connection was closed."""
+
+
+class SSLWantReadError(SSLError):
+    """A secure connection waits to read."""
+
+
+class SSLWantWriteError(SSLError):
+    """A secure connection waits to write."""
+
+
+class SSLSyscallError(SSLError):
+    """A system call of a secure connection failed."""
+
+
+class SSLEOFError(SSLError):
+    """A secure connection ended."""
+
+
+class SSLCertVerificationError(SSLError, ValueError):
+    """A certificate could not be verified."""
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(errno.ENETUNREACH, "the sandbox has no network, and no secure connections")
+
+
+class _Setting:
+    """A setting of a context, which nothing reads but its owner."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, context: Any, owner: type | None = None) -> Any:
+        return self if context is None else vars(context).get(f" {self._name}", self._value)
+
+    def __set__(self, context: Any, value: Any) -> None:
+        vars(context)[f" {self._name}"] = value
+
+
+class _SSLContext:
+    """The settings of a connection that is never made."""
+
+    options = _Setting(0)
+    verify_flags = _Setting(0)
+    verify_mode = _Setting(0)
+    minimum_version = _Setting(-2)
+    maximum_version = _Setting(-1)
+    check_hostname = _Setting(False)
+    post_handshake_auth = _Setting(False)
+    keylog_filename = _Setting(None)
+    num_tickets = _Setting(2)
+    security_level = _Setting(2)
+    sni_callback = _Setting(None)
+    _host_flags = _Setting(0)
+    _msg_callback = _Setting(None)
+
+    def __new__(cls, protocol: int = 2) -> Any:
+        made = super().__new__(cls)
+        vars(made)["protocol"] = protocol
+        return made
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Takes what only a connection would use."""
+
+    set_ciphers = set_ciphersuites = set_groups = set_ecdh_curve = load_dh_params = _nothing
+    set_client_sigalgs = set_server_sigalgs = _set_alpn_protocols = _nothing
+    load_cert_chain = load_verify_locations = set_default_verify_paths = _nothing
+    set_psk_client_callback = set_psk_server_callback = _nothing
+    _wrap_socket = _wrap_bio = staticmethod(_refuse)
+
+    def get_ciphers(self) -> list[Any]:
+        """No ciphers."""
+        return []
+
+    def get_ca_certs(self, binary_form: bool = False) -> list[Any]:
+        """No certificates."""
+        return []
+
+    def cert_store_stats(self) -> dict[str, int]:
+        """No certificates."""
+        return {"x509": 0, "crl": 0, "x509_ca": 0}
+
+
+class MemoryBIO:
+    """A buffer of a connection, which can't be made."""
+
+    __init__ = _refuse
+
+
+class SSLSession:
+    """A session of a connection, which can't be made."""
+
+    __init__ = _refuse
+
+
+def get_default_verify_paths() -> tuple[str, str, str, str]:
+    """No certificates lie anywhere."""
+    return "SSL_CERT_FILE", "", "SSL_CERT_DIR", ""
+
+
+def get_sigalgs() -> list[str]:
+    """No algorithms."""
+    return []
+
+
+def txt2obj(txt: str, **_: Any) -> tuple[int, str, str, str]:
+    """The two purposes of certificates that `ssl` names; others are not known."""
+    known = {"1.3.6.1.5.5.7.3.1": (129, "serverAuth", "TLS Web Server Authentication")}
+    known["1.3.6.1.5.5.7.3.2"] = (130, "clientAuth", "TLS Web Client Authentication")
+    if txt not in known:
+        raise ValueError(f"unknown object {txt!r:.100}")
+    number, short, long = known[txt]
+    return number, short, long, txt
+
+
+def nid2obj(nid: int) -> NoReturn:
+    """No object has a number here."""
+    raise ValueError(f"unknown NID {nid}")
+
+
+RAND_bytes = os.urandom
+
+
+def RAND_status() -> bool:  # noqa: N802 - as OpenSSL calls it
+    """The operating system's chance is always there."""
+    return True
+
+
+def RAND_add(data: Any, entropy: float, /) -> None:  # noqa: N802
+    """Adds nothing: the operating system's chance needs nothing."""

@@ -1,0 +1,117 @@
+"""Packages that can't be here, and what stands in for them: for errors of imports and of `%pip`."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+_PARQUET = (
+    "pandas alone reads and writes CSV, Excel, JSON, SQLite and pickle. Parquet, Feather and ORC "
+    "can't be read here, as they have no sound reader in pure Python: convert such files outside, "
+    "for example with pandas.read_parquet('a.parquet').to_csv('a.csv')"
+)
+_TREES = "scikit-learn's HistGradientBoostingClassifier and HistGradientBoostingRegressor"
+_NETS = "scikit-learn's MLPClassifier and MLPRegressor train small networks; numpy does the rest"
+_ARRAYS = "plain numpy does the same, more slowly: leave the decorator out"
+_TEXTS = "scikit-learn's TfidfVectorizer, re and regex; nltk is pure Python"
+_PICTURES = "Pillow (PIL, without JPEG), scipy.ndimage"
+_MAPS = "no map package is built in; matplotlib draws coordinates"
+_FASTER_JSON = "json"
+_NUMBERS = "numpy.savez, and pickle (DataFrame.to_pickle)"
+_SQL = "sqlite3 with DataFrame.to_sql and pandas.read_sql for SQL, pandas for files"
+_MANY = "pandas in this one process"
+_FORECASTS = "statsmodels' SARIMAX and ExponentialSmoothing"
+
+STAND_INS = {
+    **dict.fromkeys(("pyarrow", "fastparquet"), _PARQUET),
+    "polars": "pandas, or narwhals on top of it, which has much of polars' API",
+    "duckdb": _SQL,
+    **dict.fromkeys(("xgboost", "lightgbm", "catboost"), _TREES),
+    **dict.fromkeys(("torch", "torchvision", "tensorflow", "keras", "jax", "jaxlib"), _NETS),
+    **dict.fromkeys(("numba", "cupy", "numexpr", "bottleneck"), _ARRAYS),
+    **dict.fromkeys(("spacy", "gensim", "transformers", "tokenizers"), _TEXTS),
+    **dict.fromkeys(("cv2", "skimage"), _PICTURES),
+    **dict.fromkeys(("geopandas", "shapely", "pyproj", "cartopy"), _MAPS),
+    **dict.fromkeys(("orjson", "ujson", "simdjson"), _FASTER_JSON),
+    **dict.fromkeys(("h5py", "tables", "zarr"), _NUMBERS),
+    "netCDF4": "scipy.io.netcdf_file",
+    **dict.fromkeys(("pyspark", "ray"), _MANY),
+    **dict.fromkeys(("prophet", "pmdarima"), _FORECASTS),
+    "shap": "sklearn.inspection.permutation_importance",
+    "umap": "sklearn.manifold (TSNE, Isomap)",
+    "hdbscan": "sklearn.cluster.HDBSCAN",
+    "cvxpy": "scipy.optimize",
+    "rapidfuzz": "difflib",
+    **dict.fromkeys(("pydantic", "msgspec"), "dataclasses and attrs"),
+    "cryptography": "hashlib, hmac and secrets",
+    "bokeh": "matplotlib, and Plotly and Altair with %pip",
+}
+"""What stands in for packages that need compiled code, by the name that is imported."""
+
+_PURE_NETWORK = {
+    *("requests", "httpx", "urllib3", "httplib2", "websocket", "websockets", "paramiko", "boto3"),
+    *("botocore", "s3fs", "gcsfs", "yfinance", "huggingface_hub", "pymysql", "pymongo", "redis"),
+}
+_COMPILED_NETWORK = {"aiohttp", "psycopg2", "MySQLdb", "grpc", "zmq", "openai", "anthropic"}
+
+PACKAGES = {  # modules whose package has another name
+    "MySQLdb": "mysqlclient",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dotenv": "python-dotenv",
+    "git": "GitPython",
+    "grpc": "grpcio",
+    "jwt": "PyJWT",
+    "skimage": "scikit-image",
+    "umap": "umap-learn",
+    "websocket": "websocket-client",
+    "yaml": "PyYAML",
+    "zmq": "pyzmq",
+}
+
+_COMPILED = "{name} needs compiled code, and is not among what is built in; %pip can't bring it in."
+_INSTEAD = " In its place: {stand_in}."
+_NETWORK = (
+    "{name} speaks to other machines, and the sandbox has no network: bring the data in as a file."
+)
+_ONLY_IMPORTED = " For code that merely imports it, %pip install {package} brings it in."
+_PACKAGE = (
+    "{name} is not built in. If it is a file of yours that lies beside the notebook, bring it into "
+    "/app first. If it is the package {package}, and pure Python, %pip install {package} brings it "
+    "in where this kernel allows %pip."
+)
+_PLATFORM = "{name} belongs to an operating system; the sandbox has none."
+_WORD = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
+
+
+def advice_on_module(name: str) -> str:
+    """Returns what can be done about a module that is not there."""
+    if name in sys.stdlib_module_names:
+        return _PLATFORM.format(name=name)
+    if name in STAND_INS:
+        return _COMPILED.format(name=name) + _INSTEAD.format(stand_in=STAND_INS[name])
+    package = PACKAGES.get(name, name)
+    if name in _COMPILED_NETWORK:
+        return _NETWORK.format(name=name)
+    words = _NETWORK + _ONLY_IMPORTED if name in _PURE_NETWORK else _PACKAGE
+    return words.format(name=name, package=package)
+
+
+def advice_on_packages(text: str) -> str:
+    """Returns what stands in for the packages that a text names; empty if nothing is known to."""
+    modules = {_canonical(PACKAGES.get(name, name)): name for name in STAND_INS}
+    found = [modules.get(_canonical(word)) for word in _WORD.findall(text)]
+    return "".join(f" In place of {n}: {STAND_INS[n]}." for n in dict.fromkeys(found) if n)
+
+
+def advice_on_import_error(text: str) -> str:
+    """Returns what stands in for the package that an `ImportError` of another package names.
+
+    pandas raises one of these for an optional dependency, such as pyarrow in `read_parquet`.
+    """
+    named = next((word for word in _WORD.findall(text) if word in STAND_INS), None)
+    return "" if named is None else advice_on_module(named)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

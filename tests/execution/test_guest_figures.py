@@ -1,0 +1,37 @@
+"""Figures of libraries that show themselves by a script: what is left of them in `safe` mode."""
+
+from __future__ import annotations
+
+from wasm_kernel import BaseSandbox
+from wasm_kernel.outputs.bundle import Mode, clean
+
+ANIMATION = """
+import base64, io, re
+from IPython.display import HTML
+from PIL import Image
+from matplotlib import pyplot
+from matplotlib.animation import FuncAnimation
+figure, axes = pyplot.subplots(figsize=(1, 1))
+[line] = axes.plot([0, 1])
+moving = FuncAnimation(figure, lambda n: line.set_ydata([n, 1]), frames=3, interval=100)
+page = moving.to_jshtml()
+pyplot.close(figure)
+picture = re.search('<img src="data:image/png;base64,([^"]+)"', page)[1]
+with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+    print(image.n_frames, image.info["duration"], image.info["loop"], end="")
+    first, last = (image.seek(n) or image.convert("L").tobytes() for n in (0, 2))
+    print("", first != last)
+HTML(page)
+"""
+
+
+def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> None:
+    result = module_sandbox.execute(ANIMATION)
+    assert result.stdout == "3 100.0 0 True\n"
+    [shown] = [output.data for output in result.outputs if "text/html" in output.data]
+    safe = clean(shown, {}, Mode.SAFE)
+    assert safe.removed == ()
+    page = safe.data["text/html"]
+    assert '<img src="data:image/png;base64,' in page
+    assert ".anim-controls {display: none}" in page
+    assert "<script" not in page
