@@ -27,7 +27,7 @@ from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
-from wasm_kernel.state.index import Commit, Head, Origin, Record
+from wasm_kernel.state.index import Commit, Head, Index, Origin, Record
 from wasm_kernel.state.stored import StoredState, write_state
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.open_files import OpenFile
@@ -353,3 +353,17 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_whole_fork_or_none(
         trees.remove_tree(made)
     assert number > 12
     assert [path for path in open_files() if "/.removed-" in path] == []
+
+
+def test_a_fork_whose_end_can_not_be_recorded_is_refused(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opened it would take its states for damaged."""
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(Index, "append", full)
+    with pytest.raises(ForkError, match="could not be written"):
+        fork(parent)
+    assert [path.name for path in parent.parent.iterdir()] == ["parent"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from tests.state.session import Session
 from wasm_kernel.errors import HistoryError
@@ -274,3 +276,59 @@ def test_a_commit_that_is_gone_can_not_be_pinned(session: Session) -> None:
     fold(session.history, 1)
     with pytest.raises(HistoryError, match="not kept"):
         session.history.pin({1})
+
+
+def test_a_session_that_was_left_at_the_beginning_is_there_again(
+    session_of: Making, session: Session
+) -> None:
+    """It does not go on at the newest state, in which no guest may run."""
+    three(session)
+    session.go(0)
+    session.history.move(0, (3,))
+    session.history.save()
+    session.recorder.close()
+    assert session.history.close()
+    again = session_of(load=True, crashed=False)
+    assert again.found is not None
+    assert (again.found.is_damaged, again.found.is_certain) == (False, True)
+    assert (again.history.tree.head, again.state) == (0, {})
+    assert sorted(again.history.tree.commits) == [1, 2, 3]
+    assert again.go(3) == {0: "A", 1: "b", 2: "c"}
+
+
+def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) -> None:
+    three(session)
+    session.history.tree = replace(session.history.tree, last=index.ID_MOST)
+    with pytest.raises(OSError, match="no numbers left"):
+        session.cell(p1="more")
+
+
+def test_an_index_that_would_become_too_long_is_rewritten(
+    session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "_MOST_BYTES", 6_000)
+    three(session)
+    for number in range(200):
+        session.history.name("here", 1 + number % 3)
+        session.history.save()
+        assert (session.folder / "index").stat().st_size <= 6_000
+    again = reopened(session_of, session)
+    assert again.found is not None
+    assert not again.found.is_damaged
+    assert (again.history.tree.names, again.state) == ({"here": 2}, {0: "A", 1: "b", 2: "c"})
+
+
+def test_only_an_end_and_a_named_state_wait_for_the_disk_itself(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    three(session)
+    assert synced == []
+    session.recorder.sync()
+    session.flush()
+    assert len(synced) == 3 + 1, "each content, and the index"
+    session.cell(p0="more")
+    session.recorder.close()
+    assert session.history.close(sync=True)
+    assert len(synced) == 4 + 1 + 1

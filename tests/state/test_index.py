@@ -18,6 +18,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state import index as module
 from wasm_kernel.state.commits import ContentFile, write_content
 from wasm_kernel.state.index import (
+    ID_MOST,
     Commit,
     Drop,
     Head,
@@ -384,3 +385,46 @@ def test_a_failed_write_leaves_nothing(
 def test_pages_of_nothing_are_no_file(folder: Folder, tmp_path: Path) -> None:
     assert write_content(folder, []) == ("", ())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"type":"head","at":0,"after":{ID_MOST + 1}}}',
+        f'{{"type":"head","at":{ID_MOST + 1},"after":0}}',
+        f'{{"type":"origin","last":{ID_MOST + 1}}}',
+        f'{{"type":"name","name":"x","id":{ID_MOST + 1}}}',
+        f'{{"type":"drop","ids":[{ID_MOST + 1}]}}',
+    ],
+)
+def test_a_number_that_no_later_commit_could_follow_is_refused(text: str) -> None:
+    assert decode(text.replace(str(ID_MOST + 1), str(ID_MOST)).encode())
+    with pytest.raises(HistoryError):
+        decode(text.encode())
+
+
+def test_an_index_is_wasteful_by_bytes_long_before_it_is_full(
+    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 40_000)
+    with contextlib.closing(Index(folder, "image")) as index:
+        index.go_on(read_index(folder))
+        assert not index.is_wasteful(10)
+        while not index.is_wasteful(10**6):
+            index.append(COMMIT)
+        assert written.stat().st_size < 10_000
+        index.rewrite(RECORDS)
+        assert not index.is_wasteful(10**6)
+
+
+def test_a_full_index_asks_to_be_rewritten_and_is_as_it_was(
+    folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", written.stat().st_size + 10)
+    with contextlib.closing(Index(folder, "image")) as index:
+        index.go_on(read_index(folder))
+        with pytest.raises(RewriteNeeded):
+            index.append(Name("x", 7))
+        with pytest.raises(OSError, match="too long"):
+            index.rewrite([*RECORDS, *RECORDS[1:]])
+    assert entries(folder) == RECORDS

@@ -15,7 +15,7 @@ import pytest
 from tests.execution.story import Story
 from tests.faces import open_files, says, wait_for
 from tests.private import private_of
-from tests.stored import commits_in, content_of, flip, state_of
+from tests.stored import commits_in, content_of, flip, rewritten, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
 from wasm_kernel.folders.locks import HistoryLock, Holder, Resume
@@ -24,7 +24,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commits, pages
 from wasm_kernel.state.file_journal import FileJournal
-from wasm_kernel.state.index import Index
+from wasm_kernel.state.index import Head, Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 from wasm_kernel.state.stored import StateFolder
 
@@ -493,3 +493,19 @@ def test_a_cap_that_leaves_few_cells_to_undo_is_told_once(opened: Opening) -> No
     assert "".join(told).count("take more room on disk than history_bytes allows") == 1
     assert "can be undone" in "".join(told)
     assert says(sandbox, "print(len(b), b[0])") == f"{12 << 20} 5"
+
+
+def test_a_session_that_was_left_without_a_state_begins_fresh_and_says_so(opened: Opening) -> None:
+    sandbox = opened()
+    sandbox.execute("x = 1")
+    workspace = sandbox.workspace
+    sandbox.close()
+    rewritten(
+        state_of(workspace), lambda record: Head(0, 9, ()) if isinstance(record, Head) else record
+    )
+    again = opened()
+    told = again.execute("print('x' in globals())")
+    assert told.stdout == "False\n"
+    assert "begin fresh" in told.stderr
+    again.restore(1)
+    assert says(again, "print(x)") == "1"

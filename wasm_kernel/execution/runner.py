@@ -383,6 +383,7 @@ class GuestRunner:
         """
         for last in (False, True, True):
             self._attach()
+            self.next_count = max(self.next_count, self.state.history.tree.next_count)
             head = self.state.head
             if head is None:
                 break
@@ -403,7 +404,6 @@ class GuestRunner:
     def _resume(self) -> None:
         """Tells an instance that stands at a commit what it can't know of itself."""
         self.comms.out_of_sync = True
-        self.next_count = max(self.next_count, self.state.history.tree.next_count)
         reseed = self.state.history.tree.has_parents_seeds
         if reseed or self._env_untold or self.state.is_untried:
             self._send_start(self._live_guest(), fresh=False, reseed=reseed)
