@@ -92,6 +92,14 @@ def _plain_archives() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_flushing() -> Iterator[None]:
+    """No end of a session waits for the disk itself; thousands of them would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wasm_kernel.state.history.History.sync", lambda history: None)
+        yield
+
+
 @pytest.fixture
 def squeezed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Archives as users get them."""
