@@ -62,7 +62,7 @@ KNOWN = {
     "state/file_versions.py:FileVersions._begin": NO_PATH,
     "state/file_versions.py:FileVersions._pre_image_of_open": NO_PATH,
     "state/session_state.py:SessionState.restore_files.changing": NO_PATH,
-    "execution/fork.py:_beside": CHOSEN,
+    "execution/face.py:NoSession.new_session": CHOSEN,
     "sessions/ids.py:aliases_in": NO_PATH,
     "sessions/archives.py": CHOSEN,
     "state/archive_in.py:ArchiveReader._write": NO_PATH,

@@ -12,7 +12,7 @@ from tests.benchmarks.sides import Side
 from tests.benchmarks.states import STATES, keep_with
 from tests.benchmarks.table import Row
 from wasm_kernel import ExecutionPolicy, create_sandbox
-from wasm_kernel.execution.runner import GuestRunner
+from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.state.recorder import Recorder
 
 MILLISECONDS = 1000
@@ -71,7 +71,7 @@ def back_to_work(native: Side, rounds: int) -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory() as folder,
         create_sandbox(workspace=folder, policy=policy) as sandbox,
-        timed(GuestRunner, "_recover") as taken,
+        timed(GuestTurns, "_recover") as taken,
     ):
         sandbox.execute(ARRAYS)
         for turn in range(rounds):

@@ -7,11 +7,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
+from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.folders.folders import SandboxFolders
@@ -192,17 +194,17 @@ class NewSession(Struct, frozen=True):
 
     Attributes:
         folders: Its folders, open.
-        session_id: Its session, or None outside of sessions.
-        hooks: What the session does for its sandbox, if there is one.
+        session_id: The session's id, or None outside of sessions.
+        hooks: What its session does for its sandbox.
     """
 
     folders: SandboxFolders
-    session_id: str | None = None
-    hooks: SessionHooks[Any] | None = None
+    session_id: str | None
+    hooks: SessionHooks[Any]
 
 
 class SessionHooks(Protocol[SandboxT_contra]):
-    """The things that a session does for its sandbox; one outside of sessions has no hooks.
+    """The things that a session does for its sandbox; for one outside of sessions, see `NoSession`.
 
     `logger_changed`, `executed` and `new_session` are called on the sandbox's own thread, the rest
     on any.
@@ -232,3 +234,57 @@ class SessionHooks(Protocol[SandboxT_contra]):
 
     def closed(self) -> None:
         """The sandbox has been closed. Safe to call twice."""
+
+
+class NoSession:
+    """The hooks of a sandbox outside of sessions: only a fork needs something.
+
+    Args:
+        folders: Those of the sandbox.
+    """
+
+    def __init__(self, folders: SandboxFolders) -> None:
+        self._folders = folders
+
+    def opened(self, sandbox: object, /) -> None:
+        """Does nothing."""
+
+    def logger_changed(self, logger: SandboxLogger) -> None:
+        """Does nothing."""
+
+    def executed(self) -> None:
+        """Does nothing."""
+
+    def new_session(self) -> NewSession:
+        """Makes a workspace next to that of the sandbox, named after it.
+
+        Raises:
+            ForkError: it can't be made.
+        """
+        workspace, number = self._folders.real, 1
+        while True:
+            folder = workspace.with_name(f"{workspace.name}-fork-{number}")
+            try:
+                folder.mkdir(mode=0o700)
+                break
+            except FileExistsError:
+                number += 1
+            except OSError as problem:
+                raise ForkError(describe(problem)) from problem
+        try:
+            folders = SandboxFolders.of_workspace(folder, self._folders.private_root)
+        except BaseException:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
+        return NewSession(folders, None, NoSession(folders))
+
+    def entered(self) -> None:
+        """Does nothing."""
+
+    def left(self) -> bool:
+        """Has the sandbox closed."""
+        return True
+
+    def closed(self) -> None:
+        """Does nothing."""

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import GuestClosed, GuestCrashed, GuestStopped
+from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
 from wasm_kernel.execution.face import Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
-from wasm_kernel.execution.pending_travel import TRAVELS
-from wasm_kernel.execution.turn import Turn, TurnParts, left_unusable, what_remains
+from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
-from wasm_kernel.guests.base import CommandLine, Guest, GuestLanguage, GuestSetup
+from wasm_kernel.guests.base import Guest, GuestLanguage, GuestSetup
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Travelled
@@ -40,14 +38,15 @@ from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
 _START_SECONDS = 30.0
-_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
 
 
 class GuestRunner:
     """The guest of one sandbox, and what outlives it.
 
     Attributes:
+        language: Its language.
         policy: The limits that it runs under.
+        folders: Its folders.
         clock: Its deadlines and interrupts.
         comms: The channels between it and the front end's page.
         changes: What the running cell did to files.
@@ -79,15 +78,13 @@ class GuestRunner:
         )
         self.commands = HostCommands(self.state, language, broker)
         self.next_count = 1
-        self._language = language
-        self._notices = notices
+        self.language = language
         self._allowance = OutputAllowance(policy)
         self._parts = self._make_parts()
         self._guest: Guest | None = None
         self._turn: Turn | None = None
         self._is_open = False  # the history is
         self._env_untold = bool(policy.env)  # a guest whose memory is brought back must hear of it
-        self._missed: deque[tuple[int, str]] = deque(maxlen=_MISSED_CELLS)
 
     def _make_parts(self) -> TurnParts:
         return TurnParts(
@@ -106,14 +103,14 @@ class GuestRunner:
         Raises:
             WasmKernelError: it can't be.
         """
-        self.state.open(self._language.prepare(self.policy.metered, progress))
+        self.state.open(self.language.prepare(self.policy.metered, progress))
         self._is_open = True
-        self._start_guest()
+        self.start_guest()
 
     def ensure_guest(self) -> None:
         """Starts a guest if there is none, because an earlier try to get a new one failed."""
         if self._guest is None:
-            self._start_guest()
+            self.start_guest()
 
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Runs under another policy from now on, with the variables that are there.
@@ -127,7 +124,7 @@ class GuestRunner:
         """
         if self._guest is not None and not self.state.catch_up(self._guest.instance):
             return
-        self._close_guest()
+        self.close_guest()
         self.policy = policy
         self.fuel.adopt(policy.fuel_budget)
         self._allowance.adopt(policy)
@@ -135,98 +132,57 @@ class GuestRunner:
         self.state.adopt(policy)
         self._env_untold = True
         if self._is_open:
-            self._language.prepare(policy.metered, lambda text: None)
-            self._start_guest()
+            self.language.prepare(policy.metered, lambda text: None)
+            self.start_guest()
 
     def close(self) -> None:
         """Closes the guest, writes what is left of its state, and closes the folders."""
         try:
-            self._close_guest()
+            self.close_guest()
             self.state.close()
         finally:
             self.folders.close()
 
-    def _close_guest(self) -> None:
+    def close_guest(self) -> None:
+        """Closes the guest, if there is one."""
         if self._guest is not None:
             self.state.detach()
             self._guest.close()
             self._guest = None
 
     @property
+    def guest(self) -> Guest:
+        """The guest.
+
+        Raises:
+            GuestCrashed: there is none.
+        """
+        if self._guest is None:
+            raise GuestCrashed("no guest")
+        return self._guest
+
+    @property
     def memory_bytes(self) -> int:
         """The size of the guest's memory; 0 if there is no guest."""
         return self._guest.instance.memory.size if self._guest is not None else 0
 
-    def run(
-        self,
-        request: Mapping[str, Any],
-        listener: Listener,
-        *,
-        seconds: float | None = None,
-        for_cell: bool = False,
-    ) -> tuple[Turn, GuestStopped | None]:
-        """Runs one turn. If the guest is lost in it, a new one is ready afterwards.
-
-        Args:
-            request: The request, as the agent will read it.
-            listener: Hears the turn.
-            seconds: A soft limit instead of the policy's: the guest is interrupted first.
-            for_cell: Whether a cell waits for the turn, which is not one itself.
-
-        Returns:
-            The turn, and how it was stopped, or None if it came back.
-        """
-        if request.get("op") == "execute":
-            return self._run_cell(request, listener)
-        turn = self._new_turn(request, listener)
-        try:
-            self._run_in_guest(turn, seconds)
-        except GuestStopped as stopped:
-            self._recover(turn, stopped, for_cell=for_cell)
-            return turn, stopped
-        if turn.is_comm:
-            self.state.commit_between(self._live_guest().instance)
-        return turn, None
-
-    def _run_cell(
-        self, request: Mapping[str, Any], listener: Listener
-    ) -> tuple[Turn, GuestStopped | None]:
-        travels = self.only_travels(str(request.get("code", "")))
-        request = {**request, "execution_count": self.next_count, "alone": [*self._missed]}
-        turn = self._new_turn(request, listener)
-        self._tell_notices(turn)
-        try:
-            if travels is None:
-                self._run_in_guest(turn, None)
-            else:
-                self._run_without_guest(turn, travels)
-        except GuestStopped as stopped:
-            self._recover(turn, stopped, for_cell=True)
-            return turn, stopped
-        began = time.monotonic()
-        self._finish_cell(turn, ran=travels is None)
-        _LOG.debug("%s: the cell's effects are kept", _since(began))
-        self._tell_notices(turn)
-        return turn, None
-
-    def _new_turn(self, request: Mapping[str, Any], listener: Listener) -> Turn:
+    def new_turn(self, request: Mapping[str, Any], listener: Listener) -> Turn:
+        """Returns a turn that is not run yet; what an earlier one did or asked for is forgotten."""
         self.changes.clear()
         self.commands.begin_cell(self.next_count)
         return Turn(request, listener, self._parts)
 
-    def only_travels(self, code: str) -> list[CommandLine] | None:
-        """Returns the commands of a cell that the host does without the guest; None for others."""
-        return self._language.parse_cell(code).only_commands(TRAVELS)
+    def run(self, turn: Turn, seconds: float | None = None) -> None:
+        """Runs a turn.
 
-    def refuse(self, request: Mapping[str, Any], listener: Listener) -> Turn:
-        """Returns the turn of a cell that does not run, as its guest was lost before it."""
-        self.clock.expect(-1)
-        turn = Turn(request, listener, self._parts)
-        self._tell_notices(turn)
-        return turn
+        Args:
+            turn: The turn.
+            seconds: A soft limit instead of the policy's: the guest is interrupted first.
 
-    def _run_in_guest(self, turn: Turn, seconds: float | None) -> None:
-        guest, policy = self._live_guest(), self.policy
+        Raises:
+            GuestStopped: the guest was lost; the caller closes it, and starts another.
+        """
+        guest, policy = self.guest, self.policy
         is_soft = seconds is not None
         limit = seconds if is_soft else policy.cell_timeout
         self.clock.arm(
@@ -239,11 +195,6 @@ class GuestRunner:
         )
         is_metered = turn.is_comm or not is_soft
         self._drive(guest, turn, policy.fuel_budget if is_metered else None)
-
-    def _live_guest(self) -> Guest:
-        if self._guest is None:
-            raise GuestCrashed("no guest")
-        return self._guest
 
     def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
         """Runs the turn itself; the clock is armed."""
@@ -261,81 +212,6 @@ class GuestRunner:
             self._turn = None
         if not ended or turn.reply is None:
             raise GuestCrashed("the cell broke the sandbox's own agent")
-
-    def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
-        """Plans what a cell asks for that only travels: it works whatever became of the guest.
-
-        The guest hears of the cell with its next one, so that it has its text in `In`.
-
-        Raises:
-            GuestClosed: the sandbox is being closed.
-        """
-        self.fuel.skip()
-        self.clock.arm(NO_SIGNALS, None, 0.0, expected=True)
-        interrupted = self.clock.interrupted
-        self.clock.disarm()
-        if self.clock.closed:
-            raise GuestClosed
-        number = self.next_count
-        if interrupted:
-            turn.show(protocol.Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
-            turn.end(number, ename="KeyboardInterrupt")
-            return
-        refused = self.commands.travel.run_from_text(travels, turn)
-        ename = "UsageError" if refused else ""
-        turn.end(number - (not turn.is_counted), ename=ename, evalue=refused)
-        if turn.is_counted:
-            code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
-            self._missed.append((number, code))
-
-    def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
-        """Starts another guest that stands where memory was before the turn, or before that state
-        if no cell can begin there.
-        """
-        _LOG.debug("the guest was lost", exc_info=stopped)
-        self._close_guest()
-        self.commands.cell_lost(turn, self.clock)
-        self.state.fall_back()
-        if for_cell and not self.clock.closed and left_unusable(turn, stopped):
-            has_earlier = self.state.leave()
-            stopped.setting = ""
-            stopped.kept = texts.SPOILT if has_earlier else texts.SPOILT_FROM_THE_START
-        else:
-            changed = self.state.files.keeps and self.changes.any
-            stopped.kept = what_remains(turn, stopped, changed_files=changed)
-        self._start_guest()
-
-    def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
-        """Makes the cell's effects a commit, and does what the cell asked for.
-
-        A cell that was done without the guest has no effects: the state is still that of the cell
-        before.
-        """
-        travel = self.commands.travel
-        cell = self.next_count if turn.is_counted else self.next_count - 1
-        self._note_count(turn)
-        is_left = not ran or (travel.target is not None and not travel.here)
-        if is_left or self.state.commit(
-            self._live_guest().instance,
-            cell=cell,
-            count=self.next_count,
-            code=turn.code,
-            counted=turn.is_counted,
-        ):
-            travel.name_here(turn)
-        if ran:
-            self._missed.clear()
-        if travel.target is not None:
-            texts.tell_restored(self.travel(travel.target), turn.on_text)
-            travel.name_there(turn)
-        self.commands.run_actions(turn, self.clock)
-        self.commands.begin_cell(self.next_count)
-
-    def _tell_notices(self, turn: Turn) -> None:
-        """Tells what happened to the variables in the cell, or the next one that anybody sees."""
-        if turn.is_visible:
-            for text in self._notices.take():
-                turn.on_text("stderr", text)
 
     def go(self, how: str, cells: int = 1, name: str = "", *, files: bool = False) -> Travelled:
         """Brings memory elsewhere, as `SessionState.plan` says.
@@ -356,9 +232,9 @@ class GuestRunner:
             What was done to files, if they went along.
         """
         self.state.travel(travel)
-        self._close_guest()
+        self.close_guest()
         restored = self.state.restore_files(travel, self.changes)
-        self._start_guest()
+        self.start_guest()
         return restored
 
     def wait_saved(self, copies: int | None = None) -> SessionState:
@@ -368,15 +244,10 @@ class GuestRunner:
         Raises:
             ForkError: memory can't be kept.
         """
-        self.state.wait_saved(self._live_guest().instance, copies)
+        self.state.wait_saved(self.guest.instance, copies)
         return self.state
 
-    def _note_count(self, turn: Turn) -> None:
-        count = (turn.reply or {}).get("execution_count")
-        if turn.is_counted and isinstance(count, int) and 0 < count < 2**31:
-            self.next_count = count + 1
-
-    def _start_guest(self) -> None:
+    def start_guest(self) -> None:
         """Starts a new instance that stands where the last commit does, or at the beginning.
 
         A state in which no guest runs is left for the one before it, or for a new beginning.
@@ -390,15 +261,15 @@ class GuestRunner:
             try:
                 self._resume()
             except GuestStopped as problem:
-                self._close_guest()
+                self.close_guest()
                 if self.clock.closed:
                     raise
                 self.state.leave_dead(head, problem, last=last)
             else:
                 return
         self.state.is_untried = False
-        self._send_start(self._live_guest())
-        self.state.commit(self._live_guest().instance, cell=0, count=self.next_count, code="")
+        self._send_start(self.guest)
+        self.state.commit(self.guest.instance, cell=0, count=self.next_count, code="")
         self.comms.sync({})
 
     def _resume(self) -> None:
@@ -406,22 +277,22 @@ class GuestRunner:
         self.comms.out_of_sync = True
         reseed = self.state.history.tree.has_parents_seeds
         if reseed or self._env_untold or self.state.is_untried:
-            self._send_start(self._live_guest(), fresh=False, reseed=reseed)
+            self._send_start(self.guest, fresh=False, reseed=reseed)
         self.state.is_untried = False
         if reseed:
-            self.state.commit_between(self._live_guest().instance, reseeded=True)
+            self.state.commit_between(self.guest.instance, reseeded=True)
 
     def _attach(self) -> None:
         began = time.monotonic()
         while True:
-            self._guest = self._language.start(self._setup())
+            self._guest = self.language.start(self._setup())
             try:
                 self.state.attach(self._guest.instance, self._guest.files)
             except Unreadable as problem:
-                self._close_guest()
+                self.close_guest()
                 self.state.discard_unreadable(problem)
             except BaseException:
-                self._close_guest()
+                self.close_guest()
                 raise
             else:
                 _LOG.debug("%s: a guest has its memory and files", _since(began))
@@ -452,7 +323,7 @@ class GuestRunner:
 
     def _setup(self) -> GuestSetup:
         policy, head, streams = self.policy, self.state.head, self._parts.streams
-        preopens = self._language.preopens(self.folders, policy)
+        preopens = self.language.preopens(self.folders, policy)
         files = WasiFiles(
             preopens,
             self.changes,

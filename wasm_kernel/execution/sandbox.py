@@ -13,20 +13,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
-from wasm_kernel.errors import GuestStopped, SandboxClosed
+from wasm_kernel.errors import ForkError, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution import facts, outcome
-from wasm_kernel.execution.face import (
-    Listener,
-    NewSession,
-    NoListener,
-    OfferedMessage,
-    SessionHooks,
-)
-from wasm_kernel.execution.fork import check_fork, frozen, make_forks
+from wasm_kernel.execution.face import Listener, NoListener, NoSession, OfferedMessage, SessionHooks
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.runner import GuestRunner
-from wasm_kernel.execution.turn import Turn
 from wasm_kernel.execution.turns import GuestTurns
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
@@ -34,7 +26,8 @@ from wasm_kernel.guests.base import GuestLanguage
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
-from wasm_kernel.state.fork import Fork
+from wasm_kernel.state.fork import Fork, fork_history
+from wasm_kernel.state.history import NOT_SAVED
 from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")
@@ -74,7 +67,7 @@ class BaseSandbox:
         self.policy = policy
         self.session_id = session_id
         self._language = language
-        self._hooks = hooks
+        self._hooks = hooks or NoSession(folders)
         self._logger = logger
         self._next_logger: SandboxLogger | None = None
         self._notices = Notices(logger, quiet=quiet)
@@ -87,14 +80,13 @@ class BaseSandbox:
             notices=self._notices,
             inherited=inherited,
         )
-        self._turns = GuestTurns(self._runner)
+        self._turns = GuestTurns(self._runner, self._notices)
         own = {"session_id": session_id, "runtime": language.name, "workspace": "/app"}
         self.commands = self._runner.commands
         self.language_commands = language.commands(folders)
         self.facts = facts.offered(self.commands, self._runner, own)
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
-        if hooks is not None:
-            hooks.opened(self)
+        self._hooks.opened(self)
 
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
         """Gets the guest ready, on its own thread: compiles it and builds its image, if missing.
@@ -152,10 +144,10 @@ class BaseSandbox:
             "parent": dict(parent or {}),
         }
         started = self.start()
-        heard = listener or NoListener()
+        page = listener or NoListener()
         self._runner.clock.expect(1)
         try:
-            cell = self._jobs.submit(lambda: self._execute(started, request, heard), is_cell=True)
+            cell = self._jobs.submit(lambda: self._execute(started, request, page), is_cell=True)
         except SandboxClosed:
             self._runner.clock.expect(-1)
             raise
@@ -195,10 +187,9 @@ class BaseSandbox:
         begun = time.monotonic()
         turn, stopped = self._turns.run_cell(request, listener)
         duration = time.monotonic() - begun
-        result = self._result(turn, stopped, duration)
-        self._turns.sync_after_cell(listener, stopped)
-        if self._hooks is not None:
-            self._hooks.executed()
+        result = outcome.result_of(turn, stopped, self._runner, duration, self.session_id)
+        self._turns.sync(listener, is_after_loss=stopped is not None)
+        self._hooks.executed()
         outcome.log(self._logger, self._language.name, turn, stopped, result)
         return result
 
@@ -210,9 +201,6 @@ class BaseSandbox:
             outer.set_result(outcome.never_ran(self.folders.real, self.session_id))
         except BaseException as problem:
             outer.set_exception(problem)
-
-    def _result(self, turn: Turn, stopped: GuestStopped | None, duration: float) -> SandboxResult:
-        return outcome.result_of(turn, stopped, self._runner, duration, self.session_id)
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Takes other limits and another logger, which hold from the next cell on.
@@ -235,8 +223,7 @@ class BaseSandbox:
             name = self.session_id
             self._logger = logger if name is None else logger.bind(session_id=name)
             self._notices.logger = self._logger
-            if self._hooks is not None:
-                self._hooks.logger_changed(logger)
+            self._hooks.logger_changed(logger)
         if self._runner.policy != self.policy:
             self._runner.adopt(self.policy)
 
@@ -278,8 +265,8 @@ class BaseSandbox:
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
             listener: Hears what the callbacks say.
         """
-        heard = listener or NoListener()
-        return self._between_cells(lambda: self._turns.serve(message, parent or {}, heard))
+        page = listener or NoListener()
+        return self._between_cells(lambda: self._turns.serve(message, parent or {}, page))
 
     def offer(self, offered: OfferedMessage) -> None:
         """Lets the running cell take a message while it awaits something.
@@ -290,8 +277,7 @@ class BaseSandbox:
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """Returns the target of each comm that is open, by the comm's id."""
-        heard = listener or NoListener()
-        return self._between_cells(lambda: self._turns.open_comms(heard))
+        return self._between_cells(lambda: self._turns.open_comms(listener or NoListener()))
 
     def checkpoint(self, name: str) -> None:
         """Names the state that memory is in now; it is kept as long as the session.
@@ -341,7 +327,7 @@ class BaseSandbox:
         Raises:
             TravelError: there is no such state; nothing was changed.
         """
-        return self._travel("restore", name=str(where), files=files)
+        return self._travel("restore", 1, str(where), files=files)
 
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
@@ -352,10 +338,8 @@ class BaseSandbox:
         """
         return self._travel("rollback", files=files)
 
-    def _travel(
-        self, how: str, cells: int = 1, name: str = "", *, files: bool = False
-    ) -> Travelled:
-        return self._between_cells(lambda: self._runner.go(how, cells, name, files=files)).result()
+    def _travel(self, how: str, *args: Any, files: bool) -> Travelled:
+        return self._between_cells(lambda: self._runner.go(how, *args, files=files)).result()
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[Self]:
         """Makes further sandboxes with the same variables and copies of the files.
@@ -385,11 +369,11 @@ class BaseSandbox:
         if n < 1:
             raise ValueError(f"fork makes one sandbox or more, not {n}")
         made: list[Self] = []
-        reseed = not deterministic
 
         def make() -> None:
-            for fork in make_forks(self._runner, self._hooks, n, self._fork_in, reseed=reseed):
-                made.append(fork)  # noqa: PERF402 - those before one that fails are to be closed
+            for number in range(n):
+                fork = self._fork_one(copies=n - number, reseed=not deterministic)
+                made.append(fork)
 
         try:
             self._between_cells(make).result()
@@ -402,20 +386,38 @@ class BaseSandbox:
             raise
         return made
 
-    def _fork_in(self, new: NewSession, inherited: Fork) -> Self:
-        name, language, policy = new.session_id, self._language, self.policy
-        logger = self._logger.bind(session_id=name)
-        return type(self)(
-            language, new.folders, policy, logger, name, hooks=new.hooks, inherited=inherited
-        )
+    def _fork_one(self, *, copies: int, reseed: bool) -> Self:
+        """Makes one fork, on the guest's thread; if it can't, nothing is left of it."""
+        new = self._hooks.new_session()
+        own = (self._language, new.folders, self.policy)
+        logger = self._logger.bind(session_id=new.session_id)
+        try:
+            history = self._runner.wait_saved(copies).history
+            fork = fork_history(history, self.folders, new.folders, reseed=reseed)
+            return type(self)(*own, logger, new.session_id, hooks=new.hooks, inherited=fork)
+        except BaseException:
+            new.hooks.closed()
+            new.folders.discard()
+            raise
 
     def check_fork(self) -> None:
-        """As `fork.check_fork`. For host commands: in the midst of a cell."""
-        check_fork(self._runner)
+        """Checks that a fork could be planned. For host commands: in the midst of a cell.
+
+        Raises:
+            ForkError: this session's variables have no place on disk.
+        """
+        if not self._runner.state.history.on_disk:
+            raise ForkError(NOT_SAVED)
 
     def frozen(self) -> AbstractContextManager[None]:
-        """As `fork.frozen`. For what runs after a cell: on the guest's thread."""
-        return frozen(self._runner)
+        """Keeps all that is on disk as it is while a block lasts, for somebody who forks it.
+
+        For what runs after a cell: on the guest's thread.
+
+        Raises:
+            ForkError: the session can't be forked.
+        """
+        return self._runner.wait_saved().history.frozen()
 
     def interrupt(self) -> bool:
         """Interrupts the running cell, or those that wait for the guest to start. Any thread.
@@ -480,16 +482,14 @@ class BaseSandbox:
             elif self._runner.state.is_saving:
                 self._jobs.join(_SAVE_SECONDS)
         finally:  # Ctrl-C may cut the waiting short
-            if self._hooks is not None:
-                self._hooks.closed()
+            self._hooks.closed()
 
     def __enter__(self) -> BaseSandbox:
-        if self._hooks is not None:
-            self._hooks.entered()
+        self._hooks.entered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._hooks is None or self._hooks.left():
+        if self._hooks.left():
             self.close()
 
     def __del__(self) -> None:

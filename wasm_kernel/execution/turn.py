@@ -131,6 +131,14 @@ class Turn:
         """True if the guest came as far as asking for its request."""
         return self._request is None
 
+    @property
+    def count(self) -> int:
+        """The cell's number, as the guest says; 0 if it says none, or the cell does not count."""
+        count = (self.reply or {}).get("execution_count")
+        if self.is_counted and isinstance(count, int) and 0 < count < 2**31:
+            return count
+        return 0
+
     def end(self, count: int, *, ename: str = "", evalue: str = "") -> None:
         """Ends a cell that the host itself has done as cell `count`, or has refused."""
         reply = {"status": "ok", "execution_count": count, "user_expressions": {}, "payload": []}

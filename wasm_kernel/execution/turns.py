@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from wasm_kernel.errors import GuestStopped
+from wasm_kernel.engine.clock import NO_SIGNALS
+from wasm_kernel.errors import GuestClosed, GuestStopped
+from wasm_kernel.events import Notices
 from wasm_kernel.execution import outcome
+from wasm_kernel.execution.commands import TRAVELS
 from wasm_kernel.execution.face import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
-from wasm_kernel.execution.turn import Turn
-from wasm_kernel.guests.protocol import Stream
+from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
+from wasm_kernel.guests.base import CommandLine
+from wasm_kernel.guests.protocol import Error, Stream
 from wasm_kernel.result import CommMessage
+from wasm_kernel.state import texts
 
+_LOG = logging.getLogger("wasm_kernel.execution")
+_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
 _SYNC_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
 _SYNC_SECONDS_AFTER_LOSS = 1.0
 _TOO_LONG = (
@@ -24,10 +33,17 @@ _IN_A_CALLBACK = "[wasm-kernel] This happened in a widget's callback, not in a c
 
 
 class GuestTurns:
-    """Runs turns, and keeps page and guest agreed on comms. Lives on the guest's thread."""
+    """Runs turns, keeps what they do, and keeps page and guest agreed on comms.
 
-    def __init__(self, runner: GuestRunner) -> None:
+    If the guest is lost in a turn, a new one is ready afterwards. Lives on the guest's thread.
+    """
+
+    def __init__(self, runner: GuestRunner, notices: Notices) -> None:
         self._runner = runner
+        self._notices = notices
+        self._missed: deque[tuple[int, str]] = deque(maxlen=_MISSED_CELLS)
+
+    # -- cells
 
     def run_cell(
         self, request: Mapping[str, Any], listener: Listener
@@ -37,24 +53,143 @@ class GuestTurns:
         Returns:
             The cell's turn, and how the guest was lost, or None if it came back.
         """
+        runner = self._runner
         try:
-            needs_guest = self._runner.only_travels(request["code"]) is None
-            stopped = self.sync(listener, for_cell=True) if needs_guest else None
+            travels = runner.language.parse_cell(request["code"]).only_commands(TRAVELS)
+            refused = self.sync(listener, for_cell=True) if travels is None else None
         except BaseException:
-            self._runner.clock.expect(-1)
+            runner.clock.expect(-1)
             raise
-        if stopped is None:
-            turn, stopped = self._runner.run(request, listener)
-        else:
-            turn = self._runner.refuse(request, listener)
+        request = {**request, "execution_count": runner.next_count, "alone": [*self._missed]}
+        turn = runner.new_turn(request, listener)
+        self._tell_notices(turn)
+        if refused is not None:
+            runner.clock.expect(-1)
+        stopped = refused or self._run_and_keep(turn, travels)
         if stopped is not None:
             turn.error = outcome.as_error(stopped)
             listener.emit(turn.error)
         return turn, stopped
 
-    def sync_after_cell(self, listener: Listener, stopped: GuestStopped | None) -> None:
-        """Shows widgets as they are, after a cell that travelled or was stopped."""
-        self.sync(listener, most=_SYNC_SECONDS_AFTER_LOSS if stopped else _SYNC_SECONDS)
+    def _run_and_keep(self, turn: Turn, travels: list[CommandLine] | None) -> GuestStopped | None:
+        try:
+            if travels is None:
+                self._runner.run(turn)
+            else:
+                self._run_without_guest(turn, travels)
+        except GuestStopped as stopped:
+            self._recover(turn, stopped, for_cell=True)
+            return stopped
+        began = time.monotonic()
+        self._finish_cell(turn, ran=travels is None)
+        _LOG.debug("%.1f ms: the cell's effects are kept", (time.monotonic() - began) * 1000)
+        self._tell_notices(turn)
+        return None
+
+    def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
+        """Plans what a cell asks for that only travels: it works whatever became of the guest.
+
+        The guest hears of the cell with its next one, so that it has its text in `In`.
+
+        Raises:
+            GuestClosed: the sandbox is being closed.
+        """
+        clock, number = self._runner.clock, self._runner.next_count
+        self._runner.fuel.skip()
+        clock.arm(NO_SIGNALS, None, 0.0, expected=True)
+        interrupted = clock.interrupted
+        clock.disarm()
+        if clock.closed:
+            raise GuestClosed
+        if interrupted:
+            turn.show(Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
+            turn.end(number, ename="KeyboardInterrupt")
+            return
+        refused = self._runner.commands.travel.run_from_text(travels, turn)
+        ename = "UsageError" if refused else ""
+        turn.end(number - (not turn.is_counted), ename=ename, evalue=refused)
+        if turn.is_counted:
+            code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
+            self._missed.append((number, code))
+
+    def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
+        """Makes the cell's effects a commit, and does what the cell asked for.
+
+        A cell that was done without the guest has no effects: the state is still that of the cell
+        before.
+        """
+        runner, travel = self._runner, self._runner.commands.travel
+        cell = runner.next_count if turn.is_counted else runner.next_count - 1
+        if turn.count:
+            runner.next_count = turn.count + 1
+        is_left = not ran or (travel.target is not None and not travel.here)
+        if is_left or runner.state.commit(
+            runner.guest.instance,
+            cell=cell,
+            count=runner.next_count,
+            code=turn.code,
+            counted=turn.is_counted,
+        ):
+            travel.give_names(travel.here, turn)
+        if ran:
+            self._missed.clear()
+        if travel.target is not None:
+            texts.tell_restored(runner.travel(travel.target), turn.on_text)
+            travel.give_names(travel.there, turn)
+        runner.commands.run_actions(turn, runner.clock)
+        runner.commands.begin_cell(runner.next_count)
+
+    def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
+        """Starts another guest that stands where memory was before the turn, or before that state
+        if no cell can begin there.
+        """
+        _LOG.debug("the guest was lost", exc_info=stopped)
+        runner = self._runner
+        runner.close_guest()
+        runner.commands.cell_lost(turn, runner.clock)
+        runner.state.fall_back()
+        if for_cell and not runner.clock.closed and left_unusable(turn, stopped):
+            has_earlier = runner.state.leave()
+            stopped.setting = ""
+            stopped.kept = texts.SPOILT if has_earlier else texts.SPOILT_FROM_THE_START
+        else:
+            changed = runner.state.files.keeps and runner.changes.any
+            stopped.kept = what_remains(turn, stopped, changed_files=changed)
+        runner.start_guest()
+
+    def _tell_notices(self, turn: Turn) -> None:
+        """Tells what happened to the variables in the cell, or the next one that anybody sees."""
+        if turn.is_visible:
+            for text in self._notices.take():
+                turn.on_text("stderr", text)
+
+    # -- questions and messages
+
+    def _ask(
+        self,
+        request: Mapping[str, Any],
+        listener: Listener,
+        seconds: float,
+        *,
+        for_cell: bool = False,
+    ) -> tuple[Turn, GuestStopped | None]:
+        """Runs a turn that is not a cell, with a soft limit.
+
+        Args:
+            request: The request, as the agent will read it.
+            listener: Hears the turn.
+            seconds: The limit; the guest is interrupted first.
+            for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
+        """
+        turn = self._runner.new_turn(request, listener)
+        try:
+            self._runner.run(turn, seconds)
+        except GuestStopped as stopped:
+            self._recover(turn, stopped, for_cell=for_cell)
+            return turn, stopped
+        if turn.is_comm:
+            self._runner.state.commit_between(self._runner.guest.instance)
+        return turn, None
 
     def query(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the guest's answer to a question.
@@ -63,7 +198,7 @@ class GuestTurns:
             GuestStopped: the guest was lost over it.
         """
         limit = self._runner.policy.query_seconds
-        turn, stopped = self._runner.run(request, NoListener(), seconds=limit)
+        turn, stopped = self._ask(request, NoListener(), limit)
         if stopped is not None:
             raise stopped
         return turn.reply or {}
@@ -88,7 +223,7 @@ class GuestTurns:
 
     def _run_callbacks(self, request: Mapping[str, Any], listener: Listener) -> None:
         begun, limit = time.monotonic(), self._runner.policy.comm_seconds
-        turn, stopped = self._runner.run(request, listener, seconds=limit)
+        turn, stopped = self._ask(request, listener, limit)
         interrupted = turn.error is not None and turn.error.ename == "KeyboardInterrupt"
         if time.monotonic() - begun >= limit and (interrupted or stopped):
             listener.emit(Stream("stderr", _TOO_LONG.format(seconds=limit)))
@@ -98,7 +233,7 @@ class GuestTurns:
         self.sync(listener)
 
     def sync(
-        self, listener: Listener, *, most: float = _SYNC_SECONDS, for_cell: bool = False
+        self, listener: Listener, *, for_cell: bool = False, is_after_loss: bool = False
     ) -> GuestStopped | None:
         """Brings page and guest to agree again, if memory was brought elsewhere.
 
@@ -107,8 +242,8 @@ class GuestTurns:
 
         Args:
             listener: Hears what the guest says.
-            most: The seconds that it may take.
             for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
+            is_after_loss: Whether a guest was just lost; then it may take less time.
 
         Returns:
             How the guest was lost before it began; None if it did begin.
@@ -116,9 +251,9 @@ class GuestTurns:
         comms, policy = self._runner.comms, self._runner.policy
         if not comms.out_of_sync:
             return None
+        most = _SYNC_SECONDS_AFTER_LOSS if is_after_loss else _SYNC_SECONDS
         seconds = min(most, policy.comm_seconds, max(1.0, policy.cell_timeout or most))
-        request = comms.sync_request
-        turn, stopped = self._runner.run(request, listener, seconds=seconds, for_cell=for_cell)
+        turn, stopped = self._ask(comms.sync_request, listener, seconds, for_cell=for_cell)
         if stopped is not None and not turn.request_taken:
             return stopped
         reply = {} if stopped is not None else turn.reply or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wasm_kernel.errors import TravelError
-from wasm_kernel.execution.pending_travel import TRAVELS, TravelTarget, target_of
+from wasm_kernel.execution.commands import TRAVELS, words_of
 from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.guests.python.cells import PythonCell
 
@@ -44,16 +44,16 @@ def test_others_are_the_guests(code: str) -> None:
 @pytest.mark.parametrize(
     ("travel", "target"),
     [
-        (CommandLine("undo"), TravelTarget()),
-        (CommandLine("undo", "3 --files"), TravelTarget(cells=3, files=True)),
-        (CommandLine("undo", "9" * 5_000), TravelTarget(cells=2**31)),
-        (CommandLine("redo", "--files"), TravelTarget(files=True)),
-        (CommandLine("restore", "In[3]"), TravelTarget(name="In[3]")),
-        (CommandLine("restore", "--files"), TravelTarget(files=True)),
+        (CommandLine("undo"), (1, "", False)),
+        (CommandLine("undo", "3 --files"), (3, "", True)),
+        (CommandLine("undo", "9" * 5_000), (2**31, "", False)),
+        (CommandLine("redo", "--files"), (1, "", True)),
+        (CommandLine("restore", "In[3]"), (1, "In[3]", False)),
+        (CommandLine("restore", "--files"), (1, "", True)),
     ],
 )
-def test_words_are_read(travel: CommandLine, target: TravelTarget) -> None:
-    assert target_of(travel) == target
+def test_words_are_read(travel: CommandLine, target: tuple[int, str, bool]) -> None:
+    assert words_of(travel) == target
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_words_are_read(travel: CommandLine, target: TravelTarget) -> None:
 )
 def test_words_that_say_nothing_are_refused(travel: CommandLine) -> None:
     with pytest.raises(TravelError, match=f"%{travel.name} takes"):
-        target_of(travel)
+        words_of(travel)
