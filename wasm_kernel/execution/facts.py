@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from wasm_kernel.guests.base import CommandHandler
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, Mount, field_meanings
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, field_meanings
 
 if TYPE_CHECKING:
-    from wasm_kernel.execution.commands import HostCommands
     from wasm_kernel.execution.runner import GuestRunner
 
 Provider = Callable[[], Mapping[str, Any]]
@@ -24,8 +22,8 @@ class SessionFacts:
     Front ends show the names that they know under headings, and the others as they are.
     """
 
-    def __init__(self) -> None:
-        self._providers: tuple[Provider, ...] = ()
+    def __init__(self, *providers: Provider) -> None:
+        self._providers = providers
 
     def add(self, provider: Provider) -> None:
         """Asks `provider` too; it is called on the guest's thread, and its answer is JSON."""
@@ -42,32 +40,21 @@ class SessionFacts:
         return found
 
 
-def offered(commands: HostCommands, runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
+def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
     """Lets cells ask, also from within functions: they learn about their own sandbox only.
 
     Args:
-        commands: The commands of the sandbox, to which the questions are added.
         runner: The sandbox's guest.
         own: Facts that stay.
 
     Returns:
         The facts of `%session_info`, to which others add theirs.
     """
-    facts = SessionFacts()
-    facts.add(lambda: own)
-    facts.add(lambda: _memory(runner))
-    answers: dict[str, Callable[[], Any]] = {
-        "session_info": facts.all,
-        "fuel": runner.fuel.facts,
-        "policy": lambda: as_rows(runner.policy),
-    }
-    for name, answer in answers.items():
-        commands.add(name, _asked(answer), from_anywhere=True)
+    facts, add = SessionFacts(lambda: own, lambda: _memory(runner)), runner.commands.add
+    add("session_info", lambda line, context: facts.all(), from_anywhere=True)
+    add("fuel", lambda line, context: runner.fuel.facts(), from_anywhere=True)
+    add("policy", lambda line, context: as_rows(runner.policy), from_anywhere=True)
     return facts
-
-
-def _asked(answer: Callable[[], Any]) -> CommandHandler:
-    return lambda _line, _context: answer()
 
 
 def _memory(runner: GuestRunner) -> dict[str, Any]:
@@ -96,12 +83,6 @@ def as_rows(policy: ExecutionPolicy) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, tuple):
-        return [_guest_side(each) if isinstance(each, Mount) else each for each in value]
-    return value
-
-
-def _guest_side(mount: Mount) -> str:
-    return f"{mount.guest} ({'writable' if mount.writable else 'read-only'})"
+    if isinstance(value, tuple):  # of mounts
+        return [f"{m.guest} ({'writable' if m.writable else 'read-only'})" for m in value]
+    return dict(value) if isinstance(value, Mapping) else value

@@ -15,8 +15,9 @@ from typing import Any, Self, TypeVar
 
 from wasm_kernel.errors import ForkError, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
-from wasm_kernel.execution import facts, outcome
+from wasm_kernel.execution import outcome
 from wasm_kernel.execution.face import Listener, NoListener, NoSession, OfferedMessage, SessionHooks
+from wasm_kernel.execution.facts import offer_facts
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns
@@ -84,7 +85,7 @@ class BaseSandbox:
         own = {"session_id": session_id, "runtime": language.name, "workspace": "/app"}
         self.commands = self._runner.commands
         self.language_commands = language.commands(folders)
-        self.facts = facts.offered(self.commands, self._runner, own)
+        self.facts = offer_facts(self._runner, own)
         self._jobs = GuestJobs(f"guest {session_id or folders.path.name}", self._begin)
         self._hooks.opened(self)
 
