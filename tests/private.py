@@ -17,7 +17,7 @@ def private_of(workspace: Path) -> Path:
         found = PrivateFolders(real.parent, lone=real.name).find(real.name, folder)
     if found is None:
         raise FileNotFoundError(f"{workspace} has no private folder")
-    found.folder.close()
+    found.close()
     return found.path
 
 

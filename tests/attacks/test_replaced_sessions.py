@@ -19,7 +19,6 @@ from tests.private import private_of
 from wasm_kernel import delete_session_workspace
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.private import PrivateFolders, discard
-from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import metadata, removal, session, staging
@@ -65,7 +64,7 @@ def test_a_session_begun_meanwhile_is_not_deleted(
         for file in files:
             (root / ID / file).write_text(file)
 
-    with walks.opened_folder(root) as top:
+    with Folder.open(root) as top:
         once_before(monkeypatch, owner, name, another)
         with pytest.raises(FileNotFoundError):
             removal.remove(top, ID, PrivateFolders(root))
@@ -108,8 +107,8 @@ def test_nobody_begins_in_a_folder_that_is_deleted_in_its_place(
         with Folder.open(tmp_path / ID) as workspace:
             found = PrivateFolders(tmp_path).find(ID, workspace)
         assert found is not None
-        with found.folder:
-            seen.append(is_used(found.folder))
+        with found:
+            seen.append(is_used(found))
 
     monkeypatch.setattr(removal, "_set_aside", lambda root, name, workspace: name)
     once_before(monkeypatch, removal, "_delete", look)
@@ -168,7 +167,7 @@ def test_a_session_is_not_emptied_by_a_removal_that_saw_it_being_made(
     seen, made = threading.Event(), threading.Event()
 
     def finish() -> None:
-        with walks.opened_folder(tmp_path) as top:
+        with Folder.open(tmp_path) as top:
             removal.finish_removals(top)
 
     def wait() -> None:
@@ -199,19 +198,19 @@ def test_a_session_is_made_although_a_removal_takes_its_folder_for_a_rest(
     root = tmp_path / "sessions"
     root.mkdir()
     with ExitStack() as held:
-        top = held.enter_context(walks.opened_folder(root))
+        top = held.enter_context(Folder.open(root))
 
         def finish() -> None:
             if done:
                 removal.finish_removals(top)
             else:
                 (aside,) = names(root)
-                assert try_lock(held.enter_context(walks.opened_folder(aside, top)))
+                assert try_lock(held.enter_context(top.enter(aside)).fd)
 
         once_before(monkeypatch, removal, "try_lock", finish)
         make(root)
         assert len(names(root)) == (1 if done else 2)
-    with walks.opened_folder(root) as top:
+    with Folder.open(root) as top:
         removal.finish_removals(top)
     assert names(root) == [ID]
     assert names(root / ID) == [metadata.NAME]

@@ -21,7 +21,7 @@ from unittest.mock import Mock
 
 import wasm_kernel
 from wasm_kernel import Mount, RuntimeType
-from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import files, metadata
 from wasm_kernel.sessions.ids import SessionIdError
 from wasm_kernel.sessions.session import Session
@@ -143,7 +143,7 @@ class SessionMetadata:
 
 def _read_session_metadata(session_id: str, workspace_root: Path) -> SessionMetadata | None:
     try:
-        with walks.opened_folder(workspace_root / session_id) as folder:
+        with Folder.open(workspace_root / session_id) as folder:
             found = metadata.read(folder, session_id)
     except metadata.MetadataCorrupted as problem:
         print(f"Warning: Failed to read session metadata: {problem}", file=sys.stderr)
@@ -155,7 +155,7 @@ def _update_session_timestamp(session_id: str, workspace_root: Path) -> None:
     session = Session(workspace_root, session_id)
     try:
         session.executed()
-        with walks.opened_folder(workspace_root / session_id) as folder:
+        with Folder.open(workspace_root / session_id) as folder:
             metadata.read(folder, session_id)
     except metadata.MetadataCorrupted as problem:
         print(f"Warning: Failed to update session timestamp: {problem}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.nobody import as_nobody
 from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux.folders import Folder, open_folder
 from wasm_kernel.linux.walks import FolderWalk, Lookup
 
 DEEP = 1500  # paths beyond PATH_MAX, and more folders than this process may have files open
@@ -35,13 +37,19 @@ def dig(folder: Path, levels: int) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def open_folder_at(path: Path) -> Iterator[int]:
+    with Folder(open_folder(path)) as folder:
+        yield folder.fd
+
+
 def names_in(folder: Path, *, force: bool = False) -> list[str]:
-    with walks.opened_folder(folder) as opened:
+    with open_folder_at(folder) as opened:
         return ["/".join([*e.path, e.name]) for e in walks.entries(opened, force=force)]
 
 
 def size_of(folder: Path) -> int:
-    with walks.opened_folder(folder) as opened:
+    with open_folder_at(folder) as opened:
         return walks.size_of(opened)
 
 
@@ -57,7 +65,7 @@ def test_what_is_in_a_folder_comes_before_it(here: Path) -> None:
 @pytest.mark.parametrize("path", ["../victim", "a/../../victim", "..", "a/./b", "a//b", "", "a\0"])
 def test_a_lookup_leads_nowhere_outside(here: Path, path: str) -> None:
     (here / "a").mkdir()
-    with walks.opened_folder(here) as opened, Lookup(opened) as lookup:
+    with open_folder_at(here) as opened, Lookup(opened) as lookup:
         with pytest.raises(OSError, match="Invalid argument"):
             lookup.parent(path, make=True)
         assert lookup.parent("a/b")[1] == "b"
@@ -71,12 +79,12 @@ def test_a_link_is_named_and_not_followed(here: Path, tmp_path: Path) -> None:
     (here / "round").symlink_to(here)
     assert sorted(names_in(here)) == ["file", "out", "round"]
     assert size_of(here) == 0
-    with walks.opened_folder(here) as folder:
+    with open_folder_at(here) as folder:
         trees.remove_contents(folder)
     assert list(here.iterdir()) == []
     assert (tmp_path / "outside" / "secret").exists()
     (here / "link").symlink_to(tmp_path / "outside")
-    with pytest.raises(OSError, match=r"directory|links"), walks.opened_folder(here / "link"):
+    with pytest.raises(OSError, match=r"directory|links"), open_folder_at(here / "link"):
         pass
 
 
@@ -86,7 +94,7 @@ def test_a_tree_deeper_than_descriptors_and_paths_go(here: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     try:
         assert size_of(here) == 5
-        with walks.opened_folder(here) as folder:
+        with open_folder_at(here) as folder:
             trees.remove_contents(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -114,7 +122,7 @@ def test_closed_folders_are_left_out_and_opened_only_by_force(here: Path) -> Non
         assert [name for name in shown if "/" in name] == ["500/file"]
         assert len(shown) == 5
         assert size_of(here) == 10
-        with walks.opened_folder(here) as folder:
+        with open_folder_at(here) as folder:
             trees.remove_contents(folder)
         assert list(here.iterdir()) == []
 
@@ -128,7 +136,7 @@ def test_what_is_not_ours_to_open_is_an_error(here: Path) -> None:
         (here / "theirs").mkdir(mode=0o700)
         (here / "theirs" / "file").touch()
         os.seteuid(65534)
-        with walks.opened_folder(here) as folder, pytest.raises(PermissionError):
+        with open_folder_at(here) as folder, pytest.raises(PermissionError):
             trees.remove_contents(folder)
 
 
@@ -136,7 +144,7 @@ def test_two_may_empty_a_folder_at_once(here: Path) -> None:
     for name in "abcdef":
         (here / name / "x" / "y").mkdir(parents=True)
         (here / name / "file").touch()
-    with walks.opened_folder(here) as first, walks.opened_folder(here) as second:
+    with open_folder_at(here) as first, open_folder_at(here) as second:
         left = walks.entries(first, force=True)
         next(left)
         trees.remove_contents(second)
@@ -163,6 +171,6 @@ def test_every_tree_is_walked_measured_and_emptied(
         made += len(content)
     assert sorted(names_in(root)) == sorted(str(p.relative_to(root)) for p in root.rglob("*"))
     assert size_of(root) == made
-    with walks.opened_folder(root) as folder:
+    with open_folder_at(root) as folder:
         trees.remove_contents(folder)
     assert list(root.iterdir()) == []

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import entries
 from wasm_kernel.sessions.files import list_session_files
 from wasm_kernel.sessions.session import Session
 
 _KILLED = """
 import os, signal, sys
-from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import entries
-with walks.opened_folder(sys.argv[1]) as root, entries.draft_of(root, b"x" * 1000, None):
+with Folder.open(sys.argv[1]) as root, entries.draft_of(root.fd, b"x" * 1000, None):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 PATTERN = ".metadata.json~*"
@@ -43,7 +43,7 @@ def test_opening_the_session_removes_what_a_killed_writer_left(
 
 
 def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
-    with walks.opened_folder(workspace) as folder, entries.draft_of(folder, b"slow", None) as draft:
+    with Folder.open(workspace) as folder, entries.draft_of(folder.fd, b"slow", None) as draft:
         Session(tmp_path, "one").closed()
         assert [path.name for path in workspace.glob(PATTERN)] == [draft]
 

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import metadata, staging
 from wasm_kernel.sessions.metadata import Metadata, MetadataCorrupted
@@ -115,7 +114,7 @@ def test_two_processes_lose_nothing_and_go_forward(
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
     seen = []
     while any(writer.poll() is None for writer in writers):
-        with walks.opened_folder(workspace) as folder:
+        with Folder.open(workspace) as folder:
             found = metadata.read(folder, ID)  # never torn, never gone
         assert found is not None
         assert found.fields["note"] == "kept"

@@ -17,7 +17,7 @@ from tests.private import private_of
 from wasm_kernel import SessionInUse, WorkspaceError, delete_session_workspace
 from wasm_kernel.folders.locks import HistoryLock, exclusively, is_used
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import removal
@@ -35,12 +35,12 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def used(workspace: Path) -> bool:
-    with walks.opened_folder(workspace) as folder:
-        found = PrivateFolders(workspace.parent).find(workspace.name, Folder(folder))
+    with Folder.open(workspace) as folder:
+        found = PrivateFolders(workspace.parent).find(workspace.name, folder)
     if found is None:
         return False
-    with found.folder:
-        return is_used(found.folder)
+    with found:
+        return is_used(found)
 
 
 def test_everything_goes_and_nothing_else(workspace: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) 
     first, second = Session(tmp_path, ID), Session(tmp_path, ID)
     for user in (first, second):
         assert used(workspace)
-        with walks.opened_folder(tmp_path) as root, pytest.raises(SessionInUse):
+        with Folder.open(tmp_path) as root, pytest.raises(SessionInUse):
             removal.remove(root, ID, PrivateFolders(tmp_path))
         user.closed()
     assert not used(workspace)
@@ -122,13 +122,13 @@ def test_looking_whether_it_is_used_makes_nothing(tmp_path: Path) -> None:
 def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_path: Path) -> None:
     (workspace / "file").touch()
     opened: list[Session] = []
-    with Folder.open(private_of(workspace)) as private, walks.opened_folder(tmp_path) as root:
+    with Folder.open(private_of(workspace)) as private, Folder.open(tmp_path) as root:
         with exclusively(private):
             starting = threading.Thread(target=lambda: opened.append(Session(tmp_path, ID)))
             starting.start()
             time.sleep(0.1)
             assert opened == []  # it waits
-            os.rename(ID, "aside", src_dir_fd=root, dst_dir_fd=root)
+            os.rename(ID, "aside", src_dir_fd=root.fd, dst_dir_fd=root.fd)
         starting.join(10)
     assert opened[0].made
     assert [path.name for path in opened[0].workspace.iterdir()].count("file") == 0
@@ -178,14 +178,14 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
     Session(tmp_path, ID).closed()  # another one has the id by now
     (workspace / "file").write_text("mine")
     monkeypatch.setattr(trees, "remove_contents", fail)
-    with walks.opened_folder(tmp_path) as root:
+    with Folder.open(tmp_path) as root:
         assert {name: problem.errno for name, problem in removal.finish_removals(root).items()} == {
             ID: 5
         }
     monkeypatch.undo()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([ID, aside.name])
     assert (workspace / "file").read_text() == "mine"
-    with walks.opened_folder(tmp_path) as root:
+    with Folder.open(tmp_path) as root:
         assert removal.finish_removals(root) == {}
     assert [path.name for path in tmp_path.iterdir()] == [ID]
 
@@ -230,7 +230,7 @@ def test_who_is_late_does_not_delete_the_session_that_came_after(
         return locked(private)
 
     monkeypatch.setattr(removal, "exclusively", late)
-    with walks.opened_folder(tmp_path) as root, pytest.raises(FileNotFoundError):
+    with Folder.open(tmp_path) as root, pytest.raises(FileNotFoundError):
         removal.remove(root, ID, PrivateFolders(tmp_path))
     assert (workspace / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == [ID]

@@ -22,7 +22,7 @@ from wasm_kernel import (
     prune_sessions,
 )
 from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import removal
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
@@ -83,7 +83,7 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
             made = json.loads((fork.workspace / ".metadata.json").read_text())
             assert made["session_id"] == fork.session_id
             assert made["updated_at"] > made["created_at"]
-            with pytest.raises(SessionInUse), walks.opened_folder(tmp_path) as root:
+            with pytest.raises(SessionInUse), Folder.open(tmp_path) as root:
                 removal.remove(root, fork.session_id, PrivateFolders(tmp_path))
         fork.close()
     told = [(call.args[0], call.kwargs) for call in captured.calls]

@@ -26,6 +26,7 @@ from wasm_kernel import (
     write_session_file,
 )
 from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.overview import session_in, sessions_in
 from wasm_kernel.sessions.session import Session
@@ -546,5 +547,5 @@ def test_prune_skips_legacy_sessions(root: Path) -> None:
     assert set(result.deleted_sessions) == gone
     assert set(result.skipped_sessions) == kept
     assert {path.name for path in root.iterdir()} == kept
-    with walks.opened_folder(root) as folder:
-        assert walks.size_of(folder) == 0
+    with Folder.open(root) as folder:
+        assert walks.size_of(folder.fd) == 0

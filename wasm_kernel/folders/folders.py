@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from msgspec.structs import replace
-
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.hiding import (
     SessionHidden,
@@ -100,7 +98,7 @@ class SandboxFolders:
         """
         self._presence = presence
         self.path, self.real = path, real
-        self.workspace, self.private = workspace, found.folder
+        self.workspace, self.private = workspace, found
         self.private_path = found.path
         self.private_root = private_root
         self.lone = lone
@@ -178,14 +176,14 @@ class SandboxFolders:
         """
         with contextlib.ExitStack() as held:
             found = privates.open(real.name, workspace)
-            held.callback(found.folder.close)
-            presence = PresenceLock(found.folder)
+            held.callback(found.close)
+            presence = PresenceLock(found)
             held.callback(presence.release)
             if not (is_there() and found.in_place):
                 if found.made and found.in_place:
                     discard(found.path)  # of a folder that was gone by then
                 return None
-            found = replace(found, made=found.made or made)
+            found.made = found.made or made
             own = workspace.enter()
             held.pop_all()
             return cls(path, real, own, found, privates.named, lone=lone, presence=presence)

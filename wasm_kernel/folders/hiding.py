@@ -297,9 +297,9 @@ class Registered:
             opened = [held.enter_context(place) for place in places()]
             self._watch.look([*watched(), *(place.path for place in opened)])
             for place in opened:
-                own = os.fstat(place.folder.fd)
+                own = os.fstat(place.fd)
                 private.add((own.st_dev, own.st_ino))
-                for name in place.folder.names():
+                for name in place.names():
                     mark = self._session_mark(place, name)
                     if mark is not None:
                         found[place.path / name] = mark
@@ -310,7 +310,7 @@ class Registered:
         """The mark of the session that a private folder belongs to; None if it is no session's."""
         if known := self._sessions.get(place.path / name):  # once a session's, always a session's
             return known
-        with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+        with contextlib.suppress(OSError), place.enter(name) as folder:
             owner = Owner.of(folder)
             return owner.mark if owner is not None and owner.session else None
         return None

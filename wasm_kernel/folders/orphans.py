@@ -25,6 +25,7 @@ from wasm_kernel.folders.places import ROOTS, Place, places, state_folder
 from wasm_kernel.folders.private import Owner, discard
 from wasm_kernel.linux import trees, walks
 from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.result import readable
 
 _DAY = 24 * 3600.0
@@ -67,8 +68,8 @@ class Orphan(Struct, frozen=True):
     def size(self) -> int:
         """Returns the bytes of its files; 0 if it is gone by now."""
         try:
-            with walks.opened_folder(self.place / self.key) as folder:
-                return walks.size_of(folder, force=True)
+            with Folder.open(self.place) as place, place.enter(self.key) as folder:
+                return walks.size_of(folder.fd, force=True)
         except OSError:
             return 0
 
@@ -78,14 +79,14 @@ def orphans() -> list[Orphan]:
     found = []
     for place in places():
         with place:
-            found += [one for name in place.folder.names() if (one := _judged(place, name))]
+            found += [one for name in place.names() if (one := _judged(place, name))]
     return found
 
 
 def _judged(place: Place, name: str) -> Orphan | None:
     """A private folder, if its workspace is not there."""
     try:
-        with place.folder.enter(name) as folder:
+        with place.enter(name) as folder:
             owner, noted = Owner.of(folder), folder.status(MISSED)
             changed = os.fstat(folder.fd).st_mtime
     except OSError:
@@ -142,7 +143,7 @@ def sweep(seconds: float | None = None) -> list[Orphan]:
     removed = []
     for place in places():
         with place:
-            names = place.folder.names()
+            names = place.names()
             random.shuffle(names)  # so that a sweep that has little time does not begin as the last
             for name in names:
                 if until is not None and time.monotonic() > until:
@@ -180,7 +181,7 @@ def _note(place: Place, name: str, *, missed: bool) -> None:
     """Write down that a workspace is missed, if that is new, or that it is there again."""
     if name.startswith("."):
         return
-    with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+    with contextlib.suppress(OSError), place.enter(name) as folder:
         if not missed:
             folder.remove(MISSED)
         elif folder.status(MISSED) is None:
@@ -192,7 +193,7 @@ def _removed(place: Place, one: Orphan) -> bool:
         if one.unfinished:
             trees.remove_tree(one.place / one.key)
             return True
-        with place.folder.enter(one.key) as folder, exclusively(folder):
+        with place.enter(one.key) as folder, exclusively(folder):
             again = _judged(place, one.key)  # nobody can begin to use it from here on
             if again is None or not again.due:
                 return False

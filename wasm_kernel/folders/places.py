@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.folders import Folder, real_path
@@ -37,23 +37,16 @@ class PrivateFolderError(WasmKernelError):
     """There is no place for private state; nothing was opened."""
 
 
-class Place:
-    """A folder that holds private folders; close it, or use it in a `with` block.
+class Place(Folder):
+    """A folder that holds private folders, which is this user's alone; close it.
 
     Attributes:
         path: Its real path.
-        folder: The folder, which is this user's alone.
     """
 
-    def __init__(self, path: Path, folder: Folder) -> None:
+    def __init__(self, path: Path, fd: int) -> None:
+        super().__init__(fd)
         self.path = path
-        self.folder = folder
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.folder.close()
 
 
 def _own(path: Path, folder: Folder, forbidden: int) -> Place | None:
@@ -66,7 +59,7 @@ def _own(path: Path, folder: Folder, forbidden: int) -> Place | None:
     """
     found = os.fstat(folder.fd)
     if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & forbidden:
-        return Place(path, folder)
+        return Place(path, folder.fd)
     folder.close()
     return None
 
@@ -123,7 +116,7 @@ class Notes:
         if known is None:
             return []
         with known:
-            return self.paths_in(known.folder)
+            return self.paths_in(known)
 
     def paths_in(self, folder: Folder) -> list[Path]:
         """Returns the paths that are noted in an open folder."""
@@ -142,8 +135,8 @@ class Notes:
         text = os.fsencode(path)
         with known, contextlib.suppress(OSError):
             name = hashlib.blake2b(text, digest_size=12).hexdigest()
-            if known.folder.status(name) is None:
-                with known.folder.replacing(name) as file:
+            if known.status(name) is None:
+                with known.replacing(name) as file:
                     file.write(text)
                 time.sleep(_SETTLE_SECONDS)
 
@@ -153,11 +146,11 @@ class Notes:
         if known is None:
             return
         with known:
-            for name in known.folder.names():
+            for name in known.names():
                 with contextlib.suppress(OSError, ValueError):
-                    path = Path(known.folder.read(name, _PATH_BYTES).decode())
+                    path = Path(known.read(name, _PATH_BYTES).decode())
                     if not path.is_dir():
-                        known.folder.remove(name)
+                        known.remove(name)
 
 
 ELSEWHERE, ROOTS = Notes("elsewhere"), Notes("roots")

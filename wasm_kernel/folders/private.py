@@ -110,7 +110,7 @@ class Owner(Struct, frozen=True):
             opened: Whether it is used from now on; then its record is brought up to date.
         """
         try:
-            found = place.folder.enter(self.key)
+            found = place.enter(self.key)
         except OSError:
             return None
         known = Owner.of(found)
@@ -118,31 +118,39 @@ class Owner(Struct, frozen=True):
             if opened and known != self:
                 with contextlib.suppress(OSError):
                     replace(self, session=self.session or known.session).write(found)
-                    os.utime(place.folder.fd)  # whoever watches the place looks again
+                    os.utime(place.fd)  # whoever watches the place looks again
             return found, known
         found.close()
         return None
 
 
-class PrivateFolder(Struct, frozen=True):
-    """The private folder of one workspace.
+class PrivateFolder(Folder):
+    """The private folder of one workspace, open; close it.
 
     Attributes:
-        folder: It, open; whoever has it closes it.
         path: Its real path.
         far: Whether it lies in another file system than the workspace, so that files are copied and
             not linked.
-        made: Whether it was made just now.
         lasting: Whether it can be told tomorrow that it is this very workspace's.
+        made: Whether it was made just now.
         of_session: Whether the workspace was a session's before it was opened now.
     """
 
-    folder: Folder
-    path: Path
-    far: bool
-    made: bool
-    lasting: bool
-    of_session: bool = False
+    def __init__(
+        self,
+        fd: int,
+        place: Place,
+        owner: Owner,
+        workspace: Folder,
+        *,
+        made: bool = False,
+        of_session: bool = False,
+    ) -> None:
+        super().__init__(fd)
+        self.path = place.path / owner.key
+        self.far = not places.can_link(place, workspace)
+        self.lasting = owner.mark.lasting
+        self.made, self.of_session = made, of_session
 
     @property
     def in_place(self) -> bool:
@@ -151,7 +159,7 @@ class PrivateFolder(Struct, frozen=True):
             there = self.path.lstat()
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(self.folder.fd))
+        return os.path.samestat(there, os.fstat(self.fd))
 
 
 class PrivateFolders:
@@ -191,12 +199,9 @@ class PrivateFolders:
         owner = self._owner(name, workspace)
         for place in self._known():
             with place:
-                found = owner.find(place, opened=opened)
-                if found is not None:
-                    folder, known = found
-                    far = not places.can_link(place.folder, workspace)
-                    path, lasting = place.path / owner.key, owner.mark.lasting
-                    return PrivateFolder(folder, path, far, False, lasting, known.session)
+                if (found := owner.find(place, opened=opened)) is not None:
+                    fd, known = found[0].fd, found[1]
+                    return PrivateFolder(fd, place, owner, workspace, of_session=known.session)
         return None
 
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
@@ -233,9 +238,7 @@ class PrivateFolders:
             os.fchmod(workspace.fd, stat.S_IMODE(os.fstat(workspace.fd).st_mode))
         owner = self._owner(name, workspace)
         with self._new_place(workspace) as place:
-            far = not places.can_link(place.folder, workspace)
-            path, made = place.path / owner.key, _make(place, owner)
-            return PrivateFolder(made, path, far, True, owner.mark.lasting)
+            return PrivateFolder(_make(place, owner).fd, place, owner, workspace, made=True)
 
     def _owner(self, name: str, workspace: Folder) -> Owner:
         mark = FileMark.of(workspace.fd)
@@ -267,12 +270,12 @@ class PrivateFolders:
         if self.named is not None:
             return _noted(places.make_named(self.named))
         state = places.in_state(make=True)
-        if state is not None and places.can_link(state.folder, workspace):
+        if state is not None and places.can_link(state, workspace):
             return state
         sibling = self._new_sibling(workspace)
         if sibling is not None:
             if state is not None:
-                state.folder.close()
+                state.close()
             return _noted(sibling)
         return places.homeless() if state is None else state
 
@@ -308,8 +311,8 @@ def _owners() -> Iterator[Owner]:
     """The owners of the private folders of this user."""
     for place in places.places():
         with place:
-            for name in place.folder.names():
-                with contextlib.suppress(OSError), place.folder.enter(name) as folder:
+            for name in place.names():
+                with contextlib.suppress(OSError), place.enter(name) as folder:
                     if (owner := Owner.of(folder)) is not None:
                         yield owner
 
@@ -323,15 +326,15 @@ def _make(place: Place, owner: Owner) -> Folder:
         OSError: it can't be made.
     """
     aside = f".new-{secrets.token_hex(8)}"
-    made = place.folder.enter(aside, make=True)
+    made = place.enter(aside, make=True)
     try:
         owner.write(made)
-        if place.folder.status(owner.key) is not None:
+        if place.status(owner.key) is not None:
             if (there := owner.find(place)) is not None:  # another process was faster
                 there[0].close()
                 raise FileExistsError(errno.EEXIST, "it is there by now")
-            _set_aside(place.folder, owner.key)
-        place.folder.rename(aside, owner.key)
+            _set_aside(place, owner.key)
+        place.rename(aside, owner.key)
     except BaseException:
         made.close()
         with contextlib.suppress(OSError):

@@ -22,10 +22,11 @@ from typing import BinaryIO, Self
 
 from wasm_kernel.errors import WasmKernelError
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not hold whoever opens it
-_SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".aside"
+_OWNER = stat.S_IRWXU
 
 
 class NotRegular(OSError):
@@ -57,23 +58,24 @@ class Folder:
         """
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def enter(self, *names: str, make: bool = False) -> Folder:
+    def enter(self, *names: str, make: bool = False, force: bool = False) -> Folder:
         """Opens a folder below this one, name by name.
 
         Args:
             names: The names that lead there; without any, this folder is opened once more.
             make: Whether folders that are missing are made, for their owner alone.
+            force: Whether one that its owner closed to himself is opened for him, for good.
 
         Raises:
             OSError: it does not exist, or something else is in its place, such as a link.
         """
-        fd = os.open(".", _FOLDER, dir_fd=self.fd)
+        fd = os.open(".", FOLDER, dir_fd=self.fd)
         try:
             for name in names:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(plain_name(name), 0o700, dir_fd=fd)
-                below = os.open(plain_name(name), _FOLDER, dir_fd=fd)
+                below = open_folder(plain_name(name), fd, force=force)
                 os.close(fd)
                 fd = below
         except BaseException:
@@ -205,6 +207,41 @@ class Folder:
         self.close()
 
 
+def open_folder(
+    name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
+) -> int:
+    """A descriptor of a folder, which is no link; close it.
+
+    Args:
+        name: The folder's path, or its name in `parent`.
+        parent: The descriptor of the folder that it is in.
+        force: Whether one that its owner closed to himself is opened for him, for good.
+
+    Raises:
+        OSError: it is not a folder, or can't be opened.
+    """
+    try:
+        fd = os.open(name, FOLDER, dir_fd=parent)
+    except PermissionError:
+        if not force:
+            raise
+        _permit(name, parent)
+        fd = os.open(name, FOLDER, dir_fd=parent)
+    if force and os.fstat(fd).st_mode & _OWNER != _OWNER:
+        os.fchmod(fd, _OWNER)
+    return fd
+
+
+def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
+    """Lets the owner into a folder; a link in its place is not followed."""
+    # Linux changes modes through links only; a descriptor that only names the folder is not a link
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
+    finally:
+        os.close(fd)
+
+
 def plain_name(name: str) -> str:
     """Returns a name that is one: what leads elsewhere is refused.
 
@@ -257,7 +294,7 @@ def real_path(path: Path | str) -> Path:
     if path.is_absolute():
         return path.resolve()
     with contextlib.suppress(OSError):  # missing, say: whoever opens it tells
-        os.close(_walked(path, _SEARCHED))
+        os.close(_walked(path, SEARCHED))
     return _lexical(path)
 
 
@@ -269,7 +306,7 @@ def open_named(path: Path | str) -> Folder:
         OSError: it is missing, not a folder, or closed to this user.
     """
     path = Path(path)
-    return Folder.open(path) if path.is_absolute() else Folder(_walked(path, _FOLDER))
+    return Folder.open(path) if path.is_absolute() else Folder(_walked(path, FOLDER))
 
 
 def _lexical(path: Path) -> Path:
@@ -279,10 +316,10 @@ def _lexical(path: Path) -> Path:
 def _walked(path: Path, how: int) -> int:
     """Goes from the current folder to another one; returns its descriptor."""
     *above, last = Path(os.path.relpath(_lexical(path))).parts or (".",)
-    fd = os.open(".", _SEARCHED)
+    fd = os.open(".", SEARCHED)
     try:
         for name in above:
-            below = _entered(fd, name, _SEARCHED, path)
+            below = _entered(fd, name, SEARCHED, path)
             os.close(fd)
             fd = below
         return _entered(fd, last, how, path)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.folders import Folder, open_folder
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.linux.walks import FolderWalk, HiddenTest
 
@@ -69,8 +70,8 @@ def remove_tree(folder: Path) -> None:
         OSError: something can't be removed; a part may be gone.
     """
     with contextlib.suppress(FileNotFoundError):
-        with walks.opened_folder(folder, force=True) as here:
-            remove_contents(here)
+        with Folder(open_folder(folder, force=True)) as here:
+            remove_contents(here.fd)
         folder.rmdir()
 
 

@@ -10,10 +10,11 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
+
+from wasm_kernel.linux.folders import FOLDER, SEARCHED, open_folder
 
 HiddenTest = Callable[[int, str, int], bool]
 """Says what a walk passes over, by a descriptor of the folder it is in, its name there, and how
@@ -23,9 +24,6 @@ DEEPEST = 2000
 """Longer paths are not made: those of a deep tree together have the square of its size."""
 
 _KEPT = 16
-_OWNER = stat.S_IRWXU
-_SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FolderWalk:
@@ -40,7 +38,7 @@ class FolderWalk:
                 to read them. Otherwise the right to search them is enough.
         """
         place, parent = (".", root) if isinstance(root, int) else (root, None)
-        self._how = _FOLDER if to_list else _SEARCHED
+        self._how = FOLDER if to_list else SEARCHED
         self._open = [os.open(place, self._how, dir_fd=parent)]
         self._marks = [_mark(self._open[0])]
         self._names: list[str] = []
@@ -210,41 +208,6 @@ def is_plain_name(name: str) -> bool:
     return name not in ("", ".", "..") and "\0" not in name
 
 
-def open_folder(
-    name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
-) -> int:
-    """A descriptor of a folder, which is no link; close it.
-
-    Args:
-        name: The folder's path, or its name in `parent`.
-        parent: The descriptor of the folder that it is in.
-        force: Whether one that its owner closed to himself is opened for him, for good.
-
-    Raises:
-        OSError: it is not a folder, or can't be opened.
-    """
-    try:
-        fd = os.open(name, _FOLDER, dir_fd=parent)
-    except PermissionError:
-        if not force:
-            raise
-        _permit(name, parent)
-        fd = os.open(name, _FOLDER, dir_fd=parent)
-    if force and os.fstat(fd).st_mode & _OWNER != _OWNER:
-        os.fchmod(fd, _OWNER)
-    return fd
-
-
-def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
-    """Lets the owner into a folder; a link in its place is not followed."""
-    # Linux changes modes through links only; a descriptor that only names the folder is not a link
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
-    finally:
-        os.close(fd)
-
-
 def _mark(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
@@ -282,22 +245,6 @@ class Entry(Struct, frozen=True):
     def is_deep(self) -> bool:
         """True if its path is too long to be told."""
         return self.here.depth > DEEPEST
-
-
-@contextmanager
-def opened_folder(
-    folder: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
-) -> Iterator[int]:
-    """A descriptor of a folder, for as long as the block lasts; as `open_folder`.
-
-    Raises:
-        OSError: it can't be opened, or is a link or no folder.
-    """
-    descriptor = open_folder(folder, parent, force=force)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def entries(

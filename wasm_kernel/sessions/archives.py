@@ -21,8 +21,7 @@ from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
-from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder, making_folder, real_path
+from wasm_kernel.linux.folders import Folder, making_folder, open_folder, real_path
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import folder_of
@@ -132,7 +131,7 @@ def export_session(
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
     with ExitStack() as held:
-        own = Folder(held.enter_context(walks.opened_folder(workspace)))
+        own = held.enter_context(Folder(open_folder(workspace)))
         folders = _folders_of(held, workspace, own, private_root)
         if files_only:
             report = _write(path, workspace.name, own, folders, _FILES_ONLY)

@@ -18,7 +18,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux import trees
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -112,8 +113,8 @@ def delete(folder: int, name: str, *, recursive: bool) -> None:
         os.unlink(name, dir_fd=folder)
         return
     if recursive:
-        with walks.opened_folder(name, folder) as below:
-            trees.remove_contents(below)
+        with Folder(folder).enter(name) as below:
+            trees.remove_contents(below.fd)
     os.rmdir(name, dir_fd=folder)
 
 

@@ -28,7 +28,7 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import making_folder, real_path
+from wasm_kernel.linux.folders import Folder, making_folder, real_path
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import entries, ids, removal
 from wasm_kernel.sessions.paths import (
@@ -208,7 +208,7 @@ def _begun(
             yield
         except BaseException:
             session.leave()
-            with suppress(OSError, WasmKernelError), walks.opened_folder(session.root) as folder:
+            with suppress(OSError, WasmKernelError), Folder.open(session.root) as folder:
                 if session.made:
                     removal.remove(folder, session_id, PrivateFolders(session.root, private_root))
                     logger.log_event(events.SESSION_DELETED, session_id=session_id)
@@ -400,8 +400,8 @@ def _log(
 
 def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     """Yields the paths of the files in a workspace that match a pattern; all if it is None."""
-    with walks.opened_folder(workspace) as root:
-        for found in walks.entries(root):
+    with FolderWalk(workspace) as root:
+        for found in walks.entries(root.fd):
             if found.is_folder or is_hidden_name(found.top) or found.is_deep:
                 continue
             parts = (*found.path, found.name)

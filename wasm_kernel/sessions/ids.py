@@ -101,12 +101,12 @@ def aliases_in(root: Path) -> dict[str, list[str]]:
     return found
 
 
-def remove_links(root: int, names: list[str]) -> None:
+def remove_links(root: Folder, names: list[str]) -> None:
     """Removes links whose session was deleted; a name that is not a link any more is left."""
     for name in names:
         with suppress(OSError):
-            os.readlink(name, dir_fd=root)
-            os.unlink(name, dir_fd=root)
+            os.readlink(name, dir_fd=root.fd)
+            os.unlink(name, dir_fd=root.fd)
 
 
 def _target_in(folder: Folder, root: Path, name: str) -> str:

@@ -177,12 +177,11 @@ def delete_session_workspace(
     OPEN_SANDBOXES.close(folder / name, _DELETED)
     try:
         with open_named(workspace_root) as top:
-            root = top.fd
-            removal.finish_removals(root)
+            removal.finish_removals(top)
             orphans.sweep_now_and_then()
             links = ids.aliases_in(folder).get(name, [])
-            removal.remove(root, name, PrivateFolders(folder, private_root))
-            ids.remove_links(root, links)
+            removal.remove(top, name, PrivateFolders(folder, private_root))
+            ids.remove_links(top, links)
     except FileNotFoundError:
         return
     except OSError as problem:

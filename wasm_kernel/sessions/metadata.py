@@ -136,18 +136,18 @@ def touch(workspace: Folder, session_id: str, private: Folder | None) -> bool:
     """
     with workspace.enter() as folder:
         alone = _lock(folder.fd)
-        found = read(folder.fd, session_id)
+        found = read(folder, session_id)
         if found is None:
             return False
         _write(folder, private if alone else None, found.touched(now()).render())
         return True
 
 
-def read(folder: int, session_id: str) -> Metadata | None:
+def read(folder: Folder, session_id: str) -> Metadata | None:
     """Returns the metadata in a session's folder; None if there is no file.
 
     Args:
-        folder: The folder's descriptor.
+        folder: The folder.
         session_id: The session that it is to be of.
 
     Raises:
@@ -164,15 +164,15 @@ def read(folder: int, session_id: str) -> Metadata | None:
     raise OSError(errno.EAGAIN, "it is being replaced all the time")
 
 
-def _content(folder: int) -> bytes | None:
+def _content(folder: Folder) -> bytes | None:
     """The file's content; None if the file was replaced while it was read."""
-    if not stat.S_ISREG(os.stat(NAME, dir_fd=folder, follow_symlinks=False).st_mode):
+    if not stat.S_ISREG(os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False).st_mode):
         raise MetadataCorrupted("it is not a regular file")
-    descriptor = os.open(NAME, _READ, dir_fd=folder)
+    descriptor = os.open(NAME, _READ, dir_fd=folder.fd)
     try:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(_MOST_BYTES + 1)
-        now_there = os.stat(NAME, dir_fd=folder, follow_symlinks=False)
+        now_there = os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False)
         if not os.path.samestat(os.fstat(descriptor), now_there):
             return None
     finally:

@@ -91,11 +91,11 @@ def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overvi
     """The overview of one folder; None if it is not a session's, or can't be read."""
     try:
         ids.checked(name)
-        with walks.opened_folder(privates.root / name) as folder, ExitStack() as held:
-            found = privates.find(name, Folder(folder))
+        with Folder.open(privates.root) as root, root.enter(name) as folder, ExitStack() as held:
+            found = privates.find(name, folder)
             if found is not None:
-                held.enter_context(found.folder)
-            marked = found is not None or Folder(folder).status(metadata.NAME) is not None
+                held.enter_context(found)
+            marked = found is not None or folder.status(metadata.NAME) is not None
             if not (named or marked or ids.uuid_in(name)):
                 return None
             return _overview(privates.root / name, name, folder, found)
@@ -103,13 +103,15 @@ def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overvi
         return None
 
 
-def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | None) -> Overview:
+def _overview(
+    workspace: Path, name: str, folder: Folder, private: PrivateFolder | None
+) -> Overview:
     try:
         known = metadata.read(folder, name)
     except MetadataCorrupted:
         known = None
     sizes = list(_file_sizes(folder))
-    stored = None if private is None else _stored(private.folder)
+    stored = None if private is None else _stored(private)
     tree = Tree() if stored is None else stored.tree
     commits = tree.commits.values()
     return Overview(
@@ -122,7 +124,7 @@ def _overview(workspace: Path, name: str, folder: int, private: PrivateFolder | 
         len(commits),
         sum({commit.content: commit.page_bytes for commit in commits}.values()),
         tuple(sorted(tree.names)),
-        private is not None and is_used(private.folder),
+        private is not None and is_used(private),
     )
 
 
@@ -135,8 +137,8 @@ def _stored(private: Folder) -> StoredState | None:
         return None
 
 
-def _file_sizes(folder: int) -> Iterator[int]:
-    for found in walks.entries(folder):
+def _file_sizes(folder: Folder) -> Iterator[int]:
+    for found in walks.entries(folder.fd):
         if found.is_folder or is_hidden_name(found.top):
             continue
         try:

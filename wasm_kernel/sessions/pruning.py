@@ -122,7 +122,7 @@ def prune_sessions(
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[int]:
+def _opened(root: Path) -> Iterator[Folder]:
     try:
         folder = open_named(root)
     except (FileNotFoundError, NotADirectoryError):
@@ -131,7 +131,7 @@ def _opened(root: Path) -> Iterator[int]:
             "holds the sessions' folders."
         ) from None
     with folder:
-        yield folder.fd
+        yield folder
 
 
 def _hours(hours: float) -> timedelta:
@@ -158,7 +158,7 @@ class _Pruning:
 
     def __init__(
         self,
-        root: int,
+        root: Folder,
         privates: PrivateFolders,
         limit: timedelta,
         dry_run: bool,
@@ -200,7 +200,7 @@ class _Pruning:
         )
 
     def _names(self) -> list[str]:
-        with os.scandir(self._root) as listing:
+        with os.scandir(self._root.fd) as listing:
             names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
         return sorted(filter(ids.is_id, names))
 
@@ -211,7 +211,7 @@ class _Pruning:
         """
         is_uuid = bool(ids.uuid_in(name))
         try:
-            with walks.opened_folder(name, self._root) as folder:
+            with self._root.enter(name) as folder:
                 age = _age(folder, name, now)
         except FileNotFoundError:
             return None
@@ -255,35 +255,35 @@ class _Pruning:
         Returns:
             The bytes of its workspace and, in a dry run, of its private folder.
         """
-        with walks.opened_folder(name, self._root) as folder:
-            size, hours = walks.size_of(folder), age / timedelta(hours=1)
+        with self._root.enter(name) as folder:
+            size, hours = walks.size_of(folder.fd), age / timedelta(hours=1)
             self._log(events.PRUNE_CANDIDATE, session_id=name, age_hours=hours, size_bytes=size)
-            if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return size, self._look(name, folder) if self._dry_run else 0
 
-    def _look(self, name: str, folder: int) -> int:
+    def _look(self, name: str, folder: Folder) -> int:
         """Checks that nobody uses the session; returns the bytes of its private folder."""
         workspace = self._privates.root / name
         if used := OPEN_SANDBOXES.user(workspace):
             raise _Spared(used)
-        found = self._privates.find(name, Folder(folder))
+        found = self._privates.find(name, folder)
         if found is None:
             return 0
-        with found.folder:
-            if not OPEN_SANDBOXES.has(workspace) and is_used(found.folder):
+        with found:
+            if not OPEN_SANDBOXES.has(workspace) and is_used(found):
                 raise SessionInUse
-            return walks.size_of(found.folder.fd)
+            return walks.size_of(found.fd)
 
     def _remove(self, name: str) -> tuple[int, int]:
         sizes: list[int] = []
 
-        def confirm(folder: int, private: Folder) -> None:
+        def confirm(folder: Folder, private: Folder) -> None:
             """Checks, now that nobody can use it any more, that the session is still old."""
             self._check_age(folder, name)
-            sizes.extend(walks.size_of(each, force=True) for each in (folder, private.fd))
+            sizes.extend(walks.size_of(each.fd, force=True) for each in (folder, private))
 
-        with walks.opened_folder(name, self._root) as folder:
+        with self._root.enter(name) as folder:
             self._check_age(folder, name)
         why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
         if used := OPEN_SANDBOXES.retire(self._privates.root / name, why):
@@ -293,7 +293,7 @@ class _Pruning:
         self._log(events.PRUNE_DELETED, session_id=name)
         return sizes[0], sizes[1]
 
-    def _check_age(self, folder: int, name: str) -> None:
+    def _check_age(self, folder: Folder, name: str) -> None:
         age = _age(folder, name, metadata.now())
         if age is None or age <= self._limit:
             raise _Spared
@@ -311,7 +311,7 @@ class _Pruning:
         self._log(events.PRUNE_FAILED, session_id=name, error=self._errors[name])
 
 
-def _age(folder: int, session_id: str, now: datetime) -> timedelta | None:
+def _age(folder: Folder, session_id: str, now: datetime) -> timedelta | None:
     known = metadata.read(folder, session_id)
     return now - known.updated_at if known is not None else None
 

@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from wasm_kernel.folders.hiding import ASIDE
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard, removing
-from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock, wait_lock
@@ -77,18 +77,18 @@ def remove_aside(root: Folder, aside: str, folder: Folder) -> None:
 
 
 def remove(
-    root: int,
+    root: Folder,
     name: str,
     privates: PrivateFolders,
-    confirm: Callable[[int, Folder], None] | None = None,
+    confirm: Callable[[Folder, Folder], None] | None = None,
 ) -> None:
     """Deletes a session's folder that nobody uses, and its private folder.
 
     Args:
-        root: A descriptor of the sessions' folder.
+        root: The sessions' folder.
         name: The session's id.
         privates: The private folders of the sessions in the root.
-        confirm: Called with the folder's descriptor and the private folder when nobody can use the
+        confirm: Called with the folder and the private folder when nobody can use the
             session any more and nothing has been deleted yet; what it raises keeps the session. If
             it is left out, a folder that its owner closed to himself is opened.
 
@@ -101,15 +101,15 @@ def remove(
             session's id.
     """
     with ExitStack() as held:
-        workspace = held.enter_context(walks.opened_folder(name, root, force=confirm is None))
+        workspace = held.enter_context(root.enter(name, force=confirm is None))
         found = _private_of(root, name, workspace, privates)
-        held.enter_context(found.folder)
-        with exclusively(found.folder):
+        held.enter_context(found)
+        with exclusively(found):
             try:
-                if not Folder(root).has(name, workspace):
+                if not root.has(name, workspace.fd):
                     raise _gone(name)
                 if confirm is not None:
-                    confirm(workspace, found.folder)
+                    confirm(workspace, found)
                 aside = _set_aside(root, name, workspace)
             except BaseException:
                 if found.made:  # nothing was there to keep others out
@@ -123,57 +123,59 @@ def remove(
             try:
                 _delete(root, aside, workspace)
             except OSError:
-                take_name(root, aside, name)
+                take_name(root.fd, aside, name)
                 raise
 
 
-def _private_of(root: int, name: str, workspace: int, privates: PrivateFolders) -> PrivateFolder:
+def _private_of(
+    root: Folder, name: str, workspace: Folder, privates: PrivateFolders
+) -> PrivateFolder:
     """The session's private folder, which holds the lock; it is made only for one without."""
-    found = privates.find(name, Folder(workspace))
+    found = privates.find(name, workspace)
     if found is not None:
         return found
-    if not Folder(root).has(name, workspace):
+    if not root.has(name, workspace.fd):
         raise _gone(name)
-    return privates.open(name, Folder(workspace))
+    return privates.open(name, workspace)
 
 
 def _gone(name: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "Somebody else has deleted this session", name)
 
 
-def _set_aside(root: int, name: str, workspace: int) -> str:
+def _set_aside(root: Folder, name: str, workspace: Folder) -> str:
     """Gives a session's folder a name that is not a session's; returns its name then."""
     aside = aside_name(name)
     try:
-        os.rename(name, aside, src_dir_fd=root, dst_dir_fd=root)
+        os.rename(name, aside, src_dir_fd=root.fd, dst_dir_fd=root.fd)
     except OSError as problem:
         if problem.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         return name  # a folder of a container's own layers, or a mounted one, keeps its name
-    if not Folder(root).has(aside, workspace):  # it was moved by somebody who takes no lock
-        take_name(root, aside, name)
+    if not root.has(aside, workspace.fd):  # it was moved by somebody who takes no lock
+        take_name(root.fd, aside, name)
         raise _gone(name)
     return aside
 
 
-def finish_removals(root: int) -> dict[str, OSError]:
+def finish_removals(root: Folder) -> dict[str, OSError]:
     """Deletes what earlier removals left behind when they were cut short.
 
     Returns:
         What kept a session from being deleted, by its id. It has its id back, unless there is
         another one of that id by now; then it stays aside for the next time.
     """
-    with os.scandir(root) as listing:
+    with os.scandir(root.fd) as listing:
         left = [found for entry in listing if (found := _LEFT.fullmatch(entry.name))]
     problems: dict[str, OSError] = {}
     for aside, name in ((found[0], found[1]) for found in left):
         try:
-            with walks.opened_folder(aside, root, force=True) as folder:
+            with root.enter(aside, force=True) as folder:
                 try:
                     _delete(root, aside, folder, 0)
                 except OSError:
                     if _is_session(folder, name):
-                        take_name(root, aside, name)
+                        take_name(root.fd, aside, name)
                     raise
         except FileNotFoundError:
             continue  # somebody else was faster
@@ -182,7 +184,7 @@ def finish_removals(root: int) -> dict[str, OSError]:
     return problems
 
 
-def _is_session(folder: int, name: str) -> bool:
+def _is_session(folder: Folder, name: str) -> bool:
     """Returns whether a folder was that session's, and not one that was still being made."""
     try:
         return metadata.read(folder, name) is not None
@@ -190,17 +192,16 @@ def _is_session(folder: int, name: str) -> bool:
         return False
 
 
-def _delete(root: int, name: str, folder: int, seconds: float = _WAIT_SECONDS) -> None:
-    if not wait_lock(folder, seconds):
+def _delete(root: Folder, name: str, folder: Folder, seconds: float = _WAIT_SECONDS) -> None:
+    if not wait_lock(folder.fd, seconds):
         return  # somebody else deletes it just now
-    if not Folder(root).has(name, folder):
+    if not root.has(name, folder.fd):
         return  # somebody else has deleted it, or it was being made and is a session by now
     trees.remove_contents(
-        folder, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
+        folder.fd, hidden=lambda _, name, depth: depth == 0 and name == metadata.NAME
     )
-    trees.remove_contents(
-        folder
-    )  # the metadata is deleted last: a session that can't be deleted keeps it
-    if Folder(root).has(name, folder):
+    # the metadata is deleted last: a session that can't be deleted keeps it
+    trees.remove_contents(folder.fd)
+    if root.has(name, folder.fd):
         with suppress(FileNotFoundError):
-            os.rmdir(name, dir_fd=root)
+            os.rmdir(name, dir_fd=root.fd)

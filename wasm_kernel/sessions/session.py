@@ -164,7 +164,7 @@ class Session:
         with workspace, ExitStack() as undo:
             undo.callback(removal.remove_aside, root, aside, workspace)
             private = privates.open(self.id, workspace)
-            private.folder.close()
+            private.close()
             undo.callback(discard, private.path)
             try:
                 inscribe(workspace.fd, self.id)
@@ -265,7 +265,7 @@ class Session:
 
     def _times(self) -> dict[str, str]:
         """The times at which the session was made and last used, for people."""
-        found = metadata.read(self.folders.workspace.fd, self.id)
+        found = metadata.read(self.folders.workspace, self.id)
         if found is None:
             return {}
         return {
@@ -299,7 +299,7 @@ def _is_known(found: PrivateFolder | None) -> bool:
     """Returns whether there is a private folder already, and a session's."""
     if found is None:
         return False
-    found.folder.close()
+    found.close()
     return found.of_session
 
 
@@ -316,8 +316,8 @@ def _check_unseen(root: Path, name: str) -> None:
             found = PrivateFolders(above.parent, lone=above.name).find(above.name, folder)
             if found is None:
                 continue
-            with found.folder:
-                used = is_used(found.folder)
+            with found:
+                used = is_used(found)
             if used:
                 raise SessionInUse(
                     "A sandbox is open on a folder that this one lies in, so its cells may see it. "

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux import walks
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import TreeSummary, summarize
 from wasm_kernel.wasi_files.content import times_of
 from wasm_kernel.wasi_files.file_history import Change
@@ -165,8 +166,8 @@ class EditCalls(FileCalls, frozen=True):
             return is_hidden_folder(hidden, folder, name, depth + way)
 
         try:
-            with walks.opened_folder(old.name, old.folder) as folder:
-                inside = summarize(folder, is_not_movable)
+            with Folder(old.folder).enter(old.name) as folder:
+                inside = summarize(folder.fd, is_not_movable)
         except OSError:
             raise Refused(abi.EACCES) from None
         if inside.longest:
@@ -211,8 +212,8 @@ class EditCalls(FileCalls, frozen=True):
         if not self.history.keeps:
             return ""
         if stat.S_ISDIR(moved.st_mode):
-            with walks.opened_folder(old.name, old.folder) as folder:
-                for entry in walks.entries(folder):
+            with Folder(old.folder).enter(old.name) as folder:
+                for entry in walks.entries(folder.fd):
                     self._check_time()
                     below = "/".join([*entry.path, entry.name])
                     here = None if old.path is None else f"{old.path}/{below}"

@@ -96,8 +96,8 @@ def session_private(root: Path, session_id: str, private_root: Path | None = Non
             found = PrivateFolders(place, private_root).find(session_id, workspace)
         if found is None:
             raise FileNotFoundError
-        with found.folder:
-            yield found.folder, found.path
+        with found:
+            yield found, found.path
 
     return opened
 
