@@ -212,7 +212,8 @@ def test_an_interrupt_that_an_error_of_a_display_hides_ends_the_cell(
 
 
 def test_an_interrupt_that_a_cell_has_caught_stays_caught(serve: Serve) -> None:
-    show = "try:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    display(Shown())"
+    interrupted = "try:\n    signal.raise_signal(signal.SIGINT)\n"
+    show = f"{interrupted}except KeyboardInterrupt:\n    display(Shown())"
     [_, turn] = serve(SHOWN.format(act="pass"), show)
     assert turn.reply["status"] == "ok"
     assert [error["ename"] for error in turn.sent("error")] == ["IndexError"]
