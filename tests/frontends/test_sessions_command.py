@@ -16,6 +16,7 @@ from wasm_kernel import get_session_sandbox, write_session_file
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions import archives
+from wasm_kernel.state.archive_in import Imported
 
 ID = "abc-123"
 Done = subprocess.CompletedProcess[str]
@@ -262,7 +263,7 @@ def test_a_reader_that_has_had_enough_is_no_error(root: Path, environment: dict[
 def test_a_note_has_no_terminal_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = archives.Imported("abc", 0, 0, {}, "\x1b]0;owned\x07")
+    made = Imported("abc", 0, 0, {}, "\x1b]0;owned\x07")
     monkeypatch.setattr(archives, "import_session", lambda *args, **options: made)
     assert main(["sessions", "import", str(tmp_path / "a.tar.gz")]) == 0
     assert "\\x1b]0;owned\\x07" in capsys.readouterr().err
