@@ -110,7 +110,7 @@ class HistoryTree:
 
     def text(self) -> str:
         """The tree in characters."""
-        lines = []
+        lines: list[tuple[str, ...]] = []
         for one, depth, begins in self._walk():
             before = "│ " * (depth - 1) + "├─" if begins and depth else "│ " * depth
             lines.append((f"{before}● {_place(self._states[one])}", *self._cells(one)))
