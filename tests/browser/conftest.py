@@ -16,7 +16,7 @@ from tests.browser.canary import Canary
 from tests.browser.jupyterlab import FLAGS, Lab, Server
 
 HERE = Path(__file__).parent
-SIZE = {"width": 1200, "height": 900}
+SIZE: Any = {"width": 1200, "height": 900}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
