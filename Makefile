@@ -4,8 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := build/bench-venv
 GALLERY := build/gallery-venv
-# A test that fails once in some runs shows itself in a few; more would make a soak take a day.
-SOAK_ROUNDS ?= 3
+SOAK_ROUNDS ?= 20
 WORKERS ?= 2
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 

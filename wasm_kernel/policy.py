@@ -18,7 +18,7 @@ WASM_MEMORY_MAX = 4096 * MIB  # a 32-bit linear memory ends here
 MAX_MOUNTS = 8  # the guest has so many descriptors set aside for them
 MEMORY_MIN = 512 * MIB  # the booted guest with pandas and matplotlib fits, and little else
 _MOUNT_KEYS = {"host": str, "guest": str, "writable": bool}
-RESERVED_MOUNTS = ("/app", "/tmp", "/usr")  # noqa: S108 - guest paths, not host ones
+RESERVED_MOUNTS = ("/app", "/notebook", "/tmp", "/usr")  # noqa: S108 - the guest's paths
 
 
 class RuntimeType(str, Enum):

@@ -40,13 +40,13 @@ def _committed(name: str) -> Any:
 class Run:
     """One executed notebook, and the host folder in which its sessions lay."""
 
-    def __init__(self, name: str, sessions: Path, **environment: object) -> None:
+    def __init__(self, name: str, sessions: Path) -> None:
         self.notebook = _committed(name)
         self.sessions = sessions
-        with pytest.MonkeyPatch.context() as patch:
-            for variable, value in (environment | {"WASM_KERNEL_WORKSPACE_ROOT": sessions}).items():
-                patch.setenv(variable, str(value))
-            NotebookClient(self.notebook, kernel_name="wasm-python", timeout=CELL_SECONDS).execute()
+        beside = {"metadata": {"path": str(FOLDER)}}
+        NotebookClient(
+            self.notebook, kernel_name="wasm-python", timeout=CELL_SECONDS, resources=beside
+        ).execute()
 
     @property
     def code(self) -> list[Cell]:
@@ -79,9 +79,17 @@ class Run:
         return folder
 
 
-def _executed(name: str, temporary: pytest.TempPathFactory, **environment: object) -> Iterator[Run]:
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """The notebooks start their kernel by name."""
+
+
+def _executed(name: str, temporary: pytest.TempPathFactory) -> Iterator[Run]:
     sessions = temporary.mktemp("notebook")
-    yield Run(name, sessions, **environment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(sessions))
+        run = Run(name, sessions)
+    yield run
     shutil.rmtree(sessions)  # the memory that a memory bomb filled is in its session's history
 
 
@@ -101,19 +109,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 @pytest.fixture(scope="module")
-def remembering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """The environment of a user whose notebook goes on where it stopped."""
-    config = tmp_path_factory.mktemp("config")
-    setting = 'c = get_config()\nc.WasmKernel.resume = "always"\n'
-    (config / "jupyter_wasm_kernel_config.py").write_text(setting)
-    return {"JUPYTER_CONFIG_DIR": config, "JPY_SESSION_NAME": FOLDER / "4-time-travel.ipynb"}
-
-
-@pytest.fixture(scope="module")
-def travel(
-    tmp_path_factory: pytest.TempPathFactory, remembering: dict[str, object]
-) -> Iterator[Run]:
-    yield from _executed("4-time-travel", tmp_path_factory, **remembering)
+def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    yield from _executed("4-time-travel", tmp_path_factory)
 
 
 @pytest.fixture(params=["tour", "limits", "files", "travel"])
@@ -291,8 +288,14 @@ def test_a_memory_error_keeps_what_the_cell_had_made(limits: Run) -> None:
 # The files
 
 
-def test_a_session_begins_in_an_empty_folder(files: Run) -> None:
-    assert files.stream("empty") == "here: /app\nfiles: []\n"
+def test_a_session_begins_with_an_empty_folder(files: Run) -> None:
+    assert files.stream("empty") == (
+        "here: /notebook\nbeside this notebook: True\nof this session: []\n"
+    )
+
+
+def test_nothing_changes_in_the_folder_of_the_notebook(files: Run) -> None:
+    assert {path.stem for path in FOLDER.iterdir() if path.name[0] != "."} == set(NAMES)
 
 
 def test_files_are_written_and_read_back(files: Run) -> None:
@@ -303,13 +306,14 @@ def test_files_are_written_and_read_back(files: Run) -> None:
 
 
 def test_a_module_of_the_workspace_is_imported_and_run(files: Run) -> None:
-    assert files.stream("import") == "/app/petals.py\n"
+    assert files.stream("import") == "/notebook/petals.py\n"
     assert files.stream("run") == "petals.py runs as a script\n"
 
 
 def test_ls_lists_the_workspace(files: Run) -> None:
     names = [line.split()[-1] for line in files.stream("shell").splitlines()]
-    assert names == ["all.zip", "flowers.csv", "flowers.db", "petals.py", "reports"]
+    own = ["all.zip", "flowers.csv", "flowers.db", "petals.py", "reports"]
+    assert sorted(names) == sorted([*own, *(f"{name}.ipynb" for name in NAMES)])
 
 
 def test_what_is_outside_is_not_there(files: Run) -> None:
@@ -382,8 +386,14 @@ def test_the_fork_is_a_session_with_the_same_things_and_other_chances(travel: Ru
     assert float(chance) != here
 
 
-def test_tomorrow_is_the_second_visit(travel: Run, remembering: dict[str, object]) -> None:
-    tomorrow = Run("4-time-travel", travel.sessions, **remembering)
+def test_tomorrow_is_the_second_visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path / "sessions"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(FOLDER / "4-time-travel.ipynb"))
+    setting = 'c = get_config()\nc.WasmKernel.resume = "always"\n'
+    (tmp_path / "jupyter_wasm_kernel_config.py").write_text(setting)
+    Run("4-time-travel", tmp_path / "sessions")
+    tomorrow = Run("4-time-travel", tmp_path / "sessions")
     assert tomorrow.stream("visit") == "visit number 2\n"
     assert "[wasm-kernel] The session goes on" in tomorrow.stream("visit", "stderr")
     assert tomorrow.stream("after-crash").splitlines() == ["the next square: 16", *THINGS]

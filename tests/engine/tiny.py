@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import wasmtime
+from msgspec.structs import replace
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
@@ -118,6 +119,7 @@ class Guest:
         *,
         metered: bool = False,
         mounts: tuple[Preopen, ...] = (),
+        beneath: Preopen | None = None,
         handler: Callable[[bytes], bytes] = lambda data: data,
         open_files: int = 64,
         memory_bytes: int = 16 * MIB,
@@ -135,6 +137,8 @@ class Guest:
             Preopen(Folder.open(folder / "other"), "/other", writable=True),
             Preopen(Folder.open(folder / "root"), "/"),
         )
+        if beneath is not None:
+            mounts = (*mounts, replace(fixed[0], guest="/notebook", beneath=beneath))
         self._preopens = Preopens(fixed, mounts)
         self.changes = FileChanges(fixed[0])
         self.files = WasiFiles(

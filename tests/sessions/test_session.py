@@ -98,12 +98,12 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from wasm_kernel.sessions import session
-publish = session.publish
+settle = session.settle
 def killed(*args):
     if sys.argv[2] == "after":
-        publish(*args)
+        settle(*args)
     os.kill(os.getpid(), signal.SIGKILL)
-session.publish = killed
+session.settle = killed
 session.Session(Path(sys.argv[1]), session.ids.new(), new=True)
 """
 

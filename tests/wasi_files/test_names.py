@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.open_files import OpenDescriptor
-from wasm_kernel.wasi_files.paths import Follow, HiddenName, Outside
+from wasm_kernel.wasi_files.path_walk import Follow, HiddenName, Outside
 from wasm_kernel.wasi_files.paths import resolve as resolved
 from wasm_kernel.wasi_files.preopens import (
     HIDDEN_NAMES,

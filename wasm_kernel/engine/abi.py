@@ -61,9 +61,11 @@ ENAMETOOLONG = 37
 ENOENT = 44
 ENOSPC = 51
 ENOTDIR = 54
+ENOTEMPTY = 55
 ENOTSUP = 58
 EPERM = 63
 ESPIPE = 70
+EXDEV = 75
 
 _OF_LINUX = {
     errno.E2BIG: 1,
@@ -87,7 +89,7 @@ _OF_LINUX = {
     errno.ENOMEM: 48,
     errno.ENOSPC: ENOSPC,
     errno.ENOTDIR: ENOTDIR,
-    errno.ENOTEMPTY: 55,
+    errno.ENOTEMPTY: ENOTEMPTY,
     errno.ENOTSUP: ENOTSUP,
     errno.ENXIO: 60,
     errno.EOVERFLOW: 61,
@@ -96,7 +98,7 @@ _OF_LINUX = {
     errno.ESPIPE: ESPIPE,
     errno.ESTALE: 72,
     errno.ETXTBSY: 74,
-    errno.EXDEV: 75,
+    errno.EXDEV: EXDEV,
 }
 
 

@@ -60,9 +60,7 @@ def _engine(metered: bool, stack_bytes: int) -> wasmtime.Engine:
         config, stack_bytes
     )  # first: wasmtime aborts if the next is larger
     config.max_wasm_stack = stack_bytes
-    engine = wasmtime.Engine(config)
-    wasmtime_api.trap_unreadable_pages()
-    return engine
+    return wasmtime.Engine(config)
 
 
 def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:

@@ -315,6 +315,7 @@ class GuestRunner:
             "fresh": fresh,
             "reseed": reseed,
             "memory_bytes": self.policy.memory_bytes,
+            "folder": (self.folders.notebook or self.folders.app).guest,
         }
         turn = Turn(request, NoListener(), self._parts)
         self.clock.arm(NO_SIGNALS, _START_SECONDS, self.policy.grace_seconds, begins=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from msgspec.structs import replace
+
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.hiding import (
     SessionHidden,
@@ -24,6 +26,7 @@ from wasm_kernel.folders.hiding import (
     guarded,
 )
 from wasm_kernel.folders.locks import PresenceLock
+from wasm_kernel.folders.notebook import NOTEBOOK, shown
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
@@ -78,6 +81,8 @@ class SandboxFolders:
         far: Whether files can't be linked between the workspace and the private folder.
         lasting: Whether the private folder can be told to be this workspace's tomorrow.
         notices: What the user is to be told, once.
+        notebook: The notebook's folder with the workspace over it, as the guest gets it; None if
+            the guest is not shown it.
     """
 
     def __init__(
@@ -118,7 +123,8 @@ class SandboxFolders:
             self._held = held.pop_all()
         hidden = SessionsHidden() if lone else SessionHidden(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
-        self.notices = self._notices() if found.made else ()
+        self.notices: tuple[str, ...] = self._notices() if found.made else ()
+        self.notebook: Preopen | None = None
 
     @classmethod
     def of_workspace(cls, path: Path, private_root: Path | str | None = None) -> Self:
@@ -257,6 +263,26 @@ class SandboxFolders:
             if tuple(mounts) in self._accepted:
                 return tuple(self._mounts[mount] for mount in mounts)
         return self.mounted(mounts)
+
+    def show_notebook(self, root: Path, secret: Path) -> None:
+        """Lets the guest see the folder that this process was started in, beneath its workspace.
+
+        Args:
+            root: The root of the session.
+            secret: The kernel's connection file, which the guest is not to see.
+
+        Raises:
+            NotShown: that folder is not for guests.
+            OSError: there is no such folder any more.
+        """
+        folder = Folder.open(".")
+        try:
+            beneath = shown(folder, root, secret, self.private_root)
+        except BaseException:
+            folder.close()
+            raise
+        self._held.callback(folder.close)
+        self.notebook = replace(self.app, guest=NOTEBOOK, beneath=beneath)
 
     def discard(self) -> None:
         """Closes the folders, and removes the workspace and its private folder."""

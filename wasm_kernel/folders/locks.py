@@ -58,16 +58,11 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, private: Folder) -> Holder:
-        """Returns what a private folder says.
-
-        What can't be read was perhaps cut short with the machine: that is taken for a crash.
-        """
+        """Returns what a private folder says; the default if it says nothing that can be read."""
         try:
             return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
-        except FileNotFoundError:
-            return cls()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return cls(alive=True)
+            return cls()
 
     def write(self, private: Folder) -> None:
         """Writes it down; what lay in its place is gone.

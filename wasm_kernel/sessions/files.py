@@ -41,7 +41,7 @@ from wasm_kernel.sessions.paths import (
     resolve,
 )
 from wasm_kernel.sessions.session import Session
-from wasm_kernel.wasi_files.preopens import is_hidden_name
+from wasm_kernel.wasi_files.preopens import is_cover, is_hidden_name
 
 T = TypeVar("T")
 READ_BYTES = 1024 * 1024 * 1024
@@ -403,6 +403,8 @@ def files_in(workspace: Path, wanted: Pattern | None) -> Iterator[str]:
     with FolderWalk(workspace) as root:
         for found in walks.entries(root.fd):
             if found.is_folder or is_hidden_name(found.top) or found.is_deep:
+                continue
+            if is_cover(found.name):
                 continue
             parts = (*found.path, found.name)
             if wanted is not None and not wanted.matches(parts):

@@ -191,10 +191,11 @@ def _copy_earlier(
     """
     with contextlib.closing(FileLedger(target.private, KEPT)) as ledger:
         ledger.inherit(parent, names)
+        ledger.write()
         with source.private.enter(KEPT) as here, target.private.enter(KEPT) as there:
             for number in ledger.contents:
                 if not _is_copied(here, str(number), there):
-                    ledger.drop_content(number, "large")
+                    ledger.lose(number, "large")
 
 
 def _is_copied(source: Folder, name: str, target: Folder) -> bool:

@@ -15,10 +15,12 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.content import ContentCalls
 from wasm_kernel.wasi_files.edits import EditCalls
 from wasm_kernel.wasi_files.file_history import FileHistory
-from wasm_kernel.wasi_files.lookups import Listings, LookupCalls
+from wasm_kernel.wasi_files.listing import Listings
+from wasm_kernel.wasi_files.lookups import LookupCalls
 from wasm_kernel.wasi_files.open_files import Device, OpenFile, OpenFiles
 from wasm_kernel.wasi_files.opening import OpeningCalls, Reopener
-from wasm_kernel.wasi_files.paths import GuestPaths, Outside
+from wasm_kernel.wasi_files.path_walk import Outside
+from wasm_kernel.wasi_files.paths import GuestPaths
 from wasm_kernel.wasi_files.preopens import Preopens, Refused
 from wasm_kernel.wasi_files.quota import Quota
 

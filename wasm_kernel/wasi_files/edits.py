@@ -13,9 +13,11 @@ from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import TreeSummary, summarize
 from wasm_kernel.wasi_files.content import times_of
+from wasm_kernel.wasi_files.copy_up import clear_covers, cover, lift, make_way
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.open_files import FileCalls
-from wasm_kernel.wasi_files.paths import Follow, GuestPath, check_length, following
+from wasm_kernel.wasi_files.overlay import OverlayPath
+from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, check_length, following
 from wasm_kernel.wasi_files.preopens import Refused, is_hidden_folder
 from wasm_kernel.wasi_files.quota import key_of
 
@@ -39,12 +41,14 @@ class EditCalls(FileCalls, frozen=True):
 
     def _set_times(self, fd: int, flags: int, path: int, length: int, *times: int) -> int:
         with self._find(fd, path, length, follow=following(flags)) as place:
+            lift(self, place)
             new = times_of(place.required_status(), *times)
             os.utime(place.name, ns=new, dir_fd=place.folder, follow_symlinks=False)
         return abi.SUCCESS
 
     def _create_folder(self, fd: int, path: int, length: int) -> int:
         with self._find(fd, path, length) as place:
+            make_way(self, place)
             self._reserve(place)
             with self._making(place):
                 os.mkdir(place.name, dir_fd=place.folder)
@@ -53,7 +57,9 @@ class EditCalls(FileCalls, frozen=True):
 
     def _remove_folder(self, fd: int, path: int, length: int) -> int:
         with self._find(fd, path, length) as place:
-            before = place.status()
+            before = place.required_status()
+            if self._only_covered(place, before, folder=True):
+                return abi.SUCCESS
             self.history.before_change(place.path, place.folder, place.name, before, Change.END)
             os.rmdir(place.name, dir_fd=place.folder)
             self._added(place, -1)
@@ -63,7 +69,9 @@ class EditCalls(FileCalls, frozen=True):
 
     def _unlink(self, fd: int, path: int, length: int) -> int:
         with self._find(fd, path, length) as place:
-            before = place.status()
+            before = place.required_status()
+            if self._only_covered(place, before, folder=False):
+                return abi.SUCCESS
             unlinked = self._keep(place, before)
             try:
                 os.unlink(place.name, dir_fd=place.folder)
@@ -78,12 +86,13 @@ class EditCalls(FileCalls, frozen=True):
         if flags & abi.LOOKUP_FOLLOW:
             return abi.EINVAL
         with self._find(fd, path, length) as old, self._find(*target) as new:
-            status = old.status()
-            if status is None:
-                return abi.ENOENT
-            size = 0 if old.preopen.counted else _length(status)
             if new.is_folder:
                 return abi.ENOENT
+            old.required_status()
+            lift(self, old)
+            make_way(self, new)
+            status = old.required_status()
+            size = 0 if old.preopen.counted else _length(status)
             self._reserve(new, size)
             folders = {"src_dir_fd": old.folder, "dst_dir_fd": new.folder}
             with self._making(new):
@@ -103,6 +112,7 @@ class EditCalls(FileCalls, frozen=True):
                 return abi.ENOENT
             if place.status() is None and place.is_folder:
                 return abi.ENOENT
+            make_way(self, place)
             self._reserve(place)
             with self._making(place):
                 os.symlink(target, place.name, dir_fd=place.folder)
@@ -119,13 +129,16 @@ class EditCalls(FileCalls, frozen=True):
                 return abi.ENOENT
             if new.is_folder and not stat.S_ISDIR(moved.st_mode):
                 return abi.ENOTDIR
+            if replaced is not None and key_of(replaced) == key_of(moved):
+                return abi.SUCCESS  # both are names of one file: nothing happens
+            if _is_merged(old, moved):
+                return abi.EXDEV  # as in other overlays; programs copy it then
             if is_hidden_folder(new.preopen.hidden, old.folder, old.name, len(new.parts) - 1):
                 return abi.EACCES  # there, it would be a session's folder
             inside = self._outline(old, new, moved)
             if not old.preopen.counted:
                 self._reserve(new, inside.size, inside.count)
-            if replaced is not None and key_of(replaced) == key_of(moved):
-                return abi.SUCCESS  # both are names of one file: nothing happens
+            replaced = self._lift_both(old, new, moved, replaced)
             unlinked = self._keep_moved(old, new, moved, replaced)
             try:
                 os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
@@ -143,6 +156,54 @@ class EditCalls(FileCalls, frozen=True):
                 self._vanished(None if old.path is None else f"{old.path}/{name}".rstrip("/"))
         return abi.SUCCESS
 
+    def _only_covered(self, place: GuestPath, found: os.stat_result, *, folder: bool) -> bool:
+        """Covers what lies beneath a name that is to go.
+
+        Args:
+            place: Where.
+            found: The status of what stands there.
+            folder: Whether it is to be a folder.
+
+        Returns:
+            Whether that is all: the upper folder has nothing of that name.
+
+        Raises:
+            Refused: it may not go.
+        """
+        if not isinstance(place, OverlayPath):
+            return False
+        if stat.S_ISDIR(found.st_mode) is not folder:
+            raise Refused(abi.ENOTDIR if folder else abi.EISDIR)
+        if place.name == ".":
+            raise Refused(abi.EINVAL)
+        only_lower = place.in_lower
+        if folder:
+            clear_covers(self, place)
+        cover(self, place)
+        return only_lower
+
+    def _lift_both(
+        self, old: GuestPath, new: GuestPath, moved: os.stat_result, replaced: _Status
+    ) -> _Status:
+        """Prepares places in overlays for a rename; returns what it will replace.
+
+        Raises:
+            Refused: what is to be renamed, or replaced, does not allow it.
+        """
+        is_folder = stat.S_ISDIR(moved.st_mode)
+        if isinstance(new, OverlayPath) and replaced is not None:
+            if is_folder is not stat.S_ISDIR(replaced.st_mode):
+                raise Refused(abi.ENOTDIR if is_folder else abi.EISDIR)
+            if is_folder:
+                clear_covers(self, new)
+                cover(self, new)
+            replaced = None if new.in_lower else replaced
+            new.in_lower = False
+        lift(self, old)
+        make_way(self, new)
+        cover(self, old)
+        return replaced
+
     def _find(self, fd: int, at: int, length: int, *, follow: Follow = Follow.NEVER) -> GuestPath:
         """Finds out where a path leads; it must be a folder in which the guest may change things.
 
@@ -150,7 +211,7 @@ class EditCalls(FileCalls, frozen=True):
             Refused, OSError: as `GuestPaths.find`, or it is not.
         """
         place = self.paths.find(fd, at, length, follow)
-        if place.preopen.writable:
+        if place.preopen.writable or isinstance(place, OverlayPath):
             return place
         place.close()
         raise Refused(abi.EPERM)
@@ -269,6 +330,13 @@ class EditCalls(FileCalls, frozen=True):
     def _added(self, place: GuestPath, files: int, size: int = 0) -> None:
         if place.preopen.counted:
             self.quota.added(files, size)
+
+
+def _is_merged(place: GuestPath, found: os.stat_result) -> bool:
+    """Returns whether a folder of the lower layer lies at a place, or shows through there."""
+    if not isinstance(place, OverlayPath) or place.beneath is None:
+        return False
+    return stat.S_ISDIR(found.st_mode) and stat.S_ISDIR(place.beneath.st_mode)
 
 
 def _status_at(folder: int, name: str) -> _Status:

@@ -1,35 +1,25 @@
 """The calls that only look: at files and links, at what lies in a folder, at open descriptors.
 
-The host reads a folder once, when the guest begins to, and hands that out, without the hidden
-names.
-
-Source of the layouts: WASI's `dirent`, 24 bytes (next u64, inode u64, name length u32, type u8, and
-three of nothing), then the name; the last one in a buffer may be cut off, and is asked for again.
-`filestat`, `fdstat` and `prestat` are as its witx files have them.
+Source of the layouts: WASI's `filestat`, `fdstat` and `prestat`, as its witx files have them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import struct
-from array import array
 from collections.abc import Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
+from wasm_kernel.wasi_files.listing import Listing, read_folder
 from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor
-from wasm_kernel.wasi_files.paths import Follow, following, is_hidden_now
-from wasm_kernel.wasi_files.preopens import (
-    FIRST_DESCRIPTOR,
-    Hidden,
-    Preopen,
-    is_hidden_folder,
-)
+from wasm_kernel.wasi_files.overlay import OverlayPath
+from wasm_kernel.wasi_files.path_walk import Follow, following
+from wasm_kernel.wasi_files.paths import is_hidden_now, resolve
+from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Refused
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-MOST_BYTES = 16 * 1024 * 1024
-_ENTRY = struct.Struct("<QQIB3x")
 _STATUS = struct.Struct("<QQB7xQQQQQ")
 _DESCRIPTION = struct.Struct("<BxH4xQQ")
 _PREOPENED = struct.Struct("<B3xI")
@@ -63,7 +53,7 @@ class LookupCalls(FileCalls, frozen=True):
             return abi.ENOENT
         listing = self.listings.get(opened) if cookie else None
         if listing is None:
-            listing = read_listing(opened.fd, opened.preopen.hidden, len(opened.parts))
+            listing = _listing_of(opened)
             self.listings.keep(opened, listing)
         part = listing.part(cookie, room)
         self.memory.write(buffer, part)
@@ -93,7 +83,7 @@ class LookupCalls(FileCalls, frozen=True):
         opened = self.files.get(fd)
         if opened is None:
             return abi.EBADF
-        self.memory.write(out, _packed(os.fstat(opened.fd)))
+        self.memory.write(out, _packed(_status_of(opened)))
         return abi.SUCCESS
 
     def _stat(self, fd: int, flags: int, path: int, length: int, out: int) -> int:
@@ -104,6 +94,7 @@ class LookupCalls(FileCalls, frozen=True):
 
     def _read_link(self, fd: int, path: int, length: int, buffer: int, room: int, out: int) -> int:
         with self.paths.find(fd, path, length, Follow.BEFORE_SLASH) as place:
+            place.required_status()
             text = os.fsencode(os.readlink(place.name, dir_fd=place.folder))[:room]
         self.memory.write(buffer, text)
         self.memory.write_word(out, len(text))
@@ -131,6 +122,29 @@ class LookupCalls(FileCalls, frozen=True):
         return abi.SUCCESS
 
 
+def _listing_of(opened: OpenDescriptor) -> Listing:
+    """Reads the folder that is open.
+
+    Raises:
+        Refused, OSError: it can't be read, or is not there any more.
+    """
+    number = os.fstat(opened.fd).st_ino
+    preopen, depth = opened.preopen, len(opened.parts)
+    if preopen.beneath is None:
+        return Listing.of(number, read_folder(opened.fd, preopen.hidden, depth))
+    with resolve(preopen, ".", start=opened) as place:
+        assert isinstance(place, OverlayPath)
+        return Listing.of(number, place.entries())
+
+
+def _status_of(opened: OpenDescriptor) -> os.stat_result:
+    """Returns the status of what is open."""
+    if opened.is_merged and not opened.gone:
+        with contextlib.suppress(Refused, OSError), resolve(opened.preopen, ".", start=opened) as p:
+            return p.required_status()
+    return os.fstat(opened.fd)
+
+
 def _rights(opened: OpenDescriptor) -> int:
     rights = abi.FILE_RIGHTS
     if not opened.rights & abi.RIGHT_WRITE:
@@ -145,101 +159,3 @@ def _packed(found: os.stat_result) -> bytes:
     times = (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)
     what = (found.st_dev, found.st_ino, kind, found.st_nlink, found.st_size)
     return _STATUS.pack(*what, *(max(0, time) for time in times))
-
-
-class Listing:
-    """The entries of a folder, one after another, and the offset at which each begins."""
-
-    def __init__(self, data: bytes, starts: array[int]) -> None:
-        self.data = data
-        self.starts = starts
-
-    @property
-    def size(self) -> int:
-        """The bytes that it takes."""
-        return len(self.data) + self.starts.itemsize * len(self.starts)
-
-    def part(self, cookie: int, room: int) -> bytes:
-        """Returns what fits into so many bytes, from an entry on."""
-        at = self.starts[cookie] if cookie < len(self.starts) else len(self.data)
-        return self.data[at : at + room]
-
-
-class Listings:
-    """The listings that are under way, by the descriptor that the guest reads them through.
-
-    They take at most `MOST_BYTES` of the host's memory, or one of them does. The oldest go first;
-    whoever reads on in one that went gets the folder as it is then, from the same entry on.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[object, Listing] = {}
-
-    def get(self, opened: object) -> Listing | None:
-        """Returns the listing of a descriptor; None if there is none any more."""
-        return self._kept.get(opened)
-
-    def keep(self, opened: object, listing: Listing) -> None:
-        """Keeps the listing of a folder that the guest begins to read."""
-        self._kept.pop(opened, None)
-        self._kept[opened] = listing
-        total = sum(each.size for each in self._kept.values())
-        for oldest in list(self._kept)[:-1]:
-            if total <= MOST_BYTES:
-                break
-            total -= self._kept.pop(oldest).size
-
-    def forget(self, opened: object) -> None:
-        """Forgets the listing of a descriptor that is closed."""
-        self._kept.pop(opened, None)
-
-
-def read_listing(fd: int, hidden: Hidden, depth: int) -> Listing:
-    """Reads what lies in an open folder now.
-
-    Args:
-        fd: The folder's descriptor.
-        hidden: What does not exist for the guest.
-        depth: How many folders lie between the guest's preopened folder and the names here.
-
-    Raises:
-        OSError: it can't be read.
-    """
-    folder = os.open(".", _FOLDER, dir_fd=fd)
-    try:
-        return _read(folder, hidden, depth)
-    finally:
-        os.close(folder)
-
-
-def _read(folder: int, hidden: Hidden, depth: int) -> Listing:
-    own = os.fstat(folder).st_ino
-    data = bytearray()
-    starts = array("Q")
-
-    def add(name: bytes, inode: int, kind: int) -> None:
-        starts.append(len(data))
-        data.extend(_ENTRY.pack(len(starts), inode, len(name), kind))
-        data.extend(name)
-
-    add(b".", own, abi.FOLDER_TYPE)
-    add(b"..", own, abi.FOLDER_TYPE)  # what lies above is not the guest's to know
-    by_kind = hidden.hides_folders
-    with os.scandir(folder) as found:
-        for entry in found:
-            kind = _kind(entry)
-            if hidden.hides_name(depth, entry.name):
-                continue
-            may_hide = by_kind and kind == abi.FOLDER_TYPE
-            if may_hide and is_hidden_folder(hidden, folder, entry.name, depth):
-                continue
-            add(os.fsencode(entry.name), entry.inode(), kind)
-    return Listing(bytes(data), starts)
-
-
-def _kind(entry: os.DirEntry[str]) -> int:
-    if entry.is_symlink():
-        return abi.LINK_TYPE
-    if entry.is_dir(follow_symlinks=False):
-        return abi.FOLDER_TYPE
-    return abi.FILE_TYPE if entry.is_file(follow_symlinks=False) else abi.UNKNOWN_TYPE

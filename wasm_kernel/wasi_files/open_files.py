@@ -12,16 +12,22 @@ from msgspec import Struct
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import open_file_identity
 from wasm_kernel.wasi_files.changes import FileChanges
-from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
+from wasm_kernel.wasi_files.preopens import (
+    FIRST_DESCRIPTOR,
+    Parts,
+    Preopen,
+    Preopens,
+    Refused,
+)
 from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
 
 if TYPE_CHECKING:
     from wasm_kernel.engine.host_calls import GuestMemory
     from wasm_kernel.wasi_files.file_history import FileHistory
-    from wasm_kernel.wasi_files.lookups import Listings
-    from wasm_kernel.wasi_files.paths import GuestPath, GuestPaths
+    from wasm_kernel.wasi_files.listing import Listings
+    from wasm_kernel.wasi_files.path_walk import GuestPath
+    from wasm_kernel.wasi_files.paths import GuestPaths
 
-Parts = tuple[str, ...]
 _ANOTHER = "another"  # an identity that no file has
 
 
@@ -94,13 +100,19 @@ class OpenDescriptor:
             return None
         return "/".join(self.parts)
 
+    @property
+    def is_merged(self) -> bool:
+        """Returns whether it is a folder of an overlay; `parts` lead to it then, not `fd` alone."""
+        return self.is_folder and self.preopen.beneath is not None
+
     def identify(self) -> str:
         """Returns the file's identity: empty if nobody replaces files there, and one that no file
         has if it has no name any more.
         """
         if self.gone:
             return _ANOTHER
-        if not self.identity and self.preopen.writable and self.parts and self.fd >= 0:
+        told_apart = self.preopen.writable and self.parts and not self.is_merged
+        if not self.identity and told_apart and self.fd >= 0:
             self.identity = open_file_identity(self.fd)
         return self.identity
 
@@ -203,7 +215,8 @@ class OpenFiles:
         depth = len(place.parts)
         for opened in self._by_number.values():
             below = bool(opened.parts) and opened.parts[:depth] == place.parts
-            if depth and below and not opened.gone and opened.preopen is place.preopen:
+            same = opened.preopen.folder is place.preopen.folder  # also of an overlay on it
+            if depth and below and not opened.gone and same:
                 yield opened
 
     def lost_name(

@@ -16,9 +16,12 @@ from collections.abc import Mapping, Sequence
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux.files import open_file_identity
+from wasm_kernel.wasi_files.copy_up import lift, make_way
 from wasm_kernel.wasi_files.file_history import Change, FileHistory, is_unlinked_name
 from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor, OpenFile, OpenFiles
-from wasm_kernel.wasi_files.paths import Follow, GuestPath, HiddenName, resolve
+from wasm_kernel.wasi_files.overlay import OverlayPath
+from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName
+from wasm_kernel.wasi_files.paths import resolve
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Preopens, Refused
 from wasm_kernel.wasi_files.quota import key_of
 
@@ -50,12 +53,30 @@ class OpeningCalls(FileCalls, frozen=True):
         follows = flags & abi.LOOKUP_FOLLOW and not only_new
         follow = Follow.ALWAYS if follows else Follow.BEFORE_SLASH
         with self.paths.find(fd, path, length, follow) as place:
+            self._lift(place, how, rights)
             opened = OpenDescriptor(
                 place.preopen, place.parts, -1, how, rights, inheriting, fdflags
             )
             self._open_at(place, opened)
         self.memory.write_word(out, self.files.add(opened))
         return abi.SUCCESS
+
+    def _lift(self, place: GuestPath, how: int, rights: int) -> None:
+        """Moves a place in an overlay to the upper folder if opening it may change it."""
+        if not isinstance(place, OverlayPath):
+            return
+        found, writes = place.status(), bool(how & _WRITES or rights & abi.RIGHT_WRITE)
+        if found is None:
+            if not how & abi.O_CREAT:
+                raise Refused(abi.ENOENT)
+            if not place.is_folder:
+                make_way(self, place)
+        elif how & abi.O_CREAT and how & abi.O_EXCL:
+            raise Refused(abi.EEXIST)
+        elif stat.S_ISREG(found.st_mode) and writes and not how & abi.O_DIRECTORY:
+            lift(self, place, content=not how & abi.O_TRUNC)
+        elif stat.S_ISDIR(found.st_mode) and writes and place.in_lower:
+            raise Refused(abi.EISDIR)
 
     def _open_at(self, place: GuestPath, opened: OpenDescriptor) -> None:
         how = opened.flags
@@ -86,6 +107,7 @@ class OpeningCalls(FileCalls, frozen=True):
         """Notes what is known of a file that was opened, and what that changed."""
         status, how = os.fstat(opened.fd), opened.flags
         opened.is_folder = stat.S_ISDIR(status.st_mode)
+        opened.preopen = _preopen_of(place, opened.fd)
         self.files.register(opened, status)
         if before is None:
             if opened.preopen.counted and not opened.is_folder:
@@ -134,6 +156,13 @@ class OpeningCalls(FileCalls, frozen=True):
             if replaced is not None:
                 self._release(replaced)
         return abi.SUCCESS
+
+
+def _preopen_of(place: GuestPath, fd: int) -> Preopen:
+    """Returns the folder of the guest's that what was opened at a place lies in."""
+    if isinstance(place, OverlayPath) and stat.S_ISDIR(os.fstat(fd).st_mode):
+        return place.overlay  # what lies in it lies in either layer
+    return place.preopen
 
 
 def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
@@ -233,8 +262,10 @@ class Reopener:
         guest, path, name = opened.preopen.guest, "/".join(opened.parts), opened.identify()
         if opened.fd < 0:
             return OpenFile(fd, guest, None, 0, 0, 0, 0, 0)
+        workspace = next(preopen for preopen in self._preopens.all if preopen.tracked)
+        if opened.preopen.tracked and not opened.is_folder:
+            guest = workspace.guest  # also of a file that was opened through an overlay
         if opened.unlinked:
-            workspace = next(preopen for preopen in self._preopens.all if preopen.tracked)
             guest, path, name = workspace.guest, opened.unlinked, open_file_identity(opened.fd)
         offset = 0 if opened.is_folder else os.lseek(opened.fd, 0, os.SEEK_CUR)
         how = (opened.flags, opened.rights, opened.inheriting, opened.fdflags)
@@ -286,8 +317,8 @@ class Reopener:
         name = open_file_identity(opened.fd)
         if wanted.identity and not self._history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")
-        opened.identity = name if opened.preopen.writable else ""
         opened.is_folder = not stat.S_ISREG(os.fstat(opened.fd).st_mode)
+        opened.identity = name if opened.preopen.writable and not opened.is_merged else ""
         if wanted.offset and not opened.is_folder:
             os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
 
@@ -308,4 +339,4 @@ class Reopener:
                 return None  # a link is on the way, where none was
             look_before_opening(place, flags, rights)
             fd = open_file(place, flags, rights, wanted.fdflags)
-            return OpenDescriptor(preopen, place.parts, fd, *how)
+            return OpenDescriptor(_preopen_of(place, fd), place.parts, fd, *how)

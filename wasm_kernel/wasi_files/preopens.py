@@ -23,6 +23,10 @@ from wasm_kernel.linux.folders import Folder
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
 _SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 HIDDEN_NAMES = frozenset({".metadata.json"})
+COVER = ".wh."
+"""How the names in a workspace begin that cover a name of the folder beneath it (`overlay.py`)."""
+
+Parts = tuple[str, ...]
 
 
 class Refused(Exception):
@@ -40,6 +44,11 @@ def is_hidden_name(name: str) -> bool:
     if name.isascii() and not name.startswith("."):
         return False  # the quick way for nearly all names: only other characters fold to a dot
     return folded_name(name) in HIDDEN_NAMES
+
+
+def is_cover(name: str) -> bool:
+    """Returns whether a name covers one of the folder beneath, and is no file of the session's."""
+    return name.startswith(COVER)
 
 
 def folded_name(name: str) -> str:
@@ -130,7 +139,8 @@ class Preopen(Struct, frozen=True):
     """An open host folder that the guest sees at `guest`. Its opener closes it.
 
     Changes are recorded if it is `tracked`, which is the workspace alone. What lies in it counts
-    against the quota if it is `counted`. What does not exist for the guest is `hidden`.
+    against the quota if it is `counted`. What does not exist for the guest is `hidden`. What lies
+    `beneath` shows through where the folder itself has nothing: see `overlay.py`.
     """
 
     folder: Folder
@@ -139,6 +149,7 @@ class Preopen(Struct, frozen=True):
     tracked: bool = False
     counted: bool = False
     hidden: Hidden = NOTHING_HIDDEN
+    beneath: Preopen | None = None
 
 
 def visible(preopen: Preopen) -> Iterator[walks.Entry]:
@@ -175,8 +186,8 @@ class Preopens(Struct, frozen=True):
 
     @property
     def counted(self) -> tuple[Preopen, ...]:
-        """Those whose files count against the quota."""
-        return tuple(preopen for preopen in self.all if preopen.counted)
+        """Those whose files count against the quota, each folder once."""
+        return tuple(each for each in self.all if each.counted and each.beneath is None)
 
     @property
     def root(self) -> int | None:
@@ -198,4 +209,5 @@ class Preopens(Struct, frozen=True):
 
     def at(self, guest: str) -> Preopen | None:
         """Returns the folder that the guest sees at a path; None for none."""
-        return next((preopen for preopen in self.all if preopen.guest == guest), None)
+        layers = (layer for each in self.all for layer in (each, each.beneath) if layer)
+        return next((layer for layer in layers if layer.guest == guest), None)

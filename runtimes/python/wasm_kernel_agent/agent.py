@@ -112,16 +112,18 @@ class Agent:
         os.environ.update(request.get("env") or {})
         if request.get("fresh", True):
             reseed.reseed()
-            if self._in_guest:
-                self._enter_workspace()
         elif request.get("reseed", False):
             reseed.reseed(everything=True)
+        if self._in_guest:
+            self._enter(request.get("folder", _WORKSPACE), anew=request.get("fresh", True))
         return {"status": "ok"}
 
-    def _enter_workspace(self) -> None:
-        os.chdir(_WORKSPACE)
-        if self.shell is not None:
-            self.shell.user_ns["_dh"] = [_WORKSPACE]  # the folders that `%cd -` goes back to
+    def _enter(self, folder: str, *, anew: bool) -> None:
+        """Begins in a folder, or goes there if that of saved memory is not shown here."""
+        if anew or not os.path.isdir("."):  # noqa: PTH112 - a cell may have changed Path
+            os.chdir(folder)
+            if self.shell is not None:
+                self.shell.user_ns["_dh"] = [folder]  # the folders that `%cd -` goes back to
 
     def _query(self, op: str, request: Reply) -> Reply:
         answer = completion.ANSWERS[op]

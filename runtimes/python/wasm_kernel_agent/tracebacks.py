@@ -24,7 +24,14 @@ _COLOUR = r"(?:\x1b\[[\d;]*m)*"
 _COLOURS = re.compile(_COLOUR)
 _FILE = re.compile(rf'File {_COLOUR}"(<ipython-input-[^"]+)"({_COLOUR})')
 _MARK = "[wasm-kernel]"
-_GUEST_FOLDERS = ("/app/", "/tmp/", "/usr/local/lib/")
+_GUEST_FOLDERS = ("/app/", "/notebook/", "/tmp/", "/usr/local/lib/")
+_NOTEBOOK = "/notebook"
+_SHOWN = (
+    "Cells see the notebook's folder as /notebook, and the session's own files, but no other path "
+    "of this computer; names that begin with a dot, and links that lead out of the folder, are "
+    "left out. Put the file beside the notebook and name it by a relative path, or let the kernel "
+    "mount its folder (WasmKernel.mounts)."
+)
 _FILES = (
     "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
     "lies beside the notebook, bring it in first: upload it with ipywidgets.FileUpload, write it "
@@ -50,22 +57,6 @@ def text_of(error: BaseException | None) -> str:
         return str(error)
     except Exception as problem:
         return f"<{type(error).__name__}, whose text raised {type(problem).__name__}>"
-
-
-def hides_interrupt(error: BaseException | None) -> bool:
-    """Returns whether `error` took the place of an interrupt that no handler had caught.
-
-    This happens if cleaning up fails because of the interrupt: IPython's printer, stopped between
-    two steps, removes what it had not added yet. The frame that such an interrupt reached has
-    ended; that of a handler still runs.
-    """
-    running = {frame for frame, _ in traceback.walk_stack(None)}
-    for _ in range(_CAUSES):
-        error = error.__context__ if error is not None else None
-        if isinstance(error, KeyboardInterrupt):
-            reached = error.__traceback__
-            return reached is not None and reached.tb_frame not in running
-    return False
 
 
 def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
@@ -197,7 +188,11 @@ def _missing_file(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
         return ""
-    return _FILES
+    return _SHOWN if _shows_notebook() else _FILES
+
+
+def _shows_notebook() -> bool:
+    return os.path.isdir(_NOTEBOOK)  # noqa: PTH112 - a cell may have changed Path
 
 
 def _full(error: BaseException) -> str:

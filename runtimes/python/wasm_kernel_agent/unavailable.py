@@ -76,8 +76,8 @@ _NETWORK = (
 )
 _ONLY_IMPORTED = " For code that merely imports it, %pip install {package} brings it in."
 _PACKAGE = (
-    "{name} is not built in. If it is a file of yours that lies beside the notebook, bring it into "
-    "/app first. If it is the package {package}, and pure Python, %pip install {package} brings it "
+    "{name} is not built in. If it is a file of yours, put it beside the notebook (or into /app) "
+    "first. If it is the package {package}, and pure Python, %pip install {package} brings it "
     "in where this kernel allows %pip."
 )
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."

@@ -28,6 +28,7 @@ from traitlets.config import Config
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import Resume
+from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by
 from wasm_kernel.frontends.jupyter.settings import KernelSettings, connection_path
@@ -162,7 +163,7 @@ class WasmKernelApp(JupyterApp):
     def run(self, factory: SandboxFactory) -> None:
         """Runs the kernel until somebody shuts it down."""
         path = connection_path(self.connection_file)
-        policy = self.settings.policy()
+        policy, shows_folder = self.settings.policy(), self.settings.shows_folder
         confinement = Confinement(self.settings.confinement)
         root, session_id = self.settings.root, self.settings.session_for(path)
         with ExitStack() as ending:
@@ -173,11 +174,24 @@ class WasmKernelApp(JupyterApp):
                 root, session_id, logger, private_root=private_root, mounts=policy.mounts
             )
             ending.callback(session.closed)
+            if shows_folder:
+                self._show_folder(session, path)
             confinement.close_files(kept_by(session.folders, policy, path, self.config))
             sandbox = factory(session, policy, Resume(self.settings.resume), broker)
             ending.callback(sandbox.close)
             self._add_commands(sandbox, session, confinement)
             self._serve(sandbox, path, confinement)
+
+    def _show_folder(self, session: Session, path: Path) -> None:
+        """Lets cells see the notebook's folder, or tells why they don't; no thread runs yet."""
+        folders = session.folders
+        try:
+            folders.show_notebook(self.settings.root, path)
+        except NotShown as problem:
+            if session.made:
+                folders.notices += (str(problem),)
+        except OSError:
+            self.log.info("the folder that the kernel was started in is gone")
 
     def _handlers(self, root: Path, session_id: str) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""

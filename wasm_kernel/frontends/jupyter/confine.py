@@ -47,12 +47,14 @@ def kept_by(
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         writable.append(file.parent)  # it is written there, and removed at the end
+    notebook = folders.notebook.beneath if folders.notebook is not None else None
+    seen = [] if notebook is None else [Path(f"/proc/self/fd/{notebook.folder.fd}")]
     cached = default_folder()
     with contextlib.suppress(OSError):  # an error is told when the cache is filled
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
     return KeptPaths(
         writable=tuple(writable),
-        readable=(cached, runtimes_folder(), *_noted_places(), *_read_only(policy)),
+        readable=(cached, runtimes_folder(), *_noted_places(), *_read_only(policy), *seen),
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=LATER,

@@ -68,6 +68,15 @@ class _Session(Configurable):
         "wasm-kernel in the user's state folder (XDG_STATE_HOME), or a folder beside "
         "workspace_root if that is on another disk.",
     )
+    folder = Enum(
+        ["none", "read", "write"],
+        "read",
+        config=True,
+        help="What cells see of the folder that the kernel was started in, which is the "
+        "notebook's. read: its files, as /notebook, where cells begin; what they write or delete "
+        "there happens in the session alone. none: nothing; cells begin in /app. write is not "
+        "there yet.",
+    )
     resume = Enum(
         [resume.value for resume in Resume],
         Resume.CRASH.value,
@@ -149,6 +158,20 @@ class _Session(Configurable):
     def private_folder(self) -> Path | None:
         """The folder for private folders, if one is named."""
         return _named(self.private_root) if self.private_root else None
+
+    @property
+    def shows_folder(self) -> bool:
+        """Whether cells see the folder that the kernel was started in.
+
+        Raises:
+            PolicyError: the setting is one that is not there yet.
+        """
+        if self.folder == "write":
+            raise PolicyError(
+                f"{SECTION}.folder",
+                "can't be write yet: cells change nothing in the notebook's folder; use read",
+            )
+        return bool(self.folder == "read")
 
     @property
     def event_file(self) -> Path | None:

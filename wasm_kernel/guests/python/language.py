@@ -221,13 +221,17 @@ class PythonLanguage:
         return self._image
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
-        """Returns its library, `/app`, `/tmp`, an empty `/`, packages, and mounts."""
+        """Returns its library, `/app`, `/tmp`, an empty `/`, packages, mounts, and the notebook's
+        folder.
+        """
         folders.packages.enter(SITE, make=True).close()
         held = folders.held(policy.mounts)
         mounts = tuple(
             Preopen(folder, mount.guest, writable=mount.writable, hidden=PlacesHidden(folder))
             for mount, folder in zip(policy.mounts, held, strict=True)
         )
+        if folders.notebook is not None:
+            mounts = (*mounts, folders.notebook)
         return self._preopens(folders.app, folders.scratch, folders.packages, mounts)
 
     def _preopens(

@@ -31,6 +31,7 @@ _OPTIONS = {
     "write": ("--no-overwrite",),
     "delete": ("--recursive",),
 }
+_COVER = ".wh."  # stands for a file of the notebook's folder that was deleted here
 _BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete)\s")
 _glob: Any = glob
 _ESCAPES = "Path escapes session workspace: {path!r}"
@@ -91,7 +92,7 @@ class Workspace:
             for name in names:
                 place = f"{folder}/{name}"
                 path = place[len(self._root) + 1 :]
-                if self._is_file(place, path):
+                if not name.startswith(_COVER) and self._is_file(place, path):
                     yield path
 
     def _is_file(self, place: str, path: str) -> bool:

@@ -1,0 +1,123 @@
+"""Whether the folder that a kernel was started in is shown to its cells, and what is hidden."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import create_session_sandbox
+from wasm_kernel.folders import notebook
+from wasm_kernel.folders.notebook import NotShown, shown
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.wasi_files.preopens import is_hidden_folder
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, a state folder and a cache of their own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "homes" / "me"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "private" / "state"))
+    monkeypatch.setenv("WASM_KERNEL_CACHE", str(tmp_path / "caches" / "mine"))
+    for name in ("homes/me/work", "private/state/wasm-kernel", "caches/mine/x", "work/notes"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def why(folder: Path, tmp_path: Path, private_root: Path | None = None) -> str:
+    """Why a folder is not shown; empty if it is."""
+    with Folder.open(folder) as opened:
+        try:
+            secret = tmp_path / "runtime" / "kernel.json"
+            shown(opened, tmp_path / "sessions", secret, private_root)
+        except NotShown as problem:
+            return str(problem)
+    return ""
+
+
+def test_an_ordinary_folder_is_shown(tmp_path: Path) -> None:
+    assert why(tmp_path / "work", tmp_path) == ""
+    assert why(tmp_path / "homes" / "me" / "work", tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", ["homes/me", "homes", "."])
+def test_a_home_is_not_shown(tmp_path: Path, name: str) -> None:
+    assert "home folder" in why(tmp_path / name, tmp_path)
+
+
+def test_a_home_by_another_way_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("homes/me")
+    assert "home folder" in why(tmp_path / "link", tmp_path)
+
+
+def test_homes_of_others_are_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts = tmp_path / "passwd"
+    lines = [f"she:x:1001:1001::{tmp_path}/work/she:/bin/sh", f"d:x:33:33::{tmp_path}/work/d:/x"]
+    accounts.write_text("\n".join(lines))
+    for name in ("she", "d"):
+        (tmp_path / "work" / name).mkdir()
+    monkeypatch.setattr(notebook, "_ACCOUNTS", str(accounts))
+    assert "home folder" in why(tmp_path / "work" / "she", tmp_path)
+    assert why(tmp_path / "work" / "d", tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", ["/", "/proc", "/proc/self", "/sys"])
+def test_the_systems_own_are_not_shown(tmp_path: Path, name: str) -> None:
+    assert why(Path(name), tmp_path)
+
+
+def test_the_root_of_a_disk_is_not_shown(tmp_path: Path) -> None:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    roots = [line.split()[4] for line in lines if line.split()[3] == "/"]
+    assert roots
+    for root in roots:
+        if Path(root).is_dir() and "\\" not in root and os.access(root, os.R_OK):
+            assert why(Path(root), tmp_path), root
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("private", "private state"),
+        ("private/state/wasm-kernel", "private state"),
+        ("caches", "compiled code"),
+        ("caches/mine", "compiled code"),
+        ("caches/mine/x", "compiled code"),
+    ],
+)
+def test_folders_of_the_kernels_own_are_not_shown(tmp_path: Path, name: str, words: str) -> None:
+    assert words in why(tmp_path / name, tmp_path)
+
+
+def test_a_named_private_folder_is_not_shown(tmp_path: Path) -> None:
+    own = tmp_path / "work" / "own"
+    own.mkdir()
+    assert "private state" in why(tmp_path / "work", tmp_path, own)
+
+
+def test_sessions_are_not_shown(tmp_path: Path) -> None:
+    root = tmp_path / "work" / "sessions"
+    session_id, sandbox = create_session_sandbox(workspace_root=root)
+    try:
+        assert "sessions" in why(root, tmp_path)
+        assert "sessions" in why(root / session_id, tmp_path)
+        with Folder.open(tmp_path / "work") as folder:
+            rule = shown(folder, root, tmp_path / "kernel.json").hidden
+            assert is_hidden_folder(rule, folder.fd, "sessions", 0)
+            assert not is_hidden_folder(rule, folder.fd, "notes", 0)
+    finally:
+        sandbox.close()
+
+
+def test_connection_files_are_not_shown(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "runtime").mkdir()
+    with Folder.open(work) as folder:
+        rule = shown(folder, tmp_path / "sessions", work / "runtime" / "kernel-1.json").hidden
+        assert is_hidden_folder(rule, folder.fd, "runtime", 0)
+        rule = shown(folder, tmp_path / "sessions", work / "kernel-1.json").hidden
+        assert rule.hides_name(0, "kernel-1.json")
+        assert rule.hides_name(0, "KERNEL-1.json")
+        assert not rule.hides_name(0, "other.json")
+        assert not rule.hides_name(1, "kernel-1.json")

@@ -1,0 +1,450 @@
+"""The notebook's folder beneath the workspace: what shows through, what does not, and that nothing
+ever changes in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import ROOT
+from tests.wasi_files.overlays import NEW, READ, WRITE, Overlaid, host_tree
+from wasm_kernel.engine import abi
+
+SECRET = b"secret of the host"
+NOTHING = abi.ENOENT
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Overlaid]:
+    """An overlay over a folder with a table, a module and data."""
+    lower = tmp_path / "lower"
+    (lower / "data" / "deep").mkdir(parents=True)
+    (lower / "orders.csv").write_bytes(b"a,b\n1,2\n")
+    (lower / "helper.py").write_bytes(b"x = 1\n")
+    (lower / "data" / "x.csv").write_bytes(b"x\n")
+    (lower / "data" / "deep" / "y.csv").write_bytes(b"y\n")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "key").write_bytes(SECRET)
+    made = Overlaid(tmp_path)
+    before = host_tree(lower)
+    yield made
+    made.close()
+    assert host_tree(lower) == before
+
+
+def covers(real: Overlaid) -> list[str]:
+    return sorted(str(each.relative_to(real.app)) for each in real.app.rglob(".wh.*"))
+
+
+def test_what_lies_beneath_is_read_and_listed(real: Overlaid) -> None:
+    assert real.read("orders.csv") == b"a,b\n1,2\n"
+    assert real.read("data/deep/y.csv") == b"y\n"
+    assert real.names() == ["data", "helper.py", "orders.csv"]
+    assert real.names("data") == ["deep", "x.csv"]
+    assert list(real.app.iterdir()) == []
+
+
+def test_the_workspace_does_not_show_it(real: Overlaid) -> None:
+    assert real.guest.stat("orders.csv") == NOTHING
+
+
+def test_what_is_written_lies_in_the_workspace_and_is_told(real: Overlaid) -> None:
+    real.guest.changes.clear()
+    assert real.write("data/new.csv", b"n") == abi.SUCCESS
+    assert (real.app / "data" / "new.csv").read_bytes() == b"n"
+    assert real.names("data") == ["deep", "new.csv", "x.csv"]
+    assert real.guest.told == ({"data/new.csv"}, {"data/new.csv"}, set())
+
+
+def test_a_file_of_the_workspace_hides_the_one_beneath(real: Overlaid) -> None:
+    assert real.guest.make("orders.csv", b"mine") == abi.SUCCESS
+    assert real.read("orders.csv") == b"mine"
+    assert real.guest.one_path("path_unlink_file", "orders.csv") == abi.SUCCESS
+    assert real.read("orders.csv") == b"a,b\n1,2\n"
+
+
+def test_a_file_is_copied_when_it_is_opened_to_be_written_to(real: Overlaid) -> None:
+    before = (real.lower / "orders.csv").stat()
+    errno, fd = real.open("orders.csv", 0, READ | WRITE)
+    assert errno == abi.SUCCESS
+    copy = (real.app / "orders.csv").stat()
+    assert (copy.st_mtime_ns, copy.st_size) == (before.st_mtime_ns, before.st_size)
+    assert real.guest.write(fd, b"A") == abi.SUCCESS
+    assert real.read("orders.csv") == b"A,b\n1,2\n"
+    assert not list(real.app.rglob("*part*"))
+
+
+def test_a_file_that_is_cut_when_it_is_opened_is_not_copied_first(tmp_path: Path) -> None:
+    (tmp_path / "lower").mkdir()
+    (tmp_path / "lower" / "big").write_bytes(bytes(100_000))
+    real = Overlaid(tmp_path, workspace_bytes=1000)
+    try:
+        assert real.write("big", b"x", 0) == abi.ENOSPC
+        assert list(real.app.iterdir()) == []
+        assert real.write("big", b"small", NEW) == abi.SUCCESS
+        assert real.read("big") == b"small"
+    finally:
+        real.close()
+
+
+def test_holes_stay_holes_and_count_with_their_length(tmp_path: Path) -> None:
+    (tmp_path / "lower").mkdir()
+    with (tmp_path / "lower" / "sparse").open("wb") as file:
+        file.truncate(40 * 1024 * 1024)
+    real = Overlaid(tmp_path, workspace_bytes=50 * 1024 * 1024)
+    try:
+        assert real.write("sparse", b"x", 0) == abi.SUCCESS
+        assert (real.app / "sparse").stat().st_blocks * 512 < 1024 * 1024
+        assert real.write("other", bytes(1000)) == abi.SUCCESS
+        real.guest.files.begin_turn()
+        shutil.copy(tmp_path / "lower" / "sparse", tmp_path / "lower" / "again")
+        assert real.write("again", b"x", 0) == abi.ENOSPC
+    finally:
+        real.close()
+
+
+def test_who_reads_goes_on_reading_what_lies_beneath(real: Overlaid) -> None:
+    _, fd = real.open("orders.csv")
+    assert real.write("orders.csv", b"new") == abi.SUCCESS
+    assert real.read_open(fd) == b"a,b\n1,2\n"
+    assert real.read("orders.csv") == b"new"
+
+
+def test_a_deleted_file_stays_deleted(real: Overlaid, tmp_path: Path) -> None:
+    assert real.call("path_unlink_file", "data/x.csv") == abi.SUCCESS
+    assert real.read("data/x.csv") == NOTHING
+    assert real.call("path_unlink_file", "data/x.csv") == NOTHING
+    assert real.names("data") == ["deep"]
+    assert covers(real) == ["data/.wh.x.csv"]
+    again = Overlaid(tmp_path)
+    try:
+        assert again.names("data") == ["deep"]
+    finally:
+        again.close()
+
+
+def test_covers_are_no_files_of_the_session(real: Overlaid) -> None:
+    real.guest.changes.clear()
+    assert real.call("path_unlink_file", "orders.csv") == abi.SUCCESS
+    assert real.guest.told == (set(), set(), set())
+    assert real.stat(".wh.orders.csv") == NOTHING
+    assert real.write(".wh.helper.py", b"") == NOTHING
+    assert real.write("data/.wh.x.csv", b"") == NOTHING
+    assert real.rename("helper.py", ".wh.a") == NOTHING
+
+
+def test_a_folder_that_is_made_again_begins_empty(real: Overlaid) -> None:
+    for name in ("data/deep/y.csv", "data/x.csv"):
+        assert real.call("path_unlink_file", name) == abi.SUCCESS
+    assert real.call("path_remove_directory", "data") == abi.ENOTEMPTY
+    assert real.call("path_remove_directory", "data/deep") == abi.SUCCESS
+    assert real.call("path_remove_directory", "data") == abi.SUCCESS
+    assert real.names() == ["helper.py", "orders.csv"]
+    assert covers(real) == [".wh.data"]
+    assert real.call("path_create_directory", "data") == abi.SUCCESS
+    assert real.names("data") == []
+
+
+def test_a_file_is_renamed_by_a_copy(real: Overlaid) -> None:
+    assert real.rename("orders.csv", "data/deep/old.csv") == abi.SUCCESS
+    assert real.read("orders.csv") == NOTHING
+    assert real.read("data/deep/old.csv") == b"a,b\n1,2\n"
+    assert real.rename("data/deep/old.csv", "helper.py") == abi.SUCCESS
+    assert real.read("helper.py") == b"a,b\n1,2\n"
+
+
+def test_a_folder_that_lies_beneath_cannot_be_renamed(real: Overlaid) -> None:
+    assert real.rename("data", "other") == abi.EXDEV
+    assert real.write("data/new", b"n") == abi.SUCCESS
+    assert real.rename("data", "other") == abi.EXDEV
+    assert real.call("path_create_directory", "own") == abi.SUCCESS
+    assert real.rename("own", "data") == abi.ENOTEMPTY
+    assert real.rename("own", "mine") == abi.SUCCESS
+    assert real.rename("data/deep", "mine/deep") == abi.EXDEV
+
+
+def test_only_new_files_are_new(real: Overlaid) -> None:
+    assert real.open("orders.csv", abi.O_CREAT | abi.O_EXCL, READ | WRITE)[0] == abi.EEXIST
+    assert real.call("path_create_directory", "data") == abi.EEXIST
+    assert real.call("path_create_directory", "orders.csv") == abi.EEXIST
+    assert real.symlink("x", "orders.csv") == abi.EEXIST
+    assert real.link("helper.py", "orders.csv") == abi.EEXIST
+
+
+def test_wrong_kinds_are_told(real: Overlaid) -> None:
+    assert real.call("path_unlink_file", "data") == abi.EISDIR
+    assert real.call("path_remove_directory", "orders.csv") == abi.ENOTDIR
+    assert real.write("data", b"") == abi.EISDIR
+    assert real.write("orders.csv/x", b"") == abi.ENOTDIR
+    assert real.write("nothing/x", b"") == NOTHING
+    assert real.call("path_remove_directory", "nothing/x") == NOTHING
+    assert real.guest.call(
+        "path_readlink", ROOT, *real.guest.text("notebook/data/no"), 9000, 64, 64
+    )
+
+
+def test_times_are_set_on_a_copy(real: Overlaid) -> None:
+    at = real.guest.text("notebook/orders.csv")
+    assert real.guest.call("path_filestat_set_times", ROOT, 1, *at, 5, 7, 5) == abi.SUCCESS
+    assert (real.app / "orders.csv").stat().st_mtime_ns == 7
+    errno, fd = real.open("data", abi.O_DIRECTORY)
+    assert errno == abi.SUCCESS
+    assert real.guest.call("fd_filestat_set_times", fd, 5, 7, 5) == abi.EPERM
+
+
+def test_hidden_names_are_not_there(real: Overlaid) -> None:
+    # made by others while the guest runs, as by git or an editor
+    names = [".env", ".git", "\u2024git", "\u200c.git", "GIT~1", "a~1.txt", "\uff0eenv"]
+    for name in names:
+        (real.lower / name).write_bytes(SECRET)
+    try:
+        for name in names:
+            assert (name, real.read(name)) == (name, NOTHING)
+            assert (name, real.stat(name)) == (name, NOTHING)
+        assert real.names() == ["data", "helper.py", "orders.csv"]
+        assert real.call("path_unlink_file", ".env") == NOTHING
+        assert real.rename(".env", "env") == NOTHING
+        assert real.link(".env", "env") == NOTHING
+        assert real.write(".env", b"mine") == abi.SUCCESS
+        assert real.read(".env") == b"mine"
+        assert real.call("path_create_directory", ".git") == abi.SUCCESS
+        assert real.names(".git") == []
+    finally:
+        for name in names:
+            (real.lower / name).unlink()
+
+
+def test_special_files_are_not_there(tmp_path: Path) -> None:
+    lower = tmp_path / "lower"
+    lower.mkdir()
+    os.mkfifo(lower / "fifo")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(lower / "socket"))
+        (lower / "device").symlink_to("/dev/zero")
+        real = Overlaid(tmp_path)
+        try:
+            for name in ("fifo", "socket", "device"):
+                assert (name, real.read(name)) == (name, NOTHING)
+                assert (name, real.stat(name, follow=0)) == (name, NOTHING)
+                assert real.write(name, b"mine") == abi.SUCCESS
+            assert real.names() == ["device", "fifo", "socket"]
+        finally:
+            real.close()
+
+
+def test_links_are_there_if_they_end_inside(tmp_path: Path) -> None:
+    lower = tmp_path / "lower"
+    (lower / "data").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "key").write_bytes(SECRET)
+    (lower / "data" / "x.csv").write_bytes(b"x")
+    (lower / ".hidden").write_bytes(SECRET)
+    good = {"file": "data/x.csv", "folder": "data", "data/up": "../data/x.csv", "chain": "file"}
+    bad = {
+        "out": "../outside/key",
+        "outer": "../outside",
+        "absolute": str(tmp_path / "outside" / "key"),
+        "inside": str(lower / "data" / "x.csv"),
+        "dots": "data/../../outside/key",
+        "hidden": ".hidden",
+        "ring": "ring",
+        "nowhere": "nothing",
+        "data/out": "../../outside",
+        "through": "outer/key",
+    }
+    for name, target in {**good, **bad}.items():
+        (lower / name).symlink_to(target)
+    before = host_tree(lower)
+    real = Overlaid(tmp_path)
+    try:
+        for name in bad:
+            assert (name, real.stat(name, follow=0)) == (name, NOTHING)
+            found = real.read(name)
+            assert isinstance(found, int), (name, found)
+        assert isinstance(real.read("outer/key"), int)
+        assert real.read("file") == real.read("data/up") == real.read("chain") == b"x"
+        assert real.names() == ["chain", "data", "file", "folder"]
+        assert real.names("data") == ["up", "x.csv"]
+        assert real.names("folder") == ["up", "x.csv"]
+        assert real.write("folder/x.csv", b"new") == abi.SUCCESS
+        assert real.read("file") == b"new"
+        assert real.call("path_unlink_file", "file") == abi.SUCCESS
+        assert real.stat("file", follow=0) == NOTHING
+        assert real.write("out", b"mine") == abi.SUCCESS
+        assert host_tree(lower) == before
+        assert (tmp_path / "outside" / "key").read_bytes() == SECRET
+    finally:
+        real.close()
+
+
+def test_links_of_the_guest_end_inside(real: Overlaid) -> None:
+    assert real.symlink("orders.csv", "own") == abi.SUCCESS
+    assert real.read("own") == b"a,b\n1,2\n"
+    assert real.symlink("../../outside/key", "data/out") == abi.SUCCESS
+    assert isinstance(real.read("data/out"), int)
+    (real.app / "planted").symlink_to(real.lower.parent / "outside")
+    assert isinstance(real.read("planted/key"), int)
+
+
+def test_a_folder_changes_when_either_layer_does(real: Overlaid) -> None:
+    def changed() -> int:
+        assert real.stat(".") == abi.SUCCESS
+        return int.from_bytes(real.guest.instance.memory.read(64 + 48, 8), "little")
+
+    first = changed()
+    time.sleep(0.02)
+    (real.lower / "later.py").write_text("")
+    second = changed()
+    (real.lower / "later.py").unlink()
+    assert first < second
+    time.sleep(0.02)
+    assert real.write("mine", b"") == abi.SUCCESS
+    assert changed() > second
+
+
+def test_the_folder_may_be_renamed_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "lower").mkdir()
+    (tmp_path / "lower" / "a").write_bytes(b"1")
+    real = Overlaid(tmp_path)
+    try:
+        (tmp_path / "lower").rename(tmp_path / "elsewhere")
+        (tmp_path / "lower").symlink_to("/etc")
+        assert real.names() == ["a"]
+        assert real.read("a") == b"1"
+        assert real.write("b", b"2") == abi.SUCCESS
+        assert not (tmp_path / "elsewhere" / "b").exists()
+    finally:
+        real.close()
+
+
+def test_the_folder_may_be_deleted_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "lower" / "d").mkdir(parents=True)
+    (tmp_path / "lower" / "d" / "a").write_bytes(b"1")
+    real = Overlaid(tmp_path)
+    try:
+        shutil.rmtree(tmp_path / "lower")
+        assert real.names() == []
+        assert real.write("d", b"2") == abi.SUCCESS
+        assert real.names() == ["d"]
+    finally:
+        real.close()
+
+
+def test_a_folder_on_another_disk(tmp_path: Path) -> None:
+    shm = Path("/dev/shm")
+    if not os.access(shm, os.W_OK) or shm.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no other file system here")
+    lower = shm / f"overlay-{os.getpid()}"
+    lower.mkdir()
+    try:
+        (lower / "a").write_bytes(b"1" * 100_000)
+        (lower / "d").mkdir()
+        real = Overlaid(tmp_path, lower)
+        try:
+            assert real.write("a", b"2", 0) == abi.SUCCESS
+            assert (real.app / "a").read_bytes() == b"2" + b"1" * 99_999
+            assert real.rename("a", "d/b") == abi.SUCCESS
+            assert real.names() == ["d"]
+            assert real.link("d/b", "c") == abi.SUCCESS
+        finally:
+            real.close()
+        assert (lower / "a").read_bytes() == b"1" * 100_000
+        assert list((lower / "d").iterdir()) == []
+    finally:
+        shutil.rmtree(lower)
+
+
+@pytest.mark.parametrize(
+    "count", [5_000, pytest.param(100_000, marks=pytest.mark.soak)], ids=["some", "many"]
+)
+def test_many_files(tmp_path: Path, count: int) -> None:
+    lower = tmp_path / "lower"
+    lower.mkdir()
+    for number in range(count):
+        (lower / f"f{number}").touch()
+    real = Overlaid(tmp_path)
+    try:
+        began = time.process_time()
+        assert real.read("f17") == b""
+        assert time.process_time() - began < 0.2  # it does not depend on their number
+        assert real.call("path_unlink_file", "f3") == abi.SUCCESS
+        began = time.process_time()
+        names = real.names()
+        assert isinstance(names, list)
+        assert len(names) == count - 1
+        assert time.process_time() - began < 0.5 + count * 1e-4
+    finally:
+        real.close()
+
+
+def test_the_files_limit_holds_for_covers(tmp_path: Path) -> None:
+    lower = tmp_path / "lower"
+    lower.mkdir()
+    for number in range(20):
+        (lower / f"f{number}").touch()
+    real = Overlaid(tmp_path, workspace_files=10)
+    try:
+        errors = [real.call("path_unlink_file", f"f{number}") for number in range(20)]
+        assert errors == [abi.SUCCESS] * 10 + [abi.ENOSPC] * 10
+        names = real.names()
+        assert isinstance(names, list)
+        assert len(names) == 10
+    finally:
+        real.close()
+
+
+def swaps(lower: Path, outside: Path, stop: threading.Event) -> None:
+    """What somebody else does to the folder meanwhile: files, folders and links change places."""
+    turn = 0
+    while not stop.is_set():
+        turn += 1
+        for name, target in (("x", outside / "key"), ("d", outside)):
+            place, aside = lower / name, lower.parent / f"aside-{name}"
+            try:
+                place.rename(aside)
+                place.symlink_to(target)
+                place.replace(lower.parent / "gone")
+                aside.rename(place)
+            except OSError:
+                continue
+
+
+@pytest.mark.parametrize("tries", [400, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_races_lead_nowhere(tmp_path: Path, tries: int) -> None:
+    lower, outside = tmp_path / "lower", tmp_path / "outside"
+    (lower / "d").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "key").write_bytes(SECRET)
+    (lower / "x").write_bytes(b"x")
+    (lower / "d" / "key").write_bytes(b"inner")
+    real = Overlaid(tmp_path)
+    stop = threading.Event()
+    thread = threading.Thread(target=swaps, args=(lower, outside, stop))
+    thread.start()
+    try:
+        for turn in range(tries):
+            for path in ("x", "d/key"):
+                found = real.read(path)
+                assert isinstance(found, int) or found in (b"x", b"inner"), found
+            real.names("d")
+            if turn % 10 == 0:
+                real.write("d/key", b"inner", 0)
+                real.guest.one_path("path_unlink_file", "d/key")
+                real.call("path_unlink_file", "x")
+                real.guest.one_path("path_unlink_file", ".wh.x")
+    finally:
+        stop.set()
+        thread.join()
+        real.close()
+    assert [path.name for path in outside.iterdir()] == ["key"]
+    assert (outside / "key").read_bytes() == SECRET
+    for place in real.app.rglob("*"):
+        assert not place.is_file() or place.read_bytes() != SECRET

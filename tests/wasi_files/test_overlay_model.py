@@ -1,0 +1,193 @@
+"""Any sequence of calls on an overlay does what it does to a plain dictionary, and never changes
+the folder beneath.
+
+The dictionary has contents of files by path, None for folders. It knows nothing of two layers, but
+for one rule: a folder that was there from the beginning can't be renamed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.wasi_files.overlays import Overlaid, host_tree
+from wasm_kernel.engine import abi
+
+NAMES = st.sampled_from(["a", "b", "d", "e"])
+PATH = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+DATA = st.binary(min_size=1, max_size=8)
+LOWER = st.dictionaries(PATH, DATA, max_size=6)
+Tree = dict[str, bytes | None]
+
+
+def above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def below(tree: Tree, path: str) -> list[str]:
+    return [other for other in tree if other.startswith(f"{path}/")]
+
+
+class Plain:
+    """The dictionary, with the calls of a file system."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = dict(tree)
+        self.first = {path for path, content in tree.items() if content is None}
+
+    def way(self, path: str) -> bool:
+        """Whether the folder is there that a path lies in."""
+        return not above(path) or (above(path) in self.tree and self.tree[above(path)] is None)
+
+    def write(self, path: str, data: bytes) -> bool:
+        if not self.way(path) or (path in self.tree and self.tree[path] is None):
+            return False
+        self.tree[path] = data
+        return True
+
+    def append(self, path: str, data: bytes) -> bool:
+        held = self.tree.get(path)
+        if held is None:
+            return False
+        self.tree[path] = held + data
+        return True
+
+    def mkdir(self, path: str) -> bool:
+        if not self.way(path) or path in self.tree:
+            return False
+        self.tree[path] = None
+        return True
+
+    def unlink(self, path: str) -> bool:
+        return self.tree.get(path) is not None and self.tree.pop(path) is not None
+
+    def rmdir(self, path: str) -> bool:
+        if self.tree.get(path, b"") is not None or below(self.tree, path):
+            return False
+        del self.tree[path]
+        self.first.discard(path)
+        return True
+
+    def rename(self, old: str, new: str) -> bool:
+        if old not in self.tree or not self.way(new):
+            return False
+        if old == new:
+            return True
+        if self.tree[old] is None:
+            if old in self.first or new.startswith(f"{old}/"):
+                return False
+            if new in self.tree and (self.tree[new] is not None or below(self.tree, new)):
+                return False
+        elif new in self.tree and self.tree[new] is None:
+            return False
+        self.first.discard(new)
+        moved = {new + path[len(old) :]: self.tree[path] for path in (old, *below(self.tree, old))}
+        for path in (old, *below(self.tree, old)):
+            del self.tree[path]
+        self.tree |= moved
+        return True
+
+
+class Overlays(RuleBasedStateMachine):
+    """The overlay beside the dictionary."""
+
+    @initialize(lower=LOWER, upper=LOWER)
+    def begin(self, lower: dict[str, bytes], upper: dict[str, bytes]) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.lower, self.app = self.folder / "lower", self.folder / "app"
+        tree: Tree = {}
+        for root, files in ((self.lower, lower), (self.app, upper)):
+            root.mkdir()
+            for path, data in files.items():
+                place = root / path
+                if any(each.is_file() for each in place.parents) or place.is_dir():
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(data)
+        merge(self.lower, self.app, tree)
+        self.plain = Plain(tree)
+        self.plain.first = {p for p in self.plain.first if (self.lower / p).is_dir()}
+        self.before = host_tree(self.lower)
+        self.real = Overlaid(self.folder)
+
+    def teardown(self) -> None:
+        if hasattr(self, "real"):
+            self.real.close()
+            shutil.rmtree(self.folder)
+
+    def same(self, errno: int, *, done: bool) -> None:
+        assert (errno == abi.SUCCESS) is done, errno
+
+    @rule(path=PATH, data=DATA)
+    def write(self, path: str, data: bytes) -> None:
+        self.same(self.real.write(path, data), done=self.plain.write(path, data))
+
+    @rule(path=PATH, data=DATA)
+    def append(self, path: str, data: bytes) -> None:
+        held = self.plain.tree.get(path)
+        done = self.plain.append(path, data)
+        self.same(self.real.write(path, (held or b"") + data, how=0), done=done)
+
+    @rule(path=PATH)
+    def mkdir(self, path: str) -> None:
+        self.same(self.real.call("path_create_directory", path), done=self.plain.mkdir(path))
+
+    @rule(path=PATH)
+    def unlink(self, path: str) -> None:
+        self.same(self.real.call("path_unlink_file", path), done=self.plain.unlink(path))
+
+    @rule(path=PATH)
+    def rmdir(self, path: str) -> None:
+        self.same(self.real.call("path_remove_directory", path), done=self.plain.rmdir(path))
+
+    @rule(old=PATH, new=PATH)
+    def rename(self, old: str, new: str) -> None:
+        self.same(self.real.rename(old, new), done=self.plain.rename(old, new))
+
+    @rule()
+    def begin_anew(self) -> None:
+        """Another kernel on the same two folders sees the same."""
+        self.real.close()
+        self.real = Overlaid(self.folder)
+
+    @invariant()
+    def is_the_same(self) -> None:
+        if hasattr(self, "real"):
+            assert self.real.tree() == self.plain.tree
+            assert host_tree(self.lower) == self.before
+
+
+def merge(lower: Path, upper: Path, into: Tree, path: str = "") -> None:
+    """What the two folders hold together."""
+    layers = [each / path for each in (upper, lower) if (each / path).is_dir()]
+    for name in sorted({each.name for layer in layers for each in layer.iterdir()}):
+        below = f"{path}/{name}".lstrip("/")
+        top = upper / below if (upper / below).exists() else lower / below
+        into[below] = None if top.is_dir() else top.read_bytes()
+        if top.is_dir():
+            low = lower if (lower / below).is_dir() else upper
+            merge(low, upper, into, below)
+
+
+LONG = settings(max_examples=1500, stateful_step_count=60)
+
+
+def test_any_sequence_of_calls() -> None:
+    run_state_machine_as_test(Overlays, settings=settings(max_examples=25, stateful_step_count=25))
+
+
+@pytest.mark.soak
+def test_many_long_sequences_of_calls() -> None:
+    run_state_machine_as_test(Overlays, settings=LONG)

@@ -1,0 +1,174 @@
+"""The notebook's folder: what of it a guest may see, and whether it may see it at all.
+
+A kernel is started in the folder of its notebook. The guest sees that folder beneath its workspace
+(`wasi_files/overlay.py`), unless the folder is one in which people keep more than a notebook's
+files: a home, the root of a file system, or one that leads to what no guest may reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.folders.hiding import PlacesHidden, Spot, guarded
+from wasm_kernel.folders.places import ROOTS
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.wasi_files.preopens import Preopen, folded_name
+
+NOTEBOOK = "/notebook"
+BENEATH = "/notebook (beneath)"
+"""How saved memory names the folder itself, of which it has files open."""
+
+_SHORT_NAME = re.compile(r"~\d")  # FAT and NTFS give `.git` a second name, GIT~1
+_PSEUDO = ("/proc", "/sys")  # not files of anybody's, though they look regular
+_MOUNTS, _ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
+_FIRST_PERSON = 1000  # accounts below, but for root's, are the system's
+_NOT_SHOWN = (
+    "[wasm-kernel] Cells don't see the files beside this notebook, as its folder {why}. What they "
+    "write stays in the session. To have the files seen, move the notebook to a folder of its own "
+    "and start it there.\n"
+)
+_HOME = "is, or holds, a home folder"
+_ROOT = "is the root of a file system"
+_SYSTEM = "is one of the system's own"
+_PRIVATE = "is, holds or lies in the one for {what}"
+_SESSIONS = "is one of sessions, or lies in one"
+
+
+class NotShown(WasmKernelError):
+    """The notebook's folder is one that cells are not shown; the text says why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(_NOT_SHOWN.format(why=why))
+
+
+class NotebookHidden(PlacesHidden):
+    """What does not exist for the guest in the notebook's folder, besides places and roots.
+
+    Args:
+        folder: The notebook's folder.
+        secret: The connection file: whoever reads it can speak to the kernel.
+    """
+
+    def __init__(self, folder: Folder, secret: Path) -> None:
+        super().__init__(folder)
+        own = os.fstat(folder.fd)
+        self._secret = ""
+        self._private = frozenset[tuple[int, int]]()
+        self._pseudo = frozenset(_devices(_PSEUDO))
+        with contextlib.suppress(OSError):
+            found = secret.parent.stat()
+            if os.path.samestat(found, own):
+                self._secret = folded_name(secret.name)
+            else:
+                self._private = frozenset({(found.st_dev, found.st_ino)})
+
+    @property
+    def hides_folders(self) -> bool:
+        """Returns True; places and roots that are new are looked for."""
+        return super().hides_folders or True
+
+    def hides_name(self, depth: int, name: str) -> bool:
+        """Hides what begins with a dot, under every spelling, and the connection file."""
+        if name[0] == "." or _SHORT_NAME.search(name):
+            return True
+        if depth and name.isascii():
+            return False  # the quick way for most names
+        plain = folded_name(name)
+        return plain.startswith(".") or (not depth and bool(plain) and plain == self._secret)
+
+    def hides_folder(self, fd: int, depth: int) -> bool:
+        """Hides places, roots, the folder of connection files, and what is not on a disk."""
+        found = os.fstat(fd)
+        if found.st_dev in self._pseudo or (found.st_dev, found.st_ino) in self._private:
+            return True
+        return super().hides_folder(fd, depth)
+
+
+def shown(
+    folder: Folder, root: Path, secret: Path, private_root: Path | str | None = None
+) -> Preopen:
+    """Returns the notebook's folder as a guest may see it.
+
+    Args:
+        folder: The folder. It stays the caller's.
+        root: The root of the kernel's session.
+        secret: The path of the kernel's connection file.
+        private_root: The folder for private folders, if one is named.
+
+    Raises:
+        NotShown: no guest may see it.
+        OSError: it is gone.
+    """
+    spot = Spot.of(folder.fd)
+    device = os.fstat(folder.fd).st_dev
+    if device in _devices(_PSEUDO):
+        raise NotShown(_SYSTEM)
+    if any(spot.holds(home) for home in _homes()):
+        raise NotShown(_HOME)
+    if _is_root(folder, spot):
+        raise NotShown(_ROOT)
+    for what, other in guarded(private_root):
+        if spot.overlaps(other):
+            raise NotShown(_PRIVATE.format(what=what))
+    if any(_is_on_the_way(each, spot) for each in (root, *ROOTS.paths())):
+        raise NotShown(_SESSIONS)
+    return Preopen(folder, BENEATH, hidden=NotebookHidden(folder, secret))
+
+
+def _is_on_the_way(root: Path, spot: Spot) -> bool:
+    """Returns whether a folder is this one, or one that it lies in; there may be thousands."""
+    with contextlib.suppress(OSError):
+        found = root.stat()
+        return (found.st_dev, found.st_ino) in spot.chain
+    return False
+
+
+def _devices(paths: tuple[str, ...]) -> Iterator[int]:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            yield Path(path).stat().st_dev
+
+
+def _homes() -> Iterator[Spot]:
+    """The homes of this user and of other people, as far as they are there."""
+    named = {os.environ.get("HOME", "")}
+    with contextlib.suppress(OSError):
+        for line in Path(_ACCOUNTS).read_text(errors="replace").splitlines():
+            fields = line.split(":")
+            if len(fields) > 5 and fields[2].isdecimal() and _is_person(int(fields[2])):
+                named.add(fields[5])
+    for name in named:
+        with contextlib.suppress(OSError, RuntimeError):
+            spot = Spot.at(Path(name)) if name.startswith("/") else None
+            if spot is not None and not spot.rest:
+                yield spot
+
+
+def _is_person(number: int) -> bool:
+    return number in (0, os.getuid()) or number >= _FIRST_PERSON
+
+
+def _is_root(folder: Folder, spot: Spot) -> bool:
+    """Returns whether a folder is the root of a file system; a folder mounted from one is not."""
+    if len(spot.chain) == 1:
+        return True
+    if spot.chain[-1][0] == spot.chain[-2][0]:
+        return False
+    try:
+        here = str(Path(f"/proc/self/fd/{folder.fd}").readlink())
+        lines = Path(_MOUNTS).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return True  # nobody knows: it is a mount, at least
+    fields = [line.split() for line in lines]
+    roots = [each[3] for each in fields if len(each) > 4 and _unescaped(each[4]) == here]
+    return not roots or roots[-1] == "/"
+
+
+def _unescaped(path: str) -> str:
+    """Returns a path of `mountinfo`, which writes blanks as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)

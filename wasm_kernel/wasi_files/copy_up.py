@@ -1,0 +1,187 @@
+"""What a change to an overlay needs before it: the upper folder gets what only the lower one has.
+
+A file is copied under a name that the overlay does not show, holes as holes, and then gets its own,
+so nobody sees half of it. What comes into the upper folder is the session's: it counts against the
+quota, and an earlier state of the session's files is without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+
+from wasm_kernel.engine import abi
+from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.wasi_files.file_history import Change
+from wasm_kernel.wasi_files.listing import read_folder
+from wasm_kernel.wasi_files.open_files import FileCalls
+from wasm_kernel.wasi_files.overlay import OverlayPath
+from wasm_kernel.wasi_files.path_walk import GuestPath
+from wasm_kernel.wasi_files.preopens import COVER, NOTHING_HIDDEN, Refused, is_cover
+from wasm_kernel.wasi_files.quota import key_of
+
+_PART = f"{COVER}{COVER}part"  # covers nothing, as no name of the overlay begins so
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Wanted:
+    """A copy that goes on until the cell is to stop: a `Task`."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    @property
+    def cancelled(self) -> bool:
+        return self._should_stop()
+
+    def report(self, text: str) -> None:
+        """Nobody listens."""
+
+
+def make_way(calls: FileCalls, place: GuestPath) -> None:
+    """Sees that something can be made at a place: the folders on the way are in the upper folder.
+
+    Raises:
+        Refused: something is there, or there is no room.
+        OSError: a folder can't be made.
+    """
+    if isinstance(place, OverlayPath):
+        if place.in_lower:
+            raise Refused(abi.EEXIST)
+        place.lift(lambda folder, name, path: _make_folder(calls, folder, name, path))
+
+
+def lift(calls: FileCalls, place: GuestPath, *, content: bool = True) -> None:
+    """Copies what stands at a place to the upper folder, if only the lower one has it.
+
+    Args:
+        calls: What file calls share.
+        place: The place; it lies in the upper folder afterwards.
+        content: Whether a file's content is wanted; it is empty otherwise.
+
+    Raises:
+        Refused: there is no room, or the cell is to stop.
+        OSError: it can't be copied.
+    """
+    if not isinstance(place, OverlayPath):
+        return
+    in_lower, lower = place.in_lower, place.folder
+    before = place.required_status() if in_lower else None
+    place.lift(lambda folder, name, path: _make_folder(calls, folder, name, path))
+    if before is None or place.name == ".":
+        return
+    path = "/".join(place.parts)
+    if stat.S_ISDIR(before.st_mode):
+        _make_folder(calls, place.folder, place.name, path)
+        return
+    calls.history.before_creation(path)
+    try:
+        if stat.S_ISLNK(before.st_mode):
+            calls.quota.reserve(1)
+            os.symlink(os.readlink(place.name, dir_fd=lower), place.name, dir_fd=place.folder)
+            size = 0
+        else:
+            size = _copy(calls, lower, place, content=content)
+    except BaseException:
+        calls.history.after_removal(path)
+        raise
+    calls.quota.added(1, size)
+    calls.changes.created(path, key_of(place.required_status()))
+
+
+def cover(calls: FileCalls, place: GuestPath) -> None:
+    """Covers what the lower folder shows at a place; does nothing if it shows nothing there.
+
+    Raises:
+        Refused: there is no room.
+        OSError: the cover can't be made.
+    """
+    if not isinstance(place, OverlayPath) or place.beneath is None or place.name == ".":
+        return
+    if place.in_lower:
+        place.lift(lambda folder, name, path: _make_folder(calls, folder, name, path))
+    name = COVER + place.name
+    path = "/".join((*place.parts[:-1], name))
+    calls.quota.reserve(1)
+    calls.history.before_creation(path)
+    try:
+        os.close(os.open(name, _NEW, 0o666, dir_fd=place.folder))
+    except OSError:
+        calls.history.after_removal(path)
+        raise
+    calls.quota.added(1)
+
+
+def clear_covers(calls: FileCalls, place: GuestPath) -> None:
+    """Removes the covers in a folder that is empty for the guest, so that it can go or be replaced.
+
+    There are none if the upper layer does not have the folder.
+
+    Raises:
+        OSError: the folder can't be read, or holds something that the guest sees.
+    """
+    if not isinstance(place, OverlayPath) or place.name == ".":
+        return
+    if next(place.entries(), None) is not None:
+        raise Refused(abi.ENOTEMPTY)
+    if place.in_lower:
+        return
+    path = "/".join(place.parts)
+    folder = os.open(place.name, _READ | os.O_DIRECTORY, dir_fd=place.folder)
+    try:
+        names = [entry.name for entry in read_folder(folder, NOTHING_HIDDEN, 0)]
+        for name in filter(is_cover, names):
+            with contextlib.suppress(FileNotFoundError):
+                _remove(calls, folder, name, f"{path}/{name}")
+    finally:
+        os.close(folder)
+
+
+def _remove(calls: FileCalls, folder: int, name: str, path: str) -> None:
+    before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    calls.history.before_change(path, folder, name, before, Change.END)
+    os.unlink(name, dir_fd=folder)
+    calls.quota.removed(before)
+    calls.history.after_removal(path)
+
+
+def _make_folder(calls: FileCalls, folder: int, name: str, path: str) -> None:
+    """Makes a folder in the upper layer that the lower one has; somebody may have been faster."""
+    calls.quota.reserve(1)
+    calls.history.before_creation(path)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+        calls.quota.added(1)
+
+
+def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) -> int:
+    """Copies a file of the lower folder; returns its size."""
+    source = os.open(place.name, _READ, dir_fd=lower)
+    try:
+        found = os.fstat(source)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(abi.ENOTSUP)
+        size = found.st_size if content else 0
+        calls.quota.reserve(1, size)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_PART, dir_fd=place.folder)  # of a process that was killed
+        target = os.open(_PART, _NEW, 0o666, dir_fd=place.folder)
+        try:
+            if size:
+                FileCopier(_Wanted(calls.should_stop)).copy(source, target, size)
+            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.rename(_PART, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+            return os.fstat(target).st_size
+        except BaseException as problem:
+            os.unlink(_PART, dir_fd=place.folder)
+            if isinstance(problem, Cancelled):
+                raise Refused(abi.EINTR) from None
+            raise
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
