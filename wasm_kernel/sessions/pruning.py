@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from wasm_kernel import events
@@ -334,21 +334,15 @@ class PruneSessions(Struct, frozen=True):
 
 
 class Pruned(Struct, frozen=True):
-    """The result of a pruning, for a cell: lists and tables are cut, the summary is whole.
+    """The reply to `PruneSessions`.
 
     Attributes:
+        told: What the cell is told: lists and tables are cut, the summary is whole.
         events: The events of the pruning, for the kernel's own log.
         cancelled: It ended early, between two sessions; then only the events are known.
     """
 
-    summary: str = ""
-    deleted: list[str] = []
-    skipped: dict[str, str] = {}
-    in_use: dict[str, str] = {}
-    errors: dict[str, str] = {}
-    reclaimed_bytes: int = 0
-    reclaimed_private_bytes: int = 0
-    dry_run: bool = True
+    told: dict[str, Any] = {}
     events: tuple[tuple[str, dict[str, Any]], ...] = ()
     cancelled: bool = False
 
@@ -383,8 +377,7 @@ def prune_command(logger: SandboxLogger) -> CommandHandler:
             logger.log_event(event, **fields)
         if pruned.cancelled:
             raise Cancelled
-        told: dict[str, Any] = msgspec.to_builtins(pruned)
-        return {name: told[name] for name in told if name not in ("events", "cancelled")}
+        return pruned.told
 
     return run
 
@@ -403,7 +396,7 @@ def prune(
             )
         except _CutShort:
             return Pruned(events=tuple(heard.events), cancelled=True)
-        return _reply(result, tuple(heard.events))
+        return Pruned(_told(result), tuple(heard.events))
 
     return handle
 
@@ -428,21 +421,17 @@ class _Events:
     warning = info
 
 
-def _reply(result: PruneResult, told: tuple[tuple[str, dict[str, Any]], ...]) -> Pruned:
+def _told(result: PruneResult) -> dict[str, Any]:
     summary = str(result).partition("\n")[0]
-    parts = (result.deleted_sessions, result.skip_reasons, result.in_use, result.errors)
-    left = sum(len(part) for part in parts)
+    tables = {"skipped": result.skip_reasons, "in_use": result.in_use, "errors": result.errors}
+    left = len(result.deleted_sessions) + sum(map(len, tables.values()))
     if left > _SHOWN_MOST:
         summary += f" Of {left:,} sessions, only the first are listed."
-    skipped, in_use, errors = (dict([*table.items()][:_SHOWN_MOST]) for table in parts[1:])
-    return Pruned(
-        summary=summary,
-        deleted=result.deleted_sessions[:_SHOWN_MOST],
-        skipped=skipped,
-        in_use=in_use,
-        errors=errors,
-        reclaimed_bytes=result.reclaimed_bytes,
-        reclaimed_private_bytes=result.reclaimed_private_bytes,
-        dry_run=result.dry_run,
-        events=told,
-    )
+    return {
+        "summary": summary,
+        "deleted": result.deleted_sessions[:_SHOWN_MOST],
+        **{name: dict(islice(table.items(), _SHOWN_MOST)) for name, table in tables.items()},
+        "reclaimed_bytes": result.reclaimed_bytes,
+        "reclaimed_private_bytes": result.reclaimed_private_bytes,
+        "dry_run": result.dry_run,
+    }
