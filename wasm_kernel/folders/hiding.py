@@ -224,11 +224,11 @@ def check_opening(
 
 def lies_in_session(path: Path) -> bool:
     """Returns whether a real path is, or lies in, the workspace of a session."""
-    above = []
-    for each in (path, *path.parents):
-        with contextlib.suppress(OSError), Folder.open(each) as folder:
-            mark = FileMark.of(folder.fd)
-            above.append(Owner(str(each.parent), each.name, mark, mark, mark))
+    above = [
+        Owner(str(each.parent), each.name, mark, mark, mark)
+        for each in (path, *path.parents)
+        if (mark := FileMark.at(each))
+    ]
     for place in places():
         with place:
             for found in filter(None, (owner.find(place) for owner in above)):

@@ -33,7 +33,6 @@ GONE_SECONDS, UNSURE_SECONDS = 7 * _DAY, 90 * _DAY
 """How long a private folder is kept when its workspace is missed: it is gone, or may be."""
 
 _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Orphan(Struct, frozen=True):
@@ -109,25 +108,13 @@ def is_gone(owner: Owner) -> bool:
         return True
     if not _is(root.parent, owner.above) or owner.root_mark.device != owner.above.device:
         return False  # the disk may not be mounted
-    there = _mark(root)
-    above = _mark(root.parent)
+    there, above = FileMark.at(root), FileMark.at(root.parent)
     return there is None or (above is not None and there.device == above.device)
 
 
 def _is(path: Path, mark: FileMark) -> bool:
-    there = _mark(path)
+    there = FileMark.at(path)
     return there is not None and there.same(mark)
-
-
-def _mark(path: Path) -> FileMark | None:
-    try:
-        fd = os.open(path, _LOOK)
-    except OSError:
-        return None
-    try:
-        return FileMark.of(fd)
-    finally:
-        os.close(fd)
 
 
 def sweep(seconds: float | None = None) -> list[Orphan]:

@@ -299,12 +299,8 @@ def _is_given(path: Path) -> bool:
     for owner in _owners():
         for mark in (owner.mark, owner.root_mark)[: 1 + owner.session]:
             given.setdefault(mark.number, []).append(mark)
-    for above in (path, *path.parents):
-        with contextlib.suppress(OSError), Folder.open(above) as folder:
-            own = FileMark.of(folder.fd)
-            if any(own.same(mark) for mark in given.get(own.number, ())):
-                return True
-    return False
+    marks = filter(None, map(FileMark.at, (path, *path.parents)))
+    return any(own.same(mark) for own in marks for mark in given.get(own.number, ()))
 
 
 def _owners() -> Iterator[Owner]:

@@ -274,6 +274,18 @@ class FileMark(Struct, frozen=True):
             born = _generation(fd)
         return cls(found.st_ino, born, found.st_dev, _boot())
 
+    @classmethod
+    def at(cls, path: Path) -> FileMark | None:
+        """Returns the mark of what lies at a path, a link not followed; None if that is unknown."""
+        try:
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return cls.of(fd)
+        finally:
+            os.close(fd)
+
     @property
     def lasting(self) -> bool:
         """True if it tells a file from a later one with the same inode."""
