@@ -1,10 +1,10 @@
 """A base image: a guest's linear memory after boot, kept as a file and mapped into new instances.
 
-What makes the state of a guest between two turns is its linear memory alone: the wasm stack is
+The state of a guest between two turns is its linear memory alone: the wasm stack is
 empty, the one mutable global that matters (the stack pointer) has its initial value, the table
-never changes. So a new instance plus the saved memory is the booted guest. On Linux the file is
-mapped copy-on-write over the instance's memory, which takes a millisecond and shares its pages
-between all kernels of this machine; elsewhere it is read into it.
+never changes. So a new instance plus the saved memory is the booted guest. The file is mapped
+copy-on-write over the instance's memory, which takes a millisecond and shares its pages between all
+kernels of this machine.
 
 The file is the memory, nothing else; zero pages are holes. What must be known besides stands in a
 second file, an `ImageRecord`.
@@ -95,7 +95,13 @@ class BaseImage(msgspec.Struct, frozen=True):
         if self.path.stat().st_size != self.record.size:
             raise ImageError("the base image is not complete")
         instance.grow_to(self.record.size)
-        _map(instance.memory.address, self.path, self.record.size)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            memory.map_file(instance.memory.address, self.record.size, descriptor, 0)
+        except OSError as problem:
+            raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
+        finally:
+            os.close(descriptor)
 
 
 def save(instance: Instance, path: Path) -> None:
@@ -108,13 +114,3 @@ def save(instance: Instance, path: Path) -> None:
                 file.seek(at)
                 file.write(block)
         file.truncate(size)
-
-
-def _map(address: int, path: Path, size: int) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        memory.map_file(address, size, descriptor, 0)
-    except OSError as problem:
-        raise ImageError(f"the base image can't be mapped: {problem.strerror}") from problem
-    finally:
-        os.close(descriptor)

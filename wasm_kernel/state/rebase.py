@@ -24,7 +24,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import ContentFile, places, write_content
 from wasm_kernel.state.index import ID_MOST, Commit
-from wasm_kernel.state.pages import PAGE, PageSet, Run, joined, split_zeros
+from wasm_kernel.state.pages import PAGE, PageSet, Run, joined
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _LABEL_MOST = 200
@@ -76,35 +76,21 @@ def rebase_commit(
     """
     commit = _checked(commit)
     pages, empty = _differing(commit, images) if commit.parent == 0 else ([], [])
-    with _opened(commit, source) as file:
-        own, zeros = ([], []) if file is None else _own(commit, file)
-        pieces = sorted([*own, *((first, count, _THEIRS) for first, count in pages)])
+    if bool(commit.runs) != bool(commit.content):
+        raise HistoryError("a commit has no content, or no place for it")
+    with ContentFile(source, commit) if commit.runs else contextlib.nullcontext() as file:
+        if file is not None:
+            file.verify()
+        pieces = sorted([*places(commit), *((first, count, _THEIRS) for first, count in pages)])
         fitted = replace(
             commit,
             files=tuple(_file(each, images) for each in commit.files),
             runs=joined((first, count) for first, count, _ in pieces),
-            zeros=joined(sorted([*commit.zeros, *zeros, *empty])),
+            zeros=joined(sorted([*commit.zeros, *empty])),
         )
         take(fitted.page_bytes + len(msgspec.json.encode(fitted)))
         name, _ = write_content(target, _content(file, images.theirs, pieces))
     return replace(fitted, content=name)
-
-
-@contextlib.contextmanager
-def _opened(commit: Commit, source: Folder) -> Iterator[ContentFile | None]:
-    """The content of a commit, once its digest was found right; None if it has no pages.
-
-    Raises:
-        HistoryError: it is damaged.
-    """
-    if not commit.runs and not commit.content:
-        yield None
-        return
-    if not commit.content:
-        raise HistoryError("a commit has no content")
-    with ContentFile(source, commit) as file:
-        file.verify()
-        yield file
 
 
 def _checked(commit: Commit) -> Commit:
@@ -164,33 +150,16 @@ def _page(memory: memoryview, page: int) -> memoryview | bytes:
     return memory[page * PAGE : (page + 1) * PAGE] if (page + 1) * PAGE <= len(memory) else _ZERO
 
 
-def _own(commit: Commit, file: ContentFile) -> tuple[list[Piece], list[Run]]:
-    """Returns where a commit has content in its file, and its long stretches of zeros."""
-    kept: list[Piece] = []
-    zeros: list[Run] = []
-    for first, pages, at, block in _steps(places(commit), file):
-        runs, _, empty = split_zeros([(first, pages)], block)
-        kept += [(start, count, at + (start - first) * PAGE) for start, count in runs]
-        zeros += empty
-    return kept, zeros
-
-
 def _content(
     file: ContentFile | None, theirs: memoryview, pieces: Iterable[Piece]
 ) -> Iterator[memoryview | bytes]:
     """Yields the content of pieces, in their order and in steps; each is good until the next."""
+    buffer = memoryview(bytearray(_STEP_PAGES * PAGE))
     for first, pages, at in pieces:
         if at == _THEIRS:
             yield _page(theirs, first)
         elif file is not None:
-            yield from (memoryview(block) for *_, block in _steps([(first, pages, at)], file))
-
-
-def _steps(pieces: Iterable[Piece], file: ContentFile) -> Iterator[tuple[int, int, int, bytearray]]:
-    """Cuts pieces of a file into smaller ones, and yields each with its content."""
-    for first, pages, at in pieces:
-        for done in range(0, pages, _STEP_PAGES):
-            count = min(_STEP_PAGES, pages - done)
-            block = bytearray(count * PAGE)
-            file.read(at + done * PAGE, memoryview(block))
-            yield first + done, count, at + done * PAGE, block
+            for done in range(0, pages, _STEP_PAGES):
+                step = buffer[: min(_STEP_PAGES, pages - done) * PAGE]
+                file.read(at + done * PAGE, step)
+                yield step
