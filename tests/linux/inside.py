@@ -11,7 +11,7 @@ import pytest
 from wasm_kernel.linux import confinement
 
 needs_walls = pytest.mark.skipif(
-    not confinement.possible().standing, reason=f"this machine can't: {confinement.possible()}"
+    not confinement.possible().is_complete, reason=f"this machine can't: {confinement.possible()}"
 )
 
 

@@ -361,7 +361,7 @@ class PendingTravel:
                 cell.on_text("stdout", f"{answer['said']}\n")
             if "shown" in answer:
                 size = sum(map(len, answer["shown"].values()))
-                with contextlib.suppress(FrameError):  # over a limit of the cell's, which is told
+                with contextlib.suppress(FrameError):  # over a limit, as a notice says
                     cell.show(Display(answer["shown"]), size)
         return ""
 

@@ -136,7 +136,7 @@ class Comms:
         Args:
             message: The message; the opening of a comm to nobody is answered with its close.
             parent: What the guest may know of the message that carried it.
-            listener: Hears why it can't be delivered.
+            listener: Gets why it can't be delivered.
         """
         is_open = message.kind == "open"
         known = self._targets if is_open else self._open
@@ -169,7 +169,7 @@ class TurnComms:
         comms: The open comms.
 
     Attributes:
-        listener: Hears the turn: its own one, or while a message of the front end is served, that
+        listener: Gets the output: its own one, or while a message of the front end is served, that
             message's.
     """
 
@@ -179,13 +179,13 @@ class TurnComms:
         self._comms = comms
         self._served: OfferedMessage | None = None
         self._messages = self._bytes = 0
-        self._was_told = False
+        self._has_noticed = False
 
     def answer(self, frame: CommFrame, size: int) -> Mapping[str, Any]:
         """Returns the answer to a frame of the guest of so many bytes.
 
         Raises:
-            CommsOverLimit: it is over a limit; the turn's user is told the first time.
+            CommsOverLimit: it is over a limit; the turn's user gets a notice the first time.
             FrameError: it is refused.
         """
         match frame:
@@ -220,7 +220,7 @@ class TurnComms:
         self.listener.comm(message)
 
     def _over(self, limit: str, setting: str) -> CommsOverLimit:
-        is_first, self._was_told = not self._was_told, True
+        is_first, self._has_noticed = not self._has_noticed, True
         advice = f"Raise {setting} to send more." if setting else "Close some of them."
         return CommsOverLimit(_DROPPED.format(limit=limit, advice=advice) if is_first else "")
 

@@ -37,7 +37,7 @@ def create_sandbox(
         runtime: The guest's language, or its name.
         workspace: The host folder that the guest sees as `/app`.
         policy: The limits; the defaults fit a notebook.
-        logger: Hears events; silent by default.
+        logger: Gets events; silent by default.
         private_root: The folder that holds private state, such as variables; one of the user's by
             default. It lies outside of every workspace.
         session_id: The session that the workspace belongs to.
@@ -117,7 +117,7 @@ def check(
     """Checks that a sandbox can be made with these, before anything is made for it.
 
     Returns:
-        The logger that hears of the sandbox's events.
+        The logger that gets the sandbox's events.
 
     Raises:
         ValueError, TypeError: as `create_sandbox`.

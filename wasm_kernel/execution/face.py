@@ -1,5 +1,5 @@
-"""A sandbox as front ends see it, `Sandbox`; those who hear of it, `Listener` and `Sender`; and its
-session as it sees it, `SessionHooks`.
+"""A sandbox as front ends see it, `Sandbox`; those who get what happens in it, `Listener` and
+`Sender`; and its session as it sees it, `SessionHooks`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InputRefused(Exception):
 
 
 class Listener(Protocol):
-    """Hears a running cell. Every method is called on the sandbox's own guest thread.
+    """Gets the output of a running cell. Every method is called on the sandbox's own guest thread.
 
     Attributes:
         collects: Whether the cell's result holds what it showed as well. Who has sent it on needs
@@ -102,8 +102,8 @@ class OfferedMessage:
     Args:
         message: The message.
         parent: What the guest may know of the message that carried it.
-        listener: Hears what the callbacks say.
-        sender: Is told when it was served.
+        listener: Gets what the callbacks say.
+        sender: Is called when it was served.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class SessionHooks(Protocol[SandboxT_contra]):
         """The sandbox lives in the session from now on."""
 
     def logger_changed(self, logger: SandboxLogger) -> None:
-        """Another logger hears of the session from now on."""
+        """Another logger gets the events of the session from now on."""
 
     def executed(self) -> None:
         """A cell has ended, in whatever way. Never raises: a cell does not fail because of it."""

@@ -19,7 +19,7 @@ class GuestJobs:
 
     Args:
         name: The thread's name.
-        begin: Starts the guest; it is told who hears of what takes long.
+        begin: Starts the guest; it gets what is called with the progress.
     """
 
     def __init__(self, name: str, begin: Callable[[Callable[[str], None]], None]) -> None:

@@ -84,7 +84,7 @@ class GuestRunner:
         self._guest: Guest | None = None
         self._turn: Turn | None = None
         self._is_open = False  # the history is
-        self._env_untold = bool(policy.env)  # a guest whose memory is brought back must hear of it
+        self._env_is_new = bool(policy.env)  # a guest whose memory is brought back has the old one
 
     def _make_parts(self) -> TurnParts:
         return TurnParts(
@@ -115,7 +115,7 @@ class GuestRunner:
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Runs under another policy from now on, with the variables that are there.
 
-        Does nothing if the variables can't be kept just now: the user is told, and the next call
+        Does nothing if the variables can't be kept just now: a notice says so, and the next call
         tries again.
 
         Raises:
@@ -130,7 +130,7 @@ class GuestRunner:
         self._allowance.adopt(policy)
         self._parts = self._make_parts()
         self.state.adopt(policy)
-        self._env_untold = True
+        self._env_is_new = True
         if self._is_open:
             self.language.prepare(policy.metered, lambda text: None)
             self.start_guest()
@@ -276,7 +276,7 @@ class GuestRunner:
         """Tells an instance that stands at a commit what it can't know of itself."""
         self.comms.out_of_sync = True
         reseed = self.state.history.tree.has_parents_seeds
-        if reseed or self._env_untold or self.state.is_untried:
+        if reseed or self._env_is_new or self.state.is_untried:
             self._send_start(self.guest, fresh=False, reseed=reseed)
         self.state.is_untried = False
         if reseed:
@@ -310,7 +310,7 @@ class GuestRunner:
             guest.reseed()
         request = {
             "op": "start",
-            "env": dict(self.policy.env) if fresh or self._env_untold else {},
+            "env": dict(self.policy.env) if fresh or self._env_is_new else {},
             "execution_count": self.next_count,
             "fresh": fresh,
             "reseed": reseed,
@@ -320,7 +320,7 @@ class GuestRunner:
         turn = Turn(request, NoListener(), self._parts)
         self.clock.arm(NO_SIGNALS, _START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
-        self._env_untold = False
+        self._env_is_new = False
 
     def _setup(self) -> GuestSetup:
         policy, head, streams = self.policy, self.state.head, self._parts.streams

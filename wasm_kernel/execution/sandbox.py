@@ -93,7 +93,7 @@ class BaseSandbox:
         """Gets the guest ready, on its own thread: compiles it and builds its image, if missing.
 
         Args:
-            progress: Hears plain sentences about what takes long, from any thread.
+            progress: Gets plain sentences about what takes long, from any thread.
 
         Returns:
             A future that ends when the guest is ready; it carries a `WasmKernelError` if it can't
@@ -126,7 +126,7 @@ class BaseSandbox:
             user_expressions: Expressions to evaluate afterwards, by name.
             cell_id: The front end's id of the cell, for tracebacks.
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
-            listener: Hears the cell while it runs.
+            listener: Gets its output while it runs.
 
         Raises:
             SandboxClosed: the sandbox is closed.
@@ -264,7 +264,7 @@ class BaseSandbox:
         Args:
             message: The message.
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
-            listener: Hears what the callbacks say.
+            listener: Gets what the callbacks say.
         """
         page = listener or NoListener()
         return self._between_cells(lambda: self._turns.serve(message, parent or {}, page))
@@ -457,7 +457,7 @@ class BaseSandbox:
         """Closes the sandbox, unless it is busy; returns whether it is closed.
 
         Args:
-            why: What a later call is told.
+            why: The error text of later calls.
         """
         if not self._jobs.refuse_further(why, unless_busy=True):
             return False
@@ -470,7 +470,7 @@ class BaseSandbox:
         Args:
             anew: Whether the variables end here: who opens the session next begins without them,
                 even if it would go on.
-            why: What a later call is told.
+            why: The error text of later calls.
         """
         self._jobs.refuse_further(why)
         if anew:

@@ -91,7 +91,7 @@ class Turn:
 
     Args:
         request: What the agent is asked, as it will read it.
-        listener: Hears the turn.
+        listener: Gets its output.
         parts: What the turn speaks to.
 
     Attributes:

@@ -22,7 +22,7 @@ from wasm_kernel.result import CommMessage
 from wasm_kernel.state import texts
 
 _LOG = logging.getLogger("wasm_kernel.execution")
-_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest is told of, and of each
+_MISSED_CELLS, _MISSED_CHARACTERS = 100, 1_000  # that the guest gets, and of each
 _SYNC_SECONDS = 10.0  # for all widgets to say their state; what was not said by then is not
 _SYNC_SECONDS_AFTER_LOSS = 1.0
 _TOO_LONG = (
@@ -89,7 +89,7 @@ class GuestTurns:
     def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
         """Plans what a cell asks for that only travels: it works whatever became of the guest.
 
-        The guest hears of the cell with its next one, so that it has its text in `In`.
+        The guest gets the cell with its next one, so that it has its text in `In`.
 
         Raises:
             GuestClosed: the sandbox is being closed.
@@ -177,7 +177,7 @@ class GuestTurns:
 
         Args:
             request: The request, as the agent will read it.
-            listener: Hears the turn.
+            listener: Gets its output.
             seconds: The limit; the guest is interrupted first.
             for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
         """
@@ -214,7 +214,7 @@ class GuestTurns:
         Args:
             message: The message.
             parent: What the guest may know of the message that carried it.
-            listener: Hears what the callbacks say.
+            listener: Gets what the callbacks say.
         """
         stopped = self.sync(listener)
         request = self._runner.comms.from_page(message, parent, listener)
@@ -241,7 +241,7 @@ class GuestTurns:
         had closed since are opened again, and all are sent the state they are in now.
 
         Args:
-            listener: Hears what the guest says.
+            listener: Gets what the guest says.
             for_cell: Whether a cell waits for it, which is refused if the guest can't begin.
             is_after_loss: Whether a guest was just lost; then it may take less time.
 

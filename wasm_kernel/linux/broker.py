@@ -63,7 +63,7 @@ class Broker(Protocol):
         Args:
             request: What is asked for. Its type names the handler.
             reply: The type of the answer.
-            task: Hears how far it is, and says when nobody wants it any more.
+            task: Gets how far it is, and says when nobody wants it any more.
 
         Raises:
             WasmKernelError: it failed, in the handler's own words.

@@ -66,12 +66,12 @@ class ConfinementState(Struct, frozen=True):
     Attributes:
         files: About files and outgoing connections.
         calls: About sockets, programs and other processes.
-        standing: Whether both stand.
+        is_complete: Whether both stand.
     """
 
     files: str
     calls: str
-    standing: bool
+    is_complete: bool
 
 
 OFF, AUTO, REQUIRED = "off", "auto", "required"
@@ -95,7 +95,7 @@ class Confinement:
         wanted: `off`, `required`, or `auto`, which closes what can be closed.
 
     Attributes:
-        state: The walls that stand, in words for people.
+        state: The walls there are, in words for people.
         is_closing: Whether walls are closed here, so that a broker must stay outside.
 
     Raises:
@@ -104,10 +104,10 @@ class Confinement:
 
     def __init__(self, wanted: str) -> None:
         self._wanted = wanted
-        self.state = ConfinementState("off", "off", standing=False)
+        self.state = ConfinementState("off", "off", is_complete=False)
         what = possible()
-        self.is_closing = wanted != OFF and what.standing
-        if wanted != OFF and not what.standing:
+        self.is_closing = wanted != OFF and what.is_complete
+        if wanted != OFF and not what.is_complete:
             self._fail(f"{what.files}; {what.calls}")
 
     def close_files(self, kept: KeptPaths) -> None:
@@ -130,7 +130,7 @@ class Confinement:
         # A package that can't be read any more would be found, and fail; other folders may have
         # another version of it, which is imported then.
         sys.path[:] = [entry for entry in sys.path if entry not in places.left_out]
-        self.state = ConfinementState(f"Landlock version {known}", "not yet", standing=False)
+        self.state = ConfinementState(f"Landlock version {known}", "not yet", is_complete=False)
 
     def close_calls(self) -> None:
         """Gives up new sockets, programs and processes, in all threads; the kernel listens.
@@ -149,14 +149,14 @@ class Confinement:
             seccomp.refuse()
         except OSError as problem:
             self._fail(f"seccomp: {problem}")
-            self.state = ConfinementState(files, f"not closed: {problem}", standing=False)
+            self.state = ConfinementState(files, f"not closed: {problem}", is_complete=False)
         else:
-            self.state = ConfinementState(files, "seccomp", standing=True)
+            self.state = ConfinementState(files, "seccomp", is_complete=True)
 
     def _fail(self, why: str) -> None:
         if self._wanted == REQUIRED:
             raise ConfinementError(why)
-        self.state = ConfinementState(f"not closed: {why}", "not closed", standing=False)
+        self.state = ConfinementState(f"not closed: {why}", "not closed", is_complete=False)
 
 
 def possible() -> ConfinementState:

@@ -28,7 +28,7 @@ class Reporting:
     """A task that nobody cancels.
 
     Args:
-        report: Hears what is reported.
+        report: Gets what is reported.
     """
 
     cancelled = False

@@ -56,7 +56,7 @@ def _confinement() -> Finding:
 
     possible = confinement.possible()
     how = f"{possible.files}; {possible.calls}"
-    if possible.standing:
+    if possible.is_complete:
         return Finding("ok", f"kernels confine their own process, too ({how})")
     return Finding("note", f"kernels can't confine their own process here ({how})")
 

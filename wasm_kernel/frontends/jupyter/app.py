@@ -355,7 +355,7 @@ def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) ->
         app.initialize(argv)
         app.run(factory)
     except (WasmKernelError, TraitError) as problem:
-        print(f"wasm-kernel: {problem}", file=sys.stderr)  # noqa: T201 - nobody else would hear it
+        print(f"wasm-kernel: {problem}", file=sys.stderr)  # noqa: T201 - there is no other place
         sys.exit(1)
     except ImportError as problem:
         print(f"wasm-kernel: {_UNREAD.format(why=problem)}", file=sys.stderr)  # noqa: T201

@@ -50,7 +50,7 @@ def kept_by(
     notebook = folders.notebook.beneath if folders.notebook is not None else None
     seen = [] if notebook is None else [Path(f"/proc/self/fd/{notebook.folder.fd}")]
     cached = default_folder()
-    with contextlib.suppress(OSError):  # an error is told when the cache is filled
+    with contextlib.suppress(OSError):  # filling the cache will say what is wrong
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
     return KeptPaths(
         writable=tuple(writable),
@@ -76,12 +76,12 @@ def _read_only(policy: ExecutionPolicy) -> Iterator[Path]:
 def _socket_folders(file: Path, config: Config) -> tuple[Path, ...]:
     """The folders of an ipc transport's sockets; its `ip` is the stem of their names."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        written = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        told = {}
-    if not isinstance(told, dict):
-        told = {}
-    listens = {**config.get("Connection", {}), **told}
+        written = {}
+    if not isinstance(written, dict):
+        written = {}
+    listens = {**config.get("Connection", {}), **written}
     if listens.get("transport") != "ipc":
         return ()
     return (Path(str(listens.get("ip") or file)).absolute().parent, file.parent)

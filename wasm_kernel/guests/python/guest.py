@@ -241,7 +241,7 @@ class ImageBuilder:
         """
         addresses = Addresses(self._find_signal_words(), self._find_sqlite_prngs())
         booting, streams = _Booting(), OutputStreams()
-        streams.begin(booting.hear, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
+        streams.begin(booting.on_text, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
         with self._raw(booting, streams) as guest:
             try:
                 ended = guest.run(BOOT.encode())
@@ -320,7 +320,7 @@ class _Booting:
         self.immortal: tuple[int, ...] = ()
         self.said = ""
 
-    def hear(self, name: str, text: str) -> None:
+    def on_text(self, name: str, text: str) -> None:
         self.said += text
 
     def __call__(self, data: bytes) -> bytes:

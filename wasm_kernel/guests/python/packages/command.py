@@ -100,7 +100,7 @@ class PipCommand:
         return {
             "came": [_shown(wheel.known) for wheel in fresh],
             "went": [_shown(there[wheel.name]) for wheel in fresh if wheel.name in there],
-            "kept": [_told(known[name]) for name in kept if name not in wheels],
+            "kept": [_named(known[name]) for name in kept if name not in wheels],
         }
 
     def _resolve(
@@ -115,41 +115,41 @@ class PipCommand:
         tried: set[str] = set()
         while True:
             wants = requirements.wanted(asked.requirements, known, self._markers)
-            wishes = requirements.missing(wants, known, tried)
-            if not wishes:
+            needed = requirements.missing(wants, known, tried)
+            if not needed:
                 return {name: wheel for name, wheel in wheels.items() if name in wants}
-            tried.update(map(str, wishes))
-            for wheel in self._fetched(wishes, fetched, asked, context):
+            tried.update(map(str, needed))
+            for wheel in self._fetched(needed, fetched, asked, context):
                 wheels[wheel.name] = wheel
                 known[wheel.name] = wheel.known
 
     def _fetched(
         self,
-        wishes: Sequence[NeededPackage],
+        needed: Sequence[NeededPackage],
         fetched: contextlib.ExitStack,
         asked: PipLine,
         context: CommandContext,
     ) -> list[Wheel]:
-        """Returns a checked wheel for each wish; the files are gone when `fetched` is left."""
+        """Returns a checked wheel for each need; the files are gone when `fetched` is left."""
         self._folder.mkdir(exist_ok=True, mode=0o700)
         name = fetched.enter_context(tempfile.TemporaryDirectory(prefix="w_", dir=self._folder))
         folder = Path(name)
-        names = tuple(map(str, wishes))
+        names = tuple(map(str, needed))
         try:
             context.broker.call(FetchWheels(names, folder.name, asked.pre), Done, context)
         except WasmKernelError as problem:
-            raise PackageError(f"{problem}{_needed(str(problem), wishes)}") from problem
+            raise PackageError(f"{problem}{_needed(str(problem), needed)}") from problem
         found = [open_wheel(path) for path in sorted(folder.glob("*.whl"))]
-        if {wheel.name for wheel in found} != {wish.name for wish in wishes}:
+        if {wheel.name for wheel in found} != {need.name for need in needed}:
             raise PackageError("pip fetched other packages than it was asked for.")
         return found
 
 
-def _needed(problem: str, wishes: Sequence[NeededPackage]) -> str:
+def _needed(problem: str, needed: Sequence[NeededPackage]) -> str:
     """Says who needs the package that a problem begins with, if the user did not ask for it."""
-    for wish in wishes:
-        if problem.startswith(f"{wish.name} ") and not any(by.startswith("you ") for by in wish.by):
-            return f" It is needed by {', '.join(sorted(wish.by))}."
+    for need in needed:
+        if problem.startswith(f"{need.name} ") and not any(by.startswith("you ") for by in need.by):
+            return f" It is needed by {', '.join(sorted(need.by))}."
     return ""
 
 
@@ -161,5 +161,5 @@ def _shown(known: KnownPackage) -> str:
     return f"{known.name}-{known.version}"
 
 
-def _told(known: KnownPackage) -> str:
+def _named(known: KnownPackage) -> str:
     return f"{known.name} {known.version}" + (" (built in)" if known.builtin else "")

@@ -86,22 +86,22 @@ class Pip:
         name = lacking[1]
         if _OTHER_PYTHON.search(said):
             return f"{name} is not there for Python {self._version}, which the sandbox runs."
-        wish = next((each for each in wanted if each.startswith(name)), name)
-        if self._is_compiled(wish, folder, task):
+        needed = next((each for each in wanted if each.startswith(name)), name)
+        if self._is_compiled(needed, folder, task):
             return f"{name} needs compiled code, which the sandbox can't run."
         return (
-            f"pip finds no pure-Python wheel of {wish}. It may be misspelt, have no such version, "
-            "or be there as source code only, which is never built here."
+            f"pip finds no pure-Python wheel of {needed}. It may be misspelt, have no such "
+            "version, or be there as source code only, which is never built here."
         )
 
-    def _is_compiled(self, wish: str, folder: Path, task: Task) -> bool:
+    def _is_compiled(self, needed: str, folder: Path, task: Task) -> bool:
         """Returns whether there is a wheel for this machine, if there is no universal one.
 
         That pip begins to fetch one is enough; some are larger than all that may be fetched.
         """
         probe = _Probe(task)
         try:
-            return not _run([*_PROBE, "--", wish], folder, probe)[1]
+            return not _run([*_PROBE, "--", needed], folder, probe)[1]
         except PackageError:
             return probe.begun
 

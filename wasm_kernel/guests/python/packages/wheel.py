@@ -163,9 +163,9 @@ def _dist_info(name: str, version: Version, infos: tuple[zipfile.ZipInfo, ...]) 
     tops = {info.filename.partition("/")[0] for info in infos if "/" in info.filename}
     folders = [top for top in tops if top.endswith(".dist-info")]
     if len(folders) == 1:
-        told, _, number = folders[0].removesuffix(".dist-info").partition("-")
+        found, _, number = folders[0].removesuffix(".dist-info").partition("-")
         with suppress(InvalidVersion):
-            if canonicalize_name(told) == name and Version(number) == version:
+            if canonicalize_name(found) == name and Version(number) == version:
                 return folders[0]
     raise PackageError(f"the wheel of {name} {version} has no folder of metadata of that name.")
 
@@ -209,8 +209,8 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> byt
 def _matches(path: str, data: bytes, record: Mapping[str, str], dist_info: str) -> bool:
     if path in {f"{dist_info}/{each}" for each in _UNSIGNED}:
         return True
-    kind, _, told = record.get(path, "").partition("=")
-    return kind in _DIGESTS and Hash(kind, told.rstrip("=")).validate(data)
+    kind, _, digest = record.get(path, "").partition("=")
+    return kind in _DIGESTS and Hash(kind, digest.rstrip("=")).validate(data)
 
 
 def _shown(name: str) -> str:
