@@ -25,7 +25,7 @@ class GuestJobs:
     def __init__(self, name: str, begin: Callable[[Callable[[str], None]], None]) -> None:
         self._name = name
         self._begin = begin
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._thread: GuestThread | None = None
         self._started: Future[None] | None = None
         self._cells: set[Future[Any]] = set()
@@ -96,10 +96,7 @@ class GuestJobs:
     def is_busy(self) -> bool:
         """True if a job runs or waits, or the guest is still starting."""
         with self._guard:
-            return self._is_busy()
-
-    def _is_busy(self) -> bool:
-        return self.is_starting or self._jobs > 0
+            return self.is_starting or self._jobs > 0
 
     def refuse_further(self, why: str, *, unless_busy: bool = False) -> bool:
         """Takes no further job from now on; `why` is what a later call is told.
@@ -109,7 +106,7 @@ class GuestJobs:
         """
         with self._guard:
             if not self._why_closed:
-                if unless_busy and self._is_busy():
+                if unless_busy and self.is_busy:
                     return False
                 self._why_closed = why
             return True

@@ -41,10 +41,6 @@ class OutputAllowance:
         """Counts bytes that were shown."""
         self._left -= size
 
-    def of_cell(self) -> CellAllowance:
-        """Returns what one cell may show as rich output."""
-        return CellAllowance(self)
-
     def caps(self) -> dict[str, StreamLimit]:
         """Returns what a cell may write to its two streams."""
         return {name: self._cap(name) for name in ("stdout", "stderr")}
@@ -101,20 +97,17 @@ class FuelMeter:
     """The fuel of a sandbox's cells: what the running one may burn, and what was burnt.
 
     Attributes:
+        budget: The fuel of each cell; None for no limit.
         consumed: What the last turn burnt; None if it was not counted.
     """
 
     def __init__(self, budget: int | None) -> None:
-        self._budget = budget
+        self.budget = budget
         self._instance: Instance | None = None
         self._given: int | None = None
         self._cut = 0
         self._last: int | None = None
         self.consumed: int | None = None
-
-    def adopt(self, budget: int | None) -> None:
-        """Takes another budget, for the turns to come."""
-        self._budget = budget
 
     def begin(self, instance: Instance, given: int | None) -> None:
         """Begins a turn with so much fuel, or without a limit."""
@@ -134,7 +127,7 @@ class FuelMeter:
 
     def skip(self) -> None:
         """Notes a cell that was done without the guest."""
-        self.consumed = 0 if self._budget is not None else None
+        self.consumed = 0 if self.budget is not None else None
 
     def _so_far(self) -> int | None:
         left = None if self._instance is None else self._instance.fuel_left
@@ -145,8 +138,8 @@ class FuelMeter:
         consumed = self._so_far()
         left = None if consumed is None or self._instance is None else self._instance.fuel_left
         return {
-            "metered": self._budget is not None,
-            "budget": self._budget,
+            "metered": self.budget is not None,
+            "budget": self.budget,
             "consumed": consumed,
             "left": left,
             "last": self._last,

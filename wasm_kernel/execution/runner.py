@@ -126,7 +126,7 @@ class GuestRunner:
             return
         self.close_guest()
         self.policy = policy
-        self.fuel.adopt(policy.fuel_budget)
+        self.fuel.budget = policy.fuel_budget
         self._allowance.adopt(policy)
         self._parts = self._make_parts()
         self.state.adopt(policy)

@@ -15,12 +15,11 @@ from typing import Any, Self, TypeVar
 
 from wasm_kernel.errors import ForkError, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
-from wasm_kernel.execution import outcome
 from wasm_kernel.execution.face import Listener, NoListener, NoSession, OfferedMessage, SessionHooks
 from wasm_kernel.execution.facts import offer_facts
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.runner import GuestRunner
-from wasm_kernel.execution.turns import GuestTurns
+from wasm_kernel.execution.turns import GuestTurns, log_outcome, never_ran, result_of
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage
@@ -188,10 +187,10 @@ class BaseSandbox:
         begun = time.monotonic()
         turn, stopped = self._turns.run_cell(request, listener)
         duration = time.monotonic() - begun
-        result = outcome.result_of(turn, stopped, self._runner, duration, self.session_id)
+        result = result_of(turn, stopped, self._runner, duration, self.session_id)
         self._turns.sync(listener, is_after_loss=stopped is not None)
         self._hooks.executed()
-        outcome.log(self._logger, self._language.name, turn, stopped, result)
+        log_outcome(self._logger, self._language.name, turn, stopped, result)
         return result
 
     def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:
@@ -199,7 +198,7 @@ class BaseSandbox:
             outer.set_result(cell.result())
         except CancelledError:  # interrupted while the guest was still starting
             self._runner.clock.expect(-1)
-            outer.set_result(outcome.never_ran(self.folders.real, self.session_id))
+            outer.set_result(never_ran(self.folders.real, self.session_id))
         except BaseException as problem:
             outer.set_exception(problem)
 

@@ -30,7 +30,7 @@ from wasm_kernel.errors import (
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
-from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
+from wasm_kernel.execution.limits import CellAllowance, FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandLine
 from wasm_kernel.policy import ExecutionPolicy
@@ -117,7 +117,7 @@ class Turn:
         self.is_visible = self.is_cell and not request.get("silent")
         self.code = str(request.get("code", "")) if self.is_cell else ""
         self.comms = TurnComms(listener, parts.policy, parts.comms)
-        self._allowed = parts.allowance.of_cell()
+        self._allowed = CellAllowance(parts.allowance)
         self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)
         self._frames = 0
         self._began = time.monotonic()

@@ -12,13 +12,21 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.guests import base
 from wasm_kernel.guests.base import LanguageInfo
-from wasm_kernel.guests.protocol import ClearOutput, Display, Error, Output, Result, Stream
+from wasm_kernel.guests.protocol import (
+    ClearOutput,
+    Display,
+    Error,
+    Output,
+    Result,
+    Stream,
+    UpdateDisplay,
+)
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode, never_stop
 from wasm_kernel.policy import RuntimeType
@@ -34,28 +42,20 @@ _TYPES = "_jupyter_types_experimental"
 _CUT = "\n[cut: it is longer than a cell may send]"
 
 
+_KINDS: Mapping[type, str] = {
+    Stream: "stream",
+    Display: "display_data",
+    UpdateDisplay: "update_display_data",
+    ClearOutput: "clear_output",
+    Result: "execute_result",
+    Error: "error",
+}
+
+
 def of_output(output: Output) -> Message:
-    """The IOPub message, as its type and content, that shows `output`."""
-    match output:
-        case Stream():
-            return "stream", {"name": output.name, "text": output.text}
-        case Display():
-            kind = "update_display_data" if output.is_update else "display_data"
-            return kind, {
-                "data": dict(output.data),
-                "metadata": dict(output.metadata),
-                "transient": dict(output.transient),
-            }
-        case ClearOutput():
-            return "clear_output", {"wait": output.wait}
-        case Result():
-            return "execute_result", {
-                "execution_count": output.execution_count,
-                "data": dict(output.data),
-                "metadata": dict(output.metadata),
-            }
-        case Error():
-            return "error", error_fields(output)
+    """The IOPub message, as its type and content, that shows `output`: their fields are alike."""
+    content = error_fields(output) if isinstance(output, Error) else asdict(output)
+    return _KINDS[type(output)], content
 
 
 def error_fields(error: Error | CellError) -> Content:
@@ -249,15 +249,15 @@ def _lines(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 ShouldStop = Callable[[], bool]
 
-_REASON = {
-    Mode.SAFE: "An output can't run code, load anything or reach out of its place in the page.",
-    Mode.STATIC: "Only text and raster images are shown here (outputs = 'static').",
-    Mode.TRUSTED: "",
-}
-_ADVICE = {
-    Mode.SAFE: "c.WasmKernel.outputs = 'trusted' shows outputs as they are, with all that they do.",
-    Mode.STATIC: "c.WasmKernel.outputs = 'safe' shows more.",
-    Mode.TRUSTED: "",
+_WHY = {
+    Mode.SAFE: (
+        " An output can't run code, load anything or reach out of its place in the page. "
+        "c.WasmKernel.outputs = 'trusted' shows outputs as they are, with all that they do."
+    ),
+    Mode.STATIC: (
+        " Only text and raster images are shown here (outputs = 'static'). "
+        "c.WasmKernel.outputs = 'safe' shows more."
+    ),
 }
 
 
@@ -292,7 +292,7 @@ def clean_output(
 def removal_notice(removed: Iterable[str], mode: Mode, *, first: bool = True) -> str:
     """The line that says what was left out of an output; in the first one of a cell, also why."""
     listed = ", ".join(terminal.clean(phrase) for phrase in removed)
-    why = f" {_REASON[mode]} {_ADVICE[mode]}" if first else ""
+    why = _WHY.get(mode, "") if first else ""
     return f"[wasm-kernel] Left out of this output: {listed}.{why}\n"
 
 

@@ -30,7 +30,7 @@ from wasm_kernel.guests.base import (
 from wasm_kernel.guests.python import files as guest_files
 from wasm_kernel.guests.python import outer
 from wasm_kernel.guests.python.cells import PythonCell
-from wasm_kernel.guests.python.files import GuestFiles, GuestFolders
+from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.guest import (
     ARGV,
     BOOT,
@@ -87,14 +87,9 @@ class PythonLanguage:
         return guest_files.guest_files(self.cache)
 
     @cached_property
-    def layout(self) -> GuestFolders:
-        """The guest's files, laid out."""
-        return guest_files.lay_out(self.files, self.cache)
-
-    @cached_property
     def _library(self) -> tuple[Folder, Folder, Folder]:
         """The folders of the guest's library, its data and its `/`; all sandboxes share them."""
-        layout = self.layout
+        layout = guest_files.lay_out(self.files, self.cache)
         return Folder.open(layout.lib), Folder.open(layout.data), Folder.open(layout.root)
 
     @cached_property
