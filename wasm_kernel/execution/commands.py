@@ -111,28 +111,19 @@ class HostCommands:
         """The commands that there are."""
         return frozenset(self._handlers)
 
-    def run(self, asked: CommandLine, context: TurnCommands) -> Json:
-        """Runs a command, if the cell's text or the command's nature allows it.
+    def handler(self, name: str) -> CommandHandler:
+        """Returns what the host does for a command.
 
         Raises:
-            CommandRefused: it can't be run; the text is a sentence.
-            Cancelled: the cell was interrupted meanwhile.
+            CommandRefused: there is no such command.
         """
-        handler = self._handlers.get(asked.name)
-        if handler is None:
-            raise CommandRefused(f"%{asked.name[:80]} works in a kernel only: nobody does it here.")
-        line = asked if asked.name in self._from_anywhere else context.take(asked)
-        try:
-            value = handler(line, context)
-            json.dumps(value, allow_nan=False)
-        except (CommandRefused, Cancelled):
-            raise
-        except WasmKernelError as problem:
-            raise CommandRefused(str(problem)) from problem
-        except Exception as problem:  # nothing may pass from here into the guest's own stack
-            log_failure(f"%{line.name}", problem)
-            raise CommandRefused(f"%{line.name}: {INTERNAL_ERROR}.") from problem
-        return value
+        if name not in self._handlers:
+            raise CommandRefused(f"%{name[:80]} works in a kernel only: nobody does it here.")
+        return self._handlers[name]
+
+    def may_come_from_anywhere(self, name: str) -> bool:
+        """Returns whether guest code may ask for a command on its own."""
+        return name in self._from_anywhere
 
     def begin_cell(self, number: int) -> None:
         """Forgets what an earlier cell asked for.
@@ -211,26 +202,32 @@ class TurnCommands:
         self._clock = clock
         self._left_to_say = max_text
         self._left: Counter[CommandLine] | None = None
-        self._in_text: frozenset[CommandLine] = frozenset()
 
     def answer(self, line: CommandLine) -> Mapping[str, Json]:
         """Returns the answer to a command of the guest: a value, or why there is none."""
         try:
-            return {"value": self._run(line)}
+            value = self._run(line)
+            json.dumps(value, allow_nan=False)
         except Cancelled:
             self._clock.interrupt_delivered()
             return {"interrupted": True}
-        except (CommandRefused, TravelError) as refusal:
+        except WasmKernelError as refusal:
             return {"refused": str(refusal)}
+        except Exception as problem:  # nothing may pass from here into the guest's own stack
+            log_failure(f"%{line.name}", problem)
+            return {"refused": f"%{line.name}: {INTERNAL_ERROR}."}
+        return {"value": value}
 
     def _run(self, line: CommandLine) -> Json:
-        if line.name not in TRAVELS:
-            return self._commands.run(line, self)
-        if line.name not in LISTS and not self._turn.is_cell:
-            raise CommandRefused(f"%{line.name} works in a cell: a callback can't ask for it.")
-        return self._commands.travel.plan(line)
+        if line.name in TRAVELS:
+            if line.name not in LISTS and not self._turn.is_cell:
+                raise CommandRefused(f"%{line.name} works in a cell: a callback can't ask for it.")
+            return self._commands.travel.plan(line)
+        handler = self._commands.handler(line.name)
+        is_free = self._commands.may_come_from_anywhere(line.name)
+        return handler(line if is_free else self._take(line), self)
 
-    def take(self, asked: CommandLine) -> CommandLine:
+    def _take(self, asked: CommandLine) -> CommandLine:
         """Returns a command as it stands in the cell's text; it is used up by this.
 
         Raises:
@@ -244,12 +241,11 @@ class TurnCommands:
         if self._left is None:  # most cells never ask
             cell = self._commands.language.parse_cell(self._turn.code)
             self._left = Counter(cell.commands(self._commands.names))
-            self._in_text = frozenset(self._left)
         line = CommandLine(asked.name, asked.line.strip(), asked.cell and asked.cell.rstrip("\n"))
         if self._left[line]:
             self._left[line] -= 1
             return line
-        if line in self._in_text:
+        if line in self._left:  # a Counter keeps what it has counted down to 0
             raise CommandRefused(
                 f"%{line.name} was done already: it is done once for each time that it stands in "
                 "the cell."
