@@ -111,12 +111,12 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Histories stand on the base image: it is memory, which does not depend on wasmtime."""
-    driver = shared_language()
+    language = shared_language()
     names = []
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)
-        compiled = driver.compiler.name(driver.files.wasm, metered=False)
-        names.append((compiled, driver.image_name))
+        compiled = language.compiler.name(language.files.wasm, metered=False)
+        names.append((compiled, language.image_name))
     (before, image), (after, same) = names
     assert before != after
     assert image == same

@@ -165,8 +165,8 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     first.end()
     from wasm_kernel.guests.python.language import shared_language
 
-    driver = shared_language()
-    real = driver.prepare(False, lambda text: None).id
+    language = shared_language()
+    real = language.prepare(False, lambda text: None).id
     another = "0" * len(real)
     with Folder.open(history) as folder:
         assert read_index(folder).image == real
@@ -185,11 +185,11 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     first.end()
     from wasm_kernel.guests.python.language import shared_language
 
-    driver = shared_language()
-    image = driver.prepare(False, lambda text: None)
+    language = shared_language()
+    image = language.prepare(False, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
-    monkeypatch.setattr(driver, "_image", another)
-    with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, language=driver) as sandbox:
+    monkeypatch.setattr(language, "_image", another)
+    with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, language=language) as sandbox:
         result = sandbox.execute("print('x' in globals())")
     assert result.stdout == "False\n"
     assert "before its cache was made anew" in result.stderr

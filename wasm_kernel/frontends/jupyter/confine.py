@@ -44,6 +44,7 @@ def kept_by(
 
     own = (folders.real, folders.private_path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
+    read_only = [mount.host for mount in policy.mounts if not mount.writable]
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         writable.append(file.parent)  # it is written there, and removed at the end
@@ -54,7 +55,7 @@ def kept_by(
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
     return KeptPaths(
         writable=tuple(writable),
-        readable=(cached, runtimes_folder(), *_noted_places(), *_read_only(policy), *seen),
+        readable=(cached, runtimes_folder(), *_noted_places(), *read_only, *seen),
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=LATER,
@@ -69,19 +70,11 @@ def _noted_places() -> Iterator[Path]:
             yield folder
 
 
-def _read_only(policy: ExecutionPolicy) -> Iterator[Path]:
-    return (mount.host for mount in policy.mounts if not mount.writable)
-
-
 def _socket_folders(file: Path, config: Config) -> tuple[Path, ...]:
     """The folders of an ipc transport's sockets; its `ip` is the stem of their names."""
-    try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        written = {}
-    if not isinstance(written, dict):
-        written = {}
-    listens = {**config.get("Connection", {}), **written}
+    listens = dict(config.get("Connection", {}))
+    with contextlib.suppress(OSError, ValueError, TypeError):  # reading it later says what is wrong
+        listens |= json.loads(file.read_text(encoding="utf-8"))
     if listens.get("transport") != "ipc":
         return ()
     return (Path(str(listens.get("ip") or file)).absolute().parent, file.parent)

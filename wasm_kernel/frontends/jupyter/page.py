@@ -47,6 +47,7 @@ class Page:
 
     Attributes:
         sandbox: The kernel's sandbox.
+        stdin: Asks its user.
         mode: How much of rich outputs is shown.
         is_ending: Whether a cell asked its kernel to end.
     """
@@ -63,11 +64,11 @@ class Page:
         ident: str,
     ) -> None:
         self.sandbox = sandbox
+        self.stdin = stdin
         self.mode = mode
         self.is_ending = False
         self._session = session
         self._iopub = iopub
-        self._stdin = stdin
         self._log = log
         self._ident = ident
 
@@ -113,12 +114,6 @@ class Page:
     def should_stop(self) -> bool:
         """Returns whether the cell does not wait any more, such as for its output to be checked."""
         return self.sandbox.interrupted
-
-    def ask(self, parent: Content, ident: Any, prompt: str, password: bool) -> str:
-        """Asks the user of the front end `ident` for a line. Raises as `Listener.ask`."""
-        return self._stdin.ask(
-            prompt, password, parent=parent, ident=ident, interrupted=self.should_stop
-        )
 
     # -- from the page
 
@@ -255,7 +250,13 @@ class KernelListener:
             raise InputRefused(
                 "raw_input was called, but this frontend does not support input requests."
             )
-        return self.page.ask(self.parent, self._ident, terminal.clean(prompt), password)
+        return self.page.stdin.ask(
+            terminal.clean(prompt),
+            password,
+            parent=self.parent,
+            ident=self._ident,
+            interrupted=self.page.should_stop,
+        )
 
     def terminate(self) -> None:
         """Notes that the cell sent its own kernel a deadly signal."""

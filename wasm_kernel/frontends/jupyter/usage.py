@@ -34,11 +34,10 @@ class Usage:
 
     def reply(self) -> dict[str, Any]:
         """The content of `usage_reply`."""
-        facts = {"hostname": socket.gethostname(), "pid": os.getpid(), "cpu_count": os.cpu_count()}
-        return facts | self._of_machine() | self._of_guest()
-
-    def _of_guest(self) -> dict[str, Any]:
-        return {
+        return self._of_machine() | {
+            "hostname": socket.gethostname(),
+            "pid": os.getpid(),
+            "cpu_count": os.cpu_count(),
             "guest_memory": self._memory,
             "guest_memory_limit": self._policy.memory_bytes,
             "fuel_consumed": self._fuel,
