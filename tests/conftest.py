@@ -70,7 +70,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jupyter, IPython and our sessions read and write nothing of the user's own."""
+    """Jupyter, IPython and our sessions read and write nothing of the user's own.
+
+    `_state` puts private state elsewhere for each file; what starts before is in the run's.
+    """
     folder = tmp_path_factory.mktemp("jupyter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
@@ -78,6 +81,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         yield
 
 

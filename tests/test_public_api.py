@@ -44,11 +44,19 @@ HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets
 HEAVY |= {"structlog", "asyncio", "tornado"}
 
 
-def loaded_after(statement: str) -> set[str]:
-    """The top-level modules that a new process holds after `statement`."""
-    show = "; import sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    command = [sys.executable, "-c", statement + show]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+SHOW = "; print(*{name.partition('.')[0] for name in sys.modules})"
+STEPS = ["import sys, wasm_kernel; print(*dir(wasm_kernel))", "pass"]
+FLOOR_0 = "ExecutionPolicy, SandboxResult, SandboxLogger, OutOfFuel, RuntimeType"
+FURTHER = (FLOOR_0, "read_session_file", "create_sandbox")
+STEPS += [f"from wasm_kernel import {names}" for names in FURTHER]
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[set[str]]:
+    """The names of the package, then the top-level modules that each further import adds up to."""
+    code = "\n".join([STEPS[0], *(step + SHOW for step in STEPS[1:])])
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_all_is_what_it_should_be() -> None:
@@ -65,22 +73,18 @@ def test_every_error_of_the_family_is_public() -> None:
     assert family <= NAMES
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    assert not loaded_after("import wasm_kernel") & HEAVY
+def test_dir_shows_the_names_before_they_are_loaded(steps: list[set[str]]) -> None:
+    assert steps[0] >= NAMES
 
 
-def test_the_names_of_floor_0_load_nothing_heavy() -> None:
-    floor_0 = "ExecutionPolicy, SandboxResult, SandboxLogger, OutOfFuel, RuntimeType"
-    assert not loaded_after(f"from wasm_kernel import {floor_0}") & HEAVY
+def test_the_package_its_values_and_file_operations_load_nothing_heavy(
+    steps: list[set[str]],
+) -> None:
+    assert [loaded & HEAVY for loaded in steps[1:4]] == [set()] * 3
 
 
-def test_file_operations_load_nothing_heavy() -> None:
-    assert not loaded_after("from wasm_kernel import read_session_file") & HEAVY
-
-
-def test_a_sandbox_needs_no_jupyter() -> None:
-    loaded = loaded_after("from wasm_kernel import create_sandbox")
-    assert not loaded & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
+def test_a_sandbox_needs_no_jupyter(steps: list[set[str]]) -> None:
+    assert not steps[4] & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
 
 
 def test_the_type_checker_sees_the_same_names() -> None:
@@ -96,24 +100,24 @@ def test_the_type_checker_sees_the_same_names() -> None:
     assert {name: getattr(wasm_kernel, name).__module__ for name in NAMES} == homes
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_the_name_is_documented(name: str) -> None:
-    value = getattr(wasm_kernel, name)
-    assert "__doc__" not in vars(value) or value.__doc__
-    for method_name, method in public_methods(value):
-        documented = inspect.getdoc(getattr(value, method_name))
-        assert documented, f"{name}.{method_name} has no docstring"
-        assert method.__module__.startswith("wasm_kernel")
+def test_every_name_is_documented() -> None:
+    for name in NAMES:
+        value = getattr(wasm_kernel, name)
+        assert "__doc__" not in vars(value) or value.__doc__, name
+        for method_name, method in public_methods(value):
+            documented = inspect.getdoc(getattr(value, method_name))
+            assert documented, f"{name}.{method_name} has no docstring"
+            assert method.__module__.startswith("wasm_kernel"), f"{name}.{method_name}"
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_the_name_is_fully_annotated(name: str) -> None:
-    value = getattr(wasm_kernel, name)
-    functions = [value] if inspect.isfunction(value) else [m for _, m in public_methods(value)]
-    for function in functions:
-        hints = get_type_hints(function)
-        parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
-        assert set(hints) == {*parameters, "return"}, f"{name}: {function.__qualname__}"
+def test_every_name_is_fully_annotated() -> None:
+    for name in NAMES:
+        value = getattr(wasm_kernel, name)
+        functions = [value] if inspect.isfunction(value) else [m for _, m in public_methods(value)]
+        for function in functions:
+            parameters = set(inspect.signature(function).parameters) - {"self", "cls"}
+            hints = set(get_type_hints(function))
+            assert hints == {*parameters, "return"}, f"{name}: {function.__qualname__}"
 
 
 def public_methods(owner: type | Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -127,9 +131,3 @@ def public_methods(owner: type | Callable[..., Any]) -> Iterator[tuple[str, Call
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing_like_this"):
         wasm_kernel.nothing_like_this  # noqa: B018 - the access is the test
-
-
-def test_dir_shows_the_names_before_they_are_loaded() -> None:
-    show = [sys.executable, "-c", "import wasm_kernel; print(*dir(wasm_kernel))"]
-    shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout.split()
-    assert set(shown) >= NAMES

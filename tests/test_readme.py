@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from jupyter_client.kernelspec import find_kernel_specs
 
 from wasm_kernel import events
+from wasm_kernel.frontends.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -55,10 +57,11 @@ def test_every_python_block_is_such_an_example() -> None:
     ]
 
 
-@pytest.mark.parametrize("target", [c.split()[1] for c in COMMANDS if c.startswith("make ")])
-def test_a_make_target_exists(target: str) -> None:
+def test_every_make_target_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    targets = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
+    assert targets
+    assert not [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)]
 
 
 def test_every_command_is_one_that_a_test_knows() -> None:
@@ -68,24 +71,17 @@ def test_every_command_is_one_that_a_test_knows() -> None:
     assert not [command for command in COMMANDS if not re.fullmatch(known, command)]
 
 
-@pytest.mark.parametrize(
-    "command", [c.split()[1] for c in COMMANDS if c.startswith(".venv/bin/wasm-kernel ")]
-)
-def test_a_command_of_ours_exists(
-    command: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
-    module = [sys.executable, "-m", "wasm_kernel.frontends.cli.main", command, "--help"]
-    assert command in run(module, tmp_path, environment)
+def test_every_command_of_ours_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = [c.split()[1] for c in COMMANDS if c.startswith(".venv/bin/wasm-kernel ")]
+    assert ours
+    for command in ours:
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+        assert command in capsys.readouterr().out
 
 
-def test_the_kernel_is_in_the_picker(tmp_path: Path, environment: dict[str, str]) -> None:
-    listing = [sys.executable, "-m", "jupyter", "kernelspec", "list"]
-    assert "wasm-python" in run(listing, tmp_path, environment)
-
-
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_a_link_leads_somewhere(target: str) -> None:
-    assert (ROOT / target).exists()
+def test_the_kernel_is_in_the_picker() -> None:
+    assert "wasm-python" in find_kernel_specs()
 
 
 def test_every_event_is_listed() -> None:

@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from wasm_kernel.result import PruneResult as PruneResult
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
-    from wasm_kernel.sessions.archives import Exported as Exported
-    from wasm_kernel.sessions.archives import Imported as Imported
-    from wasm_kernel.sessions.archives import SessionExists as SessionExists
     from wasm_kernel.sessions.archives import export_session as export_session
     from wasm_kernel.sessions.archives import import_session as import_session
     from wasm_kernel.sessions.files import delete_session_path as delete_session_path
@@ -67,6 +64,9 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.pruning import PruneError as PruneError
     from wasm_kernel.sessions.pruning import prune_sessions as prune_sessions
     from wasm_kernel.sessions.session import WorkspaceError as WorkspaceError
+    from wasm_kernel.sessions.staging import SessionExists as SessionExists
+    from wasm_kernel.state.archive_in import Imported as Imported
+    from wasm_kernel.state.archive_out import Exported as Exported
     from wasm_kernel.state.tar import ArchiveError as ArchiveError
 
 __version__ = "0.1.0"
@@ -87,12 +87,15 @@ _NAMES = {  # the public names by module
     "linux.folders": "PlantedLinkError",
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint PruneResult SandboxResult Travelled",
-    "sessions.archives": "Exported Imported SessionExists export_session import_session",
+    "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
     "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",
     "sessions.paths": "SessionPathError",
     "sessions.pruning": "NoWorkspaceRoot PruneError prune_sessions",
     "sessions.session": "WorkspaceError",
+    "sessions.staging": "SessionExists",
+    "state.archive_in": "Imported",
+    "state.archive_out": "Exported",
     "state.tar": "ArchiveError",
     "sessions.files": (
         "delete_session_path list_session_files read_session_file write_session_file"

@@ -165,6 +165,12 @@ BAD_MANIFESTS: dict[str, Any] = {
     "memory without states": manifest(memory=MEMORY | {"states": []}),
     "a state twice": manifest(memory=MEMORY | {"states": [1, 1]}),
     "states that are texts": manifest(memory=MEMORY | {"states": ["1"]}),
+    "a state without a number": manifest(memory=MEMORY | {"states": [0, 1]}),
+    "a state before all": manifest(memory=MEMORY | {"states": [-1, 1]}),
+    "a state beyond all": manifest(memory=MEMORY | {"states": [1, 1 << 31]}),
+    "a newest state beyond all": manifest(memory=MEMORY | {"after": 1 << 31}),
+    "a state with a number without end": manifest(memory=MEMORY | {"states": [1, 10**400]}),
+    "more states than may be": manifest(memory=MEMORY | {"states": list(range(1, 50_002))}),
     "a name that is a path": manifest(memory=MEMORY | {"names": {"../x": 1}}),
     "a name that leads nowhere": manifest(memory=MEMORY | {"names": {"x": 2}}),
 }  # fmt: skip
@@ -173,6 +179,16 @@ BAD_MANIFESTS: dict[str, Any] = {
 @pytest.mark.parametrize("first", BAD_MANIFESTS.values(), ids=BAD_MANIFESTS)
 def test_an_archive_that_is_none_is_refused(root: Path, tmp_path: Path, first: Any) -> None:
     refused(root, packed(tmp_path / "a.tar.gz", [first]))
+
+
+@pytest.mark.parametrize("field", ["states", "at", "after", "undone"])
+@pytest.mark.parametrize("number", [0, -1, 1 << 31, 1 << 62])
+def test_a_number_out_of_bounds_is_refused_in_words(
+    root: Path, tmp_path: Path, field: str, number: int
+) -> None:
+    odd = {**MEMORY, field: [number] if isinstance(MEMORY[field], list) else number}
+    told = refused(root, packed(tmp_path / "a.tar.gz", [manifest(memory=odd)]))
+    assert "out of bounds" in told or "states that are not there" in told
 
 
 def test_the_manifest_that_the_bad_ones_are_made_of_is_taken(root: Path, tmp_path: Path) -> None:
@@ -258,8 +274,8 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
 
     archive = packed(tmp_path / "a.tar.gz", [manifest(), member("files/x", bytes(1000))])
     code = (
-        "import os, sys\nfrom wasm_kernel.sessions import archives\n"
-        "archives.settle = lambda *a: os.kill(os.getpid(), 9)\n"
+        "import os, sys\nfrom wasm_kernel.sessions import archives, staging\n"
+        "staging.publish = lambda *a: os.kill(os.getpid(), 9)\n"
         "archives.import_session(sys.argv[1], sys.argv[2])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(archive), str(root)], check=False)

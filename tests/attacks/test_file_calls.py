@@ -20,7 +20,7 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import remove_tree
 from wasm_kernel.policy import Mount
-from wasm_kernel.state.file_journal import JOURNAL
+from wasm_kernel.state.file_ledger import JOURNAL
 from wasm_kernel.state.file_restore import restore_files
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.fork import fork_history
@@ -48,8 +48,8 @@ def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
     (tmp_path / "private").mkdir()
     with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
         versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
-        versions.clear()
-        versions.begin(1, [1])
+        versions.begin_anew()
+        versions.commit(1, [1])
         made = Guest(tmp_path, history=versions)
         yield made, versions
         made.close()
@@ -165,7 +165,7 @@ def test_what_came_and_went_before_a_commit_is_right_after_it(
     guest.one_path("path_unlink_file", "old")
     guest.make("old", b"another")
     guest.make("stays", b"1")
-    versions.begin(2, [1, 2])
+    versions.commit(2, [1, 2])
     guest.one_path("path_unlink_file", "stays")
     guest.one_path("path_unlink_file", "old")
     assert restore_files(versions, 2, lambda path, found: None, ()).missed == []
@@ -218,8 +218,8 @@ def test_a_forks_undo_does_not_write_to_its_parents_files(tmp_path: Path) -> Non
     history.add(Commit(1, 0, 1, 2, "", 0.0, 4096), bytearray())
     path, copy = (one.real / "f" for one in folders)
     path.write_text("AAAA")
-    parent.clear()
-    parent.begin(1, [1])
+    parent.begin_anew()
+    parent.commit(1, [1])
     found = path.stat()
     parent.before_change("f", folders[0].workspace.fd, "f", found, Change.MOVE)
     path.unlink()

@@ -60,7 +60,7 @@ def guest(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
     (tmp_path / "private").mkdir()
     with Folder.open(tmp_path / "app") as app, Folder.open(tmp_path / "private") as private:
         versions = FileVersions(app, private, most_bytes=1 << 20, copy_bytes=1 << 20)
-        versions.clear()
+        versions.begin_anew()
         made = Guest(tmp_path, history=versions)
         yield made, versions
         made.close()
@@ -125,7 +125,7 @@ def test_what_is_kept_is_never_anothers(guest: tuple[Guest, FileVersions], outsi
     (tiny.app / "d" / "sub" / "key").write_text("own")
     (tiny.app / "way").symlink_to("../outside")
     before, one, until = snapshot(outside), 1, time.monotonic() + SECONDS
-    versions.begin(one, [one])
+    versions.commit(one, [one])
     with swapping(tiny.app / "d", tiny.app / "way"):
         while time.monotonic() < until:
             tiny.rename("d/sub", "d/sub2")
@@ -137,7 +137,7 @@ def test_what_is_kept_is_never_anothers(guest: tuple[Guest, FileVersions], outsi
             tiny.one_path("path_unlink_file", "d/sub/key")
             tiny.make("d/sub/key", b"own")
             one += 1
-            versions.begin(one, range(1, one + 1))
+            versions.commit(one, range(1, one + 1))
             kept = tiny.app.parent / "private"
             for path in kept.rglob("[0-9]*"):
                 assert SECRET not in path.read_text()

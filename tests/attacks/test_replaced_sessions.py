@@ -133,14 +133,14 @@ def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
     (tmp_path / "aside").mkdir()
     with Folder.open(tmp_path) as root:
         monkeypatch.setattr(os, "stat", stat)
-        settled = staging.settle(root.fd, "aside", ID)
+        settled = staging.publish(root.fd, "aside", ID)
         monkeypatch.undo()
         assert settled == ("aside" not in names(tmp_path))
         if settled:  # the name was free, and taken in one step
             assert names(tmp_path) == [ID]
         (tmp_path / "aside").mkdir(exist_ok=True)
         before = (tmp_path / ID).stat().st_ino
-        assert not staging.settle(root.fd, "aside", ID)
+        assert not staging.publish(root.fd, "aside", ID)
         assert (tmp_path / ID).stat().st_ino == before
 
 
@@ -150,12 +150,11 @@ def new_session(root: Path) -> None:
 
 def arrived_session(root: Path) -> None:
     """As an import or a fork makes it."""
-    with staging.staged(root) as (top, made):
-        staging.inscribe(made.workspace.fd, ID)
-        assert staging.settle(top.fd, made.aside, ID)
+    with staging.new_session(root, ID, None):
+        pass
 
 
-MAKERS = [(new_session, session, "settle"), (arrived_session, staging, "settle")]
+MAKERS = [(new_session, session, "publish"), (arrived_session, staging, "publish")]
 MAKER_NAMES = ["new", "arrived"]
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from tests.browser.canary import Canary
 from tests.browser.jupyterlab import FLAGS, Lab, Server
 
+HERE = Path(__file__).parent
+SIZE: Any = {"width": 1200, "height": 900}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -28,34 +31,61 @@ def _missing() -> str:
     return " and ".join(missing)
 
 
+ENDING = ExitStack()
+"""What ends with the folder's last test."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """The browser ends with this folder: its loop must not run beside other tests' loops."""
+    yield
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+        ENDING.close()
+
+
 @pytest.fixture(scope="session")
-def server(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Server:
     """A JupyterLab server for the whole run."""
     missing = _missing()
     if missing:
         pytest.skip(f"the tests in JupyterLab need {missing}")
     running = Server(tmp_path_factory.mktemp("lab"))
-    yield running
-    running.close()
+    ENDING.callback(running.close)
+    return running
 
 
-@pytest.fixture(scope="module")
-def browser(server: Server) -> Iterator[Any]:
-    """A browser for one file: Playwright's loop must not run beside other tests' loops."""
+@pytest.fixture(scope="session")
+def browser(server: Server) -> Any:
+    """A browser for the whole run, as one profile: what it has loaded stays in its cache."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=_browser(), args=FLAGS)
-        yield started
-        started.close()
+    playwright = ENDING.enter_context(sync_playwright())
+    started = playwright.chromium.launch(executable_path=_browser(), args=FLAGS)
+    ENDING.callback(started.close)
+    return started.new_context(viewport=SIZE)
+
+
+@pytest.fixture(scope="session")
+def shared(browser: Any, server: Server) -> Lab:
+    """One page for all tests that do it no harm: JupyterLab takes seconds to load."""
+    return Lab(browser.new_page(), server)
 
 
 @pytest.fixture
-def lab(browser: Any, server: Server) -> Iterator[Lab]:
-    """A page of its own."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    yield Lab(context.new_page(), server)
-    context.close()
+def lab(shared: Lab) -> Lab:
+    """The shared page, as large as most tests like it."""
+    shared.page.set_viewport_size(SIZE)
+    shared.outside.clear()
+    return shared
+
+
+@pytest.fixture
+def target(browser: Any, server: Server) -> Iterator[Lab]:
+    """A page of its own, to be attacked."""
+    others = set(browser.pages)
+    yield Lab(browser.new_page(), server)
+    for page in set(browser.pages) - others:
+        page.close()
 
 
 @pytest.fixture

@@ -144,6 +144,16 @@ def _environment(folder: Path) -> dict[str, str]:
     return os.environ | {name: str(path) for name, path in own.items()}
 
 
+_CLOSE_ALL = """async () => {
+    for (const widget of [...jupyterapp.shell.widgets('main')]) {
+        if (widget.context) {
+            await widget.context.sessionContext.shutdown();
+            widget.context.model.dirty = false;
+        }
+        widget.dispose();
+    }
+}"""
+_OPEN = "path => jupyterapp.commands.execute('docmanager:open', {path}).then(() => null)"
 _READY = """async () => {
     const widget = jupyterapp.shell.currentWidget;
     if (!widget || !widget.sessionContext) return false;
@@ -166,6 +176,7 @@ class Lab:
         self.page = page
         self.server = server
         self.outside: list[str] = []
+        self._is_loaded = False
         page.set_default_timeout(SECONDS * 1000)
         page.on("request", self._note)
 
@@ -175,12 +186,31 @@ class Lab:
 
     def start(self) -> None:
         """The launcher."""
-        self.page.goto(f"{self.server.address}/lab?token={TOKEN}&reset")
+        if self._is_loaded:
+            self.page.evaluate(_CLOSE_ALL)  # which leads to the launcher
+        else:
+            self._load("")
         self.page.wait_for_selector(".jp-Launcher")
 
     def open(self, notebook: str) -> None:
-        """A notebook, with its kernel ready."""
-        self.page.goto(f"{self.server.address}/lab/tree/{notebook}?token={TOKEN}&reset")
+        """A notebook, with its kernel ready, in the place of what was open before."""
+        if self._is_loaded:
+            self.page.evaluate(_CLOSE_ALL)
+            self.page.evaluate(_OPEN, notebook)
+            self._wait()
+        else:
+            self.load(notebook)
+
+    def load(self, notebook: str) -> None:
+        """A notebook, with its kernel ready, in a page that is loaded anew."""
+        self._load(f"/tree/{notebook}")
+        self._wait()
+
+    def _load(self, path: str) -> None:
+        self.page.goto(f"{self.server.address}/lab{path}?token={TOKEN}&reset")
+        self._is_loaded = True
+
+    def _wait(self) -> None:
         self.page.wait_for_selector(".jp-Notebook .jp-Cell")
         self.ready()
 

@@ -1,7 +1,11 @@
-"""ATTACKS 25 in the real JupyterLab: every payload on every route, looked at, poked and clicked."""
+"""ATTACKS 25 in the real JupyterLab: every payload on every route, looked at, poked and clicked.
+
+Also what a widget is told, and what a page that is loaded anew is told of widgets.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +13,14 @@ import pytest
 
 from tests.browser.canary import Canary
 from tests.browser.jupyterlab import Lab, Server
+from tests.browser.widget_routes import widget_cells
 from tests.outputs.payloads import PAYLOADS, Payload
 from tests.outputs.routes import ROUTES, cells
 
 FIRST = ("display", "update")
 SECOND = tuple(route for route in ROUTES if route not in FIRST)
+SOME, MORE = 9, 3
+"""Each so many-th payload goes through widgets; all of them would take the page minutes."""
 
 # In the control run these would take the page away from under the others.
 DESTRUCTIVE = ("meta_refresh", "base_href", "frameset", "restyle", "clobber", "link_relative")
@@ -93,44 +100,69 @@ def assert_untouched(lab: Lab, seen: Seen, canary: Canary, page_before: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("routes", "every"),
+    ("routes", "every", "widgets_every"),
     [
-        pytest.param(FIRST, 1, id="rich"),
-        pytest.param(SECOND, 3, id="others", marks=pytest.mark.soak),
+        pytest.param(FIRST, 1, SOME, id="rich"),
+        pytest.param(SECOND, 3, MORE, id="others", marks=pytest.mark.soak),
     ],
 )
 def test_nothing_runs_nothing_is_fetched_nothing_is_covered(
-    lab: Lab, server: Server, canary: Canary, routes: tuple[str, ...], every: int
+    target: Lab,
+    server: Server,
+    canary: Canary,
+    routes: tuple[str, ...],
+    every: int,
+    widgets_every: int,
 ) -> None:
     seen = Seen()
-    seen.watch(lab.page)
-    notebook = server.notebook(f"attack-{routes[0]}", list(cells(armed(canary)[::every], routes)))
-    lab.open(notebook)
-    before = lab.page.evaluate(PAGE)
-    lab.run_all()
-    assert lab.page.evaluate(POKE) > len(PAYLOADS) // every
-    assert_untouched(lab, seen, canary, before)
-    if every > 1:
-        return
-    # what was saved is as harmless when it is opened again
-    lab.command("docmanager:save")
-    lab.open(notebook)
-    lab.settle()
-    assert lab.page.evaluate(POKE) > len(PAYLOADS) // every
-    assert_untouched(lab, seen, canary, before)
+    seen.watch(target.page)
+    payloads, least = armed(canary), len(PAYLOADS) // every + 1500 // widgets_every
+    sources = [*cells(payloads[::every], routes)]
+    sources += widget_cells(payloads, widgets_every, canary.address)
+    notebook = server.notebook(f"attack-{routes[0]}", sources)
+    target.load(notebook)
+    before = target.page.evaluate(PAGE)
+    target.run_all()
+    assert target.page.evaluate(POKE) > least
+    assert_untouched(target, seen, canary, before)
+    # what was saved, and what the kernel says of its widgets, is as harmless in a page loaded anew
+    target.command("docmanager:save")
+    target.load(notebook)
+    target.page.wait_for_function(
+        f"document.querySelectorAll('.widget-html-content').length > {180 // widgets_every}"
+    )
+    target.settle()
+    assert target.page.evaluate(POKE) > least
+    assert_untouched(target, seen, canary, before)
 
 
-def test_the_control_run_notices(lab: Lab, server: Server, canary: Canary) -> None:
-    Seen().watch(lab.page)  # JupyterLab asks before it is left; it stays
-    payloads = armed(canary, DESTRUCTIVE)
-    lab.open(server.notebook("control", list(cells(payloads, ["display"])), "wasm-trusted"))
-    lab.run_all()
-    lab.page.evaluate(POKE)
-    ran = {name.removeprefix("pwned_") for name in lab.page.evaluate(RAN)}
-    fetched = {path.split("/")[1].split(".")[0] for path in canary.heard}
+def test_the_control_run_notices(target: Lab, server: Server, canary: Canary) -> None:
+    ran = ran_in(target, server, cells(armed(canary, DESTRUCTIVE), ["display"]))
     assert len(ran) >= 40, sorted(ran)
+    fetched = fetched_from(canary)
     assert len(fetched) >= 25, sorted(fetched)
     assert {"script", "img_onerror", "link_js_case", "js", "md_fence", "isolated"} - ran <= {
         "link_js_case"
     }
     assert {"img_remote", "style_import", "vegalite_url", "tex_doc_unicode"} <= fetched
+
+
+@pytest.mark.soak
+def test_the_control_run_of_widgets_notices(target: Lab, server: Server, canary: Canary) -> None:
+    payloads = armed(canary, DESTRUCTIVE)
+    ran = ran_in(target, server, widget_cells(payloads, MORE, canary.address))
+    assert len(ran) >= 10, ran
+    assert {"style", "picture", "film"} <= fetched_from(canary)
+
+
+def ran_in(target: Lab, server: Server, sources: Iterable[str]) -> set[str]:
+    """The payloads that ran in a notebook of a kernel that shows everything as it is."""
+    Seen().watch(target.page)  # JupyterLab asks before it is left; it stays
+    target.load(server.notebook("control", list(sources), "wasm-trusted"))
+    target.run_all()
+    target.page.evaluate(POKE)
+    return {name.removeprefix("pwned_") for name in target.page.evaluate(RAN)}
+
+
+def fetched_from(canary: Canary) -> set[str]:
+    return {path.split("/")[1].split(".")[0] for path in canary.heard}

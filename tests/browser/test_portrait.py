@@ -36,4 +36,5 @@ def test_a_portrait(lab: Lab, server: Server, portraits: Path) -> None:
     lab.page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0")
     lab.page.wait_for_timeout(500)
     lab.page.screenshot(path=portraits / "jupyterlab.png", animations="disabled")
+    lab.command("application:toggle-left-area")
     assert (portraits / "jupyterlab.png").stat().st_size < 200_000

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,35 @@ def installed_kernelspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         yield data
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _installed(warm: None, installed_kernelspec: Path) -> None:
+    """Every test here starts kernels by name."""
+
+
+@contextmanager
+def starting_in(root: Path) -> Iterator[Starting]:
+    """Starts kernels whose sessions lie in one folder, and ends them."""
+    started: list[RealKernel] = []
+
+    def one(notebook: Path | None = None, **traits: str) -> RealKernel:
+        started.append(RealKernel(root, notebook, **traits))
+        return started[-1]
+
+    try:
+        yield one
+    finally:
+        for kernel in started:
+            kernel.end()
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where the sessions of a test lie."""
+    """The folder of a test's sessions."""
     return tmp_path / "sessions"
 
 
 @pytest.fixture
 def start(root: Path) -> Iterator[Starting]:
     """Starts kernels, and ends them."""
-    started: list[RealKernel] = []
-
-    def one(**traits: str) -> RealKernel:
-        started.append(RealKernel(root, None, **traits))
-        return started[-1]
-
-    yield one
-    for kernel in started:
-        kernel.shut_down()
+    with starting_in(root) as start:
+        yield start

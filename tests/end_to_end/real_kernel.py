@@ -22,6 +22,7 @@ class RealKernel:
     """
 
     def __init__(self, sessions: Path, notebook: Path | None = None, **traits: str) -> None:
+        self.sessions = sessions
         env = {**os.environ, "WASM_KERNEL_WORKSPACE_ROOT": str(sessions)}
         if notebook is not None:
             env["JPY_SESSION_NAME"] = str(notebook)
@@ -84,3 +85,9 @@ class RealKernel:
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel()
+
+    def end(self) -> None:
+        """The process is gone, without more waiting than that takes."""
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)

@@ -12,17 +12,14 @@ import pytest
 from tests.end_to_end.driving import Notebook, opened
 
 PNG = b"\x89PNG\r\n\x1a\n"
+PATH = "/home/jo/secret/report.ipynb"
+ASK = "import os; os.environ.get('JPY_SESSION_NAME')"
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> None:
-    """The kernel is found by its name."""
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    with opened(cwd=tmp_path_factory.mktemp("notebook")) as notebook:
+    with opened(cwd=tmp_path_factory.mktemp("notebook"), JPY_SESSION_NAME=PATH) as notebook:
         yield notebook
 
 
@@ -382,14 +379,11 @@ def test_a_debug_request_is_refused_as_its_protocol_has_it(nb: Notebook) -> None
     assert "debugger" not in info["supported_features"]
 
 
-PATH = "/home/jo/secret/report.ipynb"
-ASK = "import os; os.environ.get('JPY_SESSION_NAME')"
-
-
-def test_the_notebooks_path_is_kept_from_cells_unless_it_is_wanted(tmp_path: Path) -> None:
-    with opened(cwd=tmp_path, JPY_SESSION_NAME=PATH) as notebook:
-        assert notebook.run(ASK).data("text/plain") == []
-        assert "secret" not in notebook.run("dict(os.environ)").data("text/plain")[0]
+def test_the_notebooks_path_is_kept_from_cells_unless_it_is_wanted(
+    nb: Notebook, tmp_path: Path
+) -> None:
+    assert nb.run(ASK).data("text/plain") == []
+    assert "secret" not in nb.run("dict(os.environ)").data("text/plain")[0]
     told = "--WasmKernel.tell_notebook=True"
     with opened(told, cwd=tmp_path, JPY_SESSION_NAME=PATH) as notebook:
         assert notebook.run(ASK).data("text/plain") == [repr(PATH)]

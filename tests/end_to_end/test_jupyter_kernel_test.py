@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import jupyter_kernel_test
-import pytest
 
 KERNEL = "wasm-python"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> Iterator[None]:
-    """The suite starts its kernel by name."""
-    yield
 
 
 class TestProtocol(jupyter_kernel_test.KernelTests):

@@ -23,11 +23,6 @@ from wasm_kernel import (
 YEAR = timedelta(days=366)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> None:
-    """Kernels are started by name."""
-
-
 def workspace_in(root: Path) -> Path:
     (workspace,) = root.iterdir()
     return workspace
@@ -48,7 +43,7 @@ def age(workspace: Path) -> None:
 def test_a_kernels_session_has_metadata_that_each_cell_refreshes(
     start: Starting, root: Path
 ) -> None:
-    kernel = start()
+    kernel = start(event_log="/dev/full")  # which costs no cell
     workspace = workspace_in(root)
     times = [metadata_in(workspace)["updated_at"]]
     for code in ("1 + 1", "x = 1"):
@@ -77,18 +72,8 @@ def test_a_living_kernels_session_is_neither_deleted_nor_pruned(
     with pytest.raises(SessionInUse, match="Nothing was deleted"):
         delete_session_workspace(workspace.name, root)
     assert kernel.run("x")["value"] == "1"
-    kernel.shut_down()
-    age(workspace)
-    assert prune_sessions(24, root).deleted_sessions == [workspace.name]
-    assert list(root.iterdir()) == []
 
-
-def test_a_second_user_here_keeps_no_session_from_pruning_when_the_kernel_goes(
-    start: Starting, root: Path
-) -> None:
-    kernel = start()
-    kernel.run("x = 1")
-    workspace = workspace_in(root)
+    # a second user, here, keeps it no longer than the kernel does
     with get_session_sandbox(workspace.name, workspace_root=root) as second:
         told = second.execute("print('x' in globals())")
         assert told.stdout == "False\n"
@@ -99,6 +84,7 @@ def test_a_second_user_here_keeps_no_session_from_pruning_when_the_kernel_goes(
         kernel.shut_down()
         age(workspace)
         assert prune_sessions(24, root).deleted_sessions == [workspace.name]
+        assert list(root.iterdir()) == []
         with pytest.raises(SandboxClosed, match="prune_sessions"):
             second.execute("1")
 
@@ -125,9 +111,3 @@ def test_events_go_to_the_file_that_the_trait_names(
     assert of_others == ["session.created"]  # the fork's; all else is said of the kernel's session
     assert [event for event in found if event.get("error") == "ZeroDivisionError"]
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-def test_a_full_disk_under_the_events_costs_no_cell(start: Starting) -> None:
-    kernel = start(event_log="/dev/full")
-    assert kernel.run("6 * 7")["value"] == "42"

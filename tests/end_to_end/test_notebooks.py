@@ -40,13 +40,16 @@ def _committed(name: str) -> Any:
 class Run:
     """One executed notebook, and the host folder in which its sessions lay."""
 
-    def __init__(self, name: str, sessions: Path) -> None:
+    def __init__(self, name: str, sessions: Path, **environment: object) -> None:
         self.notebook = _committed(name)
         self.sessions = sessions
         beside = {"metadata": {"path": str(FOLDER)}}
-        NotebookClient(
-            self.notebook, kernel_name="wasm-python", timeout=CELL_SECONDS, resources=beside
-        ).execute()
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in (environment | {"WASM_KERNEL_WORKSPACE_ROOT": sessions}).items():
+                patch.setenv(variable, str(value))
+            NotebookClient(
+                self.notebook, kernel_name="wasm-python", timeout=CELL_SECONDS, resources=beside
+            ).execute()
 
     @property
     def code(self) -> list[Cell]:
@@ -79,17 +82,9 @@ class Run:
         return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> None:
-    """The notebooks start their kernel by name."""
-
-
-def _executed(name: str, temporary: pytest.TempPathFactory) -> Iterator[Run]:
+def _executed(name: str, temporary: pytest.TempPathFactory, **environment: object) -> Iterator[Run]:
     sessions = temporary.mktemp("notebook")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(sessions))
-        run = Run(name, sessions)
-    yield run
+    yield Run(name, sessions, **environment)
     shutil.rmtree(sessions)  # the memory that a memory bomb filled is in its session's history
 
 
@@ -109,8 +104,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 @pytest.fixture(scope="module")
-def travel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from _executed("4-time-travel", tmp_path_factory)
+def remembering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """The environment of a user whose notebook goes on where it stopped."""
+    config = tmp_path_factory.mktemp("config")
+    setting = 'c = get_config()\nc.WasmKernel.resume = "always"\n'
+    (config / "jupyter_wasm_kernel_config.py").write_text(setting)
+    return {"JUPYTER_CONFIG_DIR": config, "JPY_SESSION_NAME": FOLDER / "4-time-travel.ipynb"}
+
+
+@pytest.fixture(scope="module")
+def travel(
+    tmp_path_factory: pytest.TempPathFactory, remembering: dict[str, object]
+) -> Iterator[Run]:
+    yield from _executed("4-time-travel", tmp_path_factory, **remembering)
 
 
 @pytest.fixture(params=["tour", "limits", "files", "travel"])
@@ -386,14 +392,8 @@ def test_the_fork_is_a_session_with_the_same_things_and_other_chances(travel: Ru
     assert float(chance) != here
 
 
-def test_tomorrow_is_the_second_visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path / "sessions"))
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    monkeypatch.setenv("JPY_SESSION_NAME", str(FOLDER / "4-time-travel.ipynb"))
-    setting = 'c = get_config()\nc.WasmKernel.resume = "always"\n'
-    (tmp_path / "jupyter_wasm_kernel_config.py").write_text(setting)
-    Run("4-time-travel", tmp_path / "sessions")
-    tomorrow = Run("4-time-travel", tmp_path / "sessions")
+def test_tomorrow_is_the_second_visit(travel: Run, remembering: dict[str, object]) -> None:
+    tomorrow = Run("4-time-travel", travel.sessions, **remembering)
     assert tomorrow.stream("visit") == "visit number 2\n"
     assert "[wasm-kernel] The session goes on" in tomorrow.stream("visit", "stderr")
     assert tomorrow.stream("after-crash").splitlines() == ["the next square: 16", *THINGS]

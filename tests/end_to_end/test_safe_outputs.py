@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
 from tests.outputs.payloads import PAYLOADS
 from tests.outputs.routes import ROUTES, cells
@@ -31,12 +31,9 @@ hostile = Hostile()
 
 
 @pytest.fixture(scope="module")
-def kernel(
-    warm: None, installed_kernelspec: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RealKernel]:
-    started = RealKernel(tmp_path_factory.mktemp("sessions"))
-    yield started
-    started.shut_down()
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
+    with starting_in(tmp_path_factory.mktemp("sessions")) as start:
+        yield start()
 
 
 def said(kernel: RealKernel, code: str, **options: Any) -> tuple[Message, list[Message]]:

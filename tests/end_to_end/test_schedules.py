@@ -9,15 +9,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
 
 from tests.end_to_end.watcher import SECONDS, Watcher
 
-SCHEDULES, SOAK_SCHEDULES = 10, 1000
-A_KERNEL_EACH = 10  # schedules
+SCHEDULES, SOAK_SCHEDULES = 6, 1000
+A_KERNEL_EACH = 14  # schedules, in a soak
 
 Step = Callable[[Watcher, random.Random], object]
 
@@ -82,11 +81,6 @@ def pause(watcher: Watcher, dice: random.Random) -> None:
 STEPS: tuple[Step, ...] = (cell, cell, cell, cell, question, question, asking, interrupt, pause)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> None:
-    """The kernel is found by its name."""
-
-
 @pytest.fixture
 def manager() -> Iterator[KernelManager]:
     """A started kernel."""
@@ -127,25 +121,27 @@ def played(manager: KernelManager, seeds: range) -> None:
         watcher.close()
 
 
-@pytest.mark.parametrize("first", range(0, SCHEDULES, A_KERNEL_EACH))
-def test_every_request_is_answered_once_and_in_order(manager: KernelManager, first: int) -> None:
-    played(manager, range(first, first + A_KERNEL_EACH))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_restart_in_the_middle_leads_to_a_kernel_that_answers(
-    manager: KernelManager, seed: int
+def test_every_request_is_answered_once_and_in_order_also_after_restarts(
+    manager: KernelManager,
 ) -> None:
+    played(manager, range(SCHEDULES))
+    restarted(manager, seed=0, now=True)
+    restarted(manager, seed=1, now=False)
+
+
+def restarted(manager: KernelManager, seed: int, *, now: bool) -> None:
+    """A restart in the middle leads to a kernel that answers."""
     dice = random.Random(seed)
     watcher = Watcher(manager)
     for _ in range(4):
         cell(watcher, dice)
     watcher.close()
-    manager.restart_kernel(now=dice.random() < 0.5)
-    played(manager, range(100 + seed, 102 + seed))
+    manager.restart_kernel(now=now)
+    played(manager, range(100 + seed, 101 + seed))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(SCHEDULES, SOAK_SCHEDULES, A_KERNEL_EACH))
 def test_a_thousand_schedules(manager: KernelManager, first: int) -> None:
     played(manager, range(first, first + A_KERNEL_EACH))
+    restarted(manager, seed=first, now=first % 2 == 0)

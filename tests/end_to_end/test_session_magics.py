@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import Starting
+from tests.end_to_end.conftest import Starting, starting_in
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
 
 OLD = timedelta(days=30)
 APPLY = "'prune_sessions', '--older-than 0h --apply'"
+NOT_ASKED_FOR = [
+    f"get_ipython().run_line_magic({APPLY})",
+    "def f():\n    %prune_sessions --older-than 0h --apply\nf()",
+    "days = 0\n%prune_sessions --older-than {days}d --apply",
+    f"import wasm_kernel_agent.host as h\nh.run_host_command(get_ipython(), {APPLY})",
+    f"%prune_sessions --older-than 0h\nget_ipython().run_line_magic({APPLY})",
+    "%prune_sessions --older-than soon --apply",
+    "%prune_sessions --apply",
+    "%prune_sessions --older-than 0h --apply ../../other",
+]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _installed(warm: None, installed_kernelspec: Path) -> None:
-    """Kernels are started by name."""
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starting]:
+    """Starts kernels, each with a folder of sessions of its own."""
+    with ExitStack() as ending:
+
+        def one(**traits: Any) -> RealKernel:
+            root = tmp_path_factory.mktemp("magics") / "sessions"
+            events = str(root.parent / "events")
+            return ending.enter_context(starting_in(root))(event_log=events, **traits)
+
+        yield one
+
+
+@pytest.fixture(scope="module")
+def kernel(start: Starting) -> RealKernel:
+    """A kernel whose settings are as they come."""
+    return start()
+
+
+@pytest.fixture(scope="module")
+def pruning(start: Starting) -> RealKernel:
+    """A kernel that may prune."""
+    return start(prune_sessions="True")
 
 
 def old_session(root: Path) -> Path:
@@ -36,11 +70,6 @@ def old_session(root: Path) -> Path:
     return workspace
 
 
-def own_workspace(root: Path) -> Path:
-    (workspace,) = root.iterdir()
-    return workspace
-
-
 def result_of(kernel: RealKernel, code: str) -> dict[str, Any]:
     """The MIME bundle of a cell's value."""
     found: list[dict[str, Any]] = []
@@ -54,9 +83,8 @@ def result_of(kernel: RealKernel, code: str) -> dict[str, Any]:
     return bundle
 
 
-def test_the_path_is_told_by_the_host_and_not_to_the_guest(start: Starting, root: Path) -> None:
-    kernel = start()
-    workspace = own_workspace(root)
+def test_the_path_is_told_by_the_host_and_not_to_the_guest(kernel: RealKernel) -> None:
+    (workspace,) = kernel.sessions.iterdir()
     assert kernel.run("%session_path")["stdout"] == f"{workspace}\n"
     assert kernel.run("%%capture held\n%session_path")["stdout"] == f"{workspace}\n"
     assert kernel.run("print(repr(held.stdout))")["stdout"] == "''\n"
@@ -65,8 +93,7 @@ def test_the_path_is_told_by_the_host_and_not_to_the_guest(start: Starting, root
     assert str(workspace) not in sneaking["stdout"]
 
 
-def test_tables_reach_the_notebook_as_html_and_as_text(start: Starting) -> None:
-    kernel = start()
+def test_tables_reach_the_notebook_as_html_and_as_text(kernel: RealKernel) -> None:
     kernel.run("%%session_write data/a.csv\n1,2")
     files = result_of(kernel, "%session_files --long")
     assert "data/a.csv" in files["text/plain"]
@@ -77,27 +104,38 @@ def test_tables_reach_the_notebook_as_html_and_as_text(start: Starting) -> None:
     assert "<td" in info["text/html"]
 
 
-def test_the_walls_are_told_as_they_stand(start: Starting) -> None:
-    kernel = start(confinement="off")
-    said = kernel.run("i = %session_info\nprint(i['confinement'])")
-    assert said["stdout"] == "files: off; system calls: off\n"
-
-
-def test_pruning_is_off_unless_the_kernel_was_told(start: Starting, root: Path) -> None:
-    kernel = start()
-    old = old_session(root)
+def test_pruning_is_off_unless_the_kernel_was_told(kernel: RealKernel) -> None:
+    old = old_session(kernel.sessions)
     said = kernel.run("%prune_sessions --older-than 24h --apply")
     assert "WasmKernel.prune_sessions=True" in said["stderr"]
     assert old.is_dir()
 
 
-@pytest.mark.parametrize("confinement", ["auto", "off"])
-def test_pruning_tells_first_and_deletes_when_asked(
-    start: Starting, root: Path, tmp_path: Path, confinement: str
+def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(
+    pruning: RealKernel,
 ) -> None:
-    events = tmp_path / "events"
-    kernel = start(prune_sessions="True", confinement=confinement, event_log=str(events))
-    own, old = own_workspace(root), old_session(root)
+    old = old_session(pruning.sessions)
+    for code in NOT_ASKED_FOR:
+        assert pruning.run(code)["stderr"].startswith("UsageError: "), code
+        assert old.is_dir(), code
+    shutil.rmtree(old)
+
+
+def test_pruning_tells_first_and_deletes_when_asked(pruning: RealKernel) -> None:
+    prunes_and_tells(pruning)
+
+
+def test_without_walls_it_prunes_and_says_that_there_are_none(start: Starting) -> None:
+    kernel = start(prune_sessions="True", confinement="off")
+    said = kernel.run("i = %session_info\nprint(i['confinement'])")
+    assert said["stdout"] == "files: off; system calls: off\n"
+    prunes_and_tells(kernel)
+
+
+def prunes_and_tells(kernel: RealKernel) -> None:
+    (own,) = kernel.sessions.iterdir()
+    old = old_session(kernel.sessions)
+    before = events_of(kernel)
     dry = result_of(kernel, "%prune_sessions --older-than 7d")
     assert "would be deleted" in dry["text/plain"]
     assert old.name in dry["text/html"]
@@ -105,30 +143,14 @@ def test_pruning_tells_first_and_deletes_when_asked(
     said = kernel.run("p = %prune_sessions --older-than 0h --apply\nprint(p['deleted'], p)")
     assert said["stdout"].startswith(f"['{old.name}'] 1 session deleted, 0 skipped, 1 in use")
     assert not old.exists()
-    assert own.is_dir()  # this kernel's own
+    assert own.is_dir()
     assert kernel.run("print(40 + 2)")["stdout"] == "42\n"
-    told = [json.loads(line)["event"] for line in events.read_text().splitlines()]
-    assert told.count("session.prune.completed") == 2
-    assert told.count("session.prune.deleted") == 1
+    told = events_of(kernel) - before
+    assert told["session.prune.completed"] == 2
+    assert told["session.prune.deleted"] == 1
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        f"get_ipython().run_line_magic({APPLY})",
-        "def f():\n    %prune_sessions --older-than 0h --apply\nf()",
-        "days = 0\n%prune_sessions --older-than {days}d --apply",
-        f"import wasm_kernel_agent.host as h\nh.run_host_command(get_ipython(), {APPLY})",
-        f"%prune_sessions --older-than 0h\nget_ipython().run_line_magic({APPLY})",
-        "%prune_sessions --older-than soon --apply",
-        "%prune_sessions --apply",
-        "%prune_sessions --older-than 0h --apply ../../other",
-    ],
-)
-def test_nothing_is_pruned_that_the_cell_does_not_ask_for_word_by_word(
-    start: Starting, root: Path, code: str
-) -> None:
-    kernel = start(prune_sessions="True")
-    old = old_session(root)
-    assert kernel.run(code)["stderr"].startswith("UsageError: ")
-    assert old.is_dir()
+def events_of(kernel: RealKernel) -> Counter[str]:
+    """How often each event was told."""
+    lines = (kernel.sessions.parent / "events").read_text().splitlines()
+    return Counter(json.loads(line)["event"] for line in lines)

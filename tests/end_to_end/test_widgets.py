@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.end_to_end.conftest import starting_in
 from tests.end_to_end.real_kernel import SECONDS, RealKernel
 
 SLIDER = """
@@ -67,11 +67,20 @@ class Page:
         return self.kernel.run(expression)["value"]
 
 
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKernel]:
+    """One kernel for all pages, with a mark at its beginning."""
+    with starting_in(tmp_path_factory.mktemp("widgets") / "sessions") as start:
+        kernel = start()
+        kernel.run("%checkpoint clean")
+        yield kernel
+
+
 @pytest.fixture
-def page(warm: None, installed_kernelspec: Path, tmp_path: Path) -> Iterator[Page]:
-    kernel = RealKernel(tmp_path / "sessions")
-    yield Page(kernel)
-    kernel.shut_down()
+def page(kernel: RealKernel) -> Page:
+    """A page whose kernel has no widgets and no variables."""
+    assert kernel.run("%restore clean")["error"] == ""
+    return Page(kernel)
 
 
 def kinds(heard: Messages) -> list[str]:
@@ -222,7 +231,7 @@ def show(n):
 
 
 @pytest.fixture(scope="module")
-def executed(warm: None, installed_kernelspec: Path) -> Any:
+def executed() -> Any:
     notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     notebook.cells = [nbformat.v4.new_code_cell(code) for code in CELLS]  # type: ignore[no-untyped-call]
     NotebookClient(notebook, kernel_name="wasm-python", timeout=SECONDS).execute()

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from wasm_kernel.errors import SessionInUse
-from wasm_kernel.folders.locks import PresenceLock, begins_anew, exclusively, is_used, note_forked
+from wasm_kernel.folders.locks import (
+    HistoryLock,
+    Holder,
+    PresenceLock,
+    Resume,
+    begins_anew,
+    exclusively,
+    is_used,
+    note_forked,
+)
 from wasm_kernel.linux.folders import Folder
 
 TRIES = 100
@@ -94,9 +103,93 @@ def test_whoever_looks_keeps_nobody_from_beginning(private: Folder, use: Using) 
         looking.join()
 
 
+@pytest.fixture
+def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
+    """Makes locks on one private folder, each as in a process of its own."""
+    with ExitStack() as opened:
+        yield lambda: HistoryLock(opened.enter_context(Folder.open(tmp_path)))
+
+
+def test_a_history_has_one_keeper(lock_of: Callable[[], HistoryLock]) -> None:
+    first, second = lock_of(), lock_of()
+    assert first.take()
+    assert not second.take()
+    first.release()
+    assert second.take()
+    second.release()
+
+
+def test_a_keeper_learns_how_the_last_one_ended(lock_of: Callable[[], HistoryLock]) -> None:
+    first = lock_of()
+    first.take()
+    first.settled()
+    first.release()
+    ended = lock_of()
+    ended.take()
+    assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
+        False,
+        False,
+        True,
+    )
+    ended._lock.release()  # as the system does when the process is killed
+    later = lock_of()
+    later.take()
+    assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
+        True,
+        True,
+        False,
+    )
+    later.release()
+
+
+def test_a_lock_that_is_not_held_wants_nothing(
+    lock_of: Callable[[], HistoryLock], private: Folder
+) -> None:
+    first, second = lock_of(), lock_of()
+    first.take()
+    second.take()
+    second.release()
+    assert not any(second.wants(resume) for resume in Resume)
+    assert Holder.of(private).alive
+    first.release()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_an_end_that_was_not_as_it_should_be_counts_as_a_crash(
+    lock_of: Callable[[], HistoryLock], settled: bool
+) -> None:
+    first, later = lock_of(), lock_of()
+    first.take()
+    if settled:
+        first.settled()
+    first.release(ended=not settled)
+    assert later.take()
+    assert later.crashed
+    later.release()
+
+
+def test_a_keeper_may_ask_for_the_next_one_to_begin_anew(
+    lock_of: Callable[[], HistoryLock], private: Folder
+) -> None:
+    first, second, third = lock_of(), lock_of(), lock_of()
+    first.take()
+    first.settled()
+    first.begin_anew()
+    first.release()
+    assert begins_anew(private)
+    second.take()
+    assert not any(second.wants(resume) for resume in Resume)
+    second.settled()
+    second.release()
+    third.take()
+    assert third.wants(Resume.ALWAYS)
+    third.release()
+
+
 def test_what_is_noted_for_the_next_keeper_can_be_anything(private: Folder, tmp_path: Path) -> None:
     for content in (b"", b"null", b'{"anew": 1}', b"\xff", b"[" * 100_000):
         (tmp_path / "holder").write_bytes(content)
+        assert Holder.of(private) == Holder(alive=True)  # as after a crash
         assert not begins_anew(private)
     note_forked(private)
     assert not begins_anew(private)

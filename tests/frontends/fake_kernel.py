@@ -1,19 +1,19 @@
 """A kernel process on the fake sandbox: `python -m tests.frontends.fake_kernel -f FILE`.
 
-`FAKE_START` names how its start goes: a number of seconds it takes, `fail`, `refused`, `fault`, or
-the path of a file whose coming ends it.
+`FAKE_START` names how its start goes: a number of seconds it takes, `fault`, or the path of a file
+whose coming ends it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tests.fake_sandbox import FakeSandbox
-from wasm_kernel.errors import CompileError
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.frontends.jupyter.app import main
 from wasm_kernel.policy import ExecutionPolicy
@@ -27,15 +27,13 @@ START = os.environ.get("FAKE_START", "0")
 
 def gate(progress: Callable[[str], None]) -> None:
     progress("compiling the fake")
-    if START == "fail":
-        raise CompileError("The fake does not compile.")
-    if START == "refused":
-        raise PermissionError(13, "Permission denied", "/a/path/of/the/host")
     if START == "fault":
         raise LookupError("/a/path/of/the/host")
     if START.startswith("/"):
         while not Path(START).exists():
             time.sleep(0.02)
+            if kernel := sys.modules.get("wasm_kernel.frontends.jupyter.kernel"):
+                vars(kernel)["START_SECONDS"] = 0.5  # that a page waits for a start
     else:
         time.sleep(float(START))
 

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.frontends.conftest import SECONDS, Driven
+from tests.frontends.conftest import SECONDS, Driven, starting_in
 from wasm_kernel.frontends.jupyter.page import header_of, message_of
 
 ECHO = "def on_comm(message, listener): seen.append(message); listener.comm(message)\nseen = []"
 
 
-@pytest.fixture
-def kernel(fresh: Driven) -> Driven:
-    """Comms stay open, and code that hears them stays: each test has a kernel of its own."""
-    return fresh
+COMMS = ("c", "c1", "c8", "c9")
+NAMES = ("on_comm", "seen", "at", "open_comms")
 
 
 @pytest.fixture
-def trusted(start: Callable[..., Driven]) -> Driven:
+def kernel(lasting: Driven) -> Iterator[Driven]:
+    """The file's kernel; after the test no comm is open, and nothing hears one."""
+    yield lasting
+    lasting.settle()
+    lasting.run(
+        f"for each in {COMMS}: comm('close', each)\nfor each in {NAMES}: globals().pop(each, None)"
+    )
+    lasting.settle()
+
+
+@pytest.fixture(scope="module")
+def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
     """A kernel that shows everything as it is."""
-    return start("--WasmKernel.outputs=trusted")
+    with starting_in(tmp_path_factory.mktemp("trusted")) as start:
+        yield start("--WasmKernel.outputs=trusted")
 
 
 def say(kernel: Driven, kind: str, content: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
@@ -110,14 +120,12 @@ def test_a_failed_cell_does_not_swallow_comm_messages(kernel: Driven) -> None:
     assert kernel.value("len(seen)") == "1"
 
 
-@pytest.mark.parametrize(("target", "found"), [(None, ["a", "b"]), ("t", ["a"]), ("nothing", [])])
-def test_front_ends_are_told_which_comms_are_open(
-    kernel: Driven, target: str | None, found: list[str]
-) -> None:
+def test_front_ends_are_told_which_comms_are_open(kernel: Driven) -> None:
     kernel.run("open_comms = {'a': 't', 'b': 'u'}")
-    reply = kernel.reply(kernel.kc.comm_info(target))
-    assert (reply["status"], sorted(reply["comms"])) == ("ok", found)
-    assert all(set(comm) == {"target_name"} for comm in reply["comms"].values())
+    for target, found in ((None, ["a", "b"]), ("t", ["a"]), ("nothing", [])):
+        reply = kernel.reply(kernel.kc.comm_info(target))
+        assert (reply["status"], sorted(reply["comms"])) == ("ok", found)
+        assert all(set(comm) == {"target_name"} for comm in reply["comms"].values())
 
 
 def test_a_page_does_not_wait_for_a_first_start(
@@ -134,13 +142,11 @@ def test_a_page_does_not_wait_for_a_first_start(
     assert kernel.value("1") == "1"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [{}, {"comm_id": 5}, {"comm_id": "c", "target_name": 3}, {"comm_id": "c", "data": [1]}],
-)
-def test_an_odd_message_is_answered_with_idle(kernel: Driven, content: dict[str, Any]) -> None:
+def test_an_odd_message_is_answered_with_idle(kernel: Driven) -> None:
     kernel.run(ECHO)
-    assert say(kernel, "comm_open", content)[-1]["content"]["execution_state"] == "idle"
+    odd = {"comm_id": 5}, {"comm_id": "c", "target_name": 3}, {"comm_id": "c", "data": [1]}
+    for content in ({}, *odd):
+        assert say(kernel, "comm_open", content)[-1]["content"]["execution_state"] == "idle"
     assert kernel.value("1") == "1"
 
 

@@ -44,11 +44,9 @@ BEFORE_THE_REPLY = {
 
 
 @pytest.fixture(scope="module")
-def moments(tmp_path_factory: pytest.TempPathFactory) -> Moments:
+def moments(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Moments:
     """The modules that were imported, at each of the two moments of an ordinary start."""
-    folder = tmp_path_factory.mktemp("start")
-    _start(folder)  # makes what the cache may lack
-    return _start(folder)
+    return _start(tmp_path_factory.mktemp("start"))
 
 
 def _start(folder: Path) -> Moments:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from wasm_kernel.errors import CompileError
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.guests.protocol import (
     ClearOutput,
@@ -54,6 +55,25 @@ def test_each_output_has_its_message(output: Output, kind: str, content: dict[st
 def test_a_reply_keeps_its_shape_whatever_the_guest_answered() -> None:
     reply = messages.execute_reply(result(user_expressions=[1], payload={"a": 1}), 4)
     assert reply == {"status": "ok", "execution_count": 4, "user_expressions": {}, "payload": []}
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "words"),
+    [
+        (CompileError("It does not compile."), "CompileError", "It does not compile."),
+        (
+            PermissionError(13, "Permission denied", "/a/path/of/the/host"),
+            "PermissionError",
+            "The sandbox could not be started: Permission denied.",
+        ),
+        (LookupError("/a/path"), "LookupError", "The kernel failed in a way that it never should"),
+    ],
+)
+def test_why_a_start_failed_is_told_in_words(problem: Exception, name: str, words: str) -> None:
+    error = messages.of_problem(problem)
+    assert error.ename == name
+    assert error.evalue.startswith(words)
+    assert "/a/path" not in error.evalue
 
 
 def test_an_error_reply_carries_the_error_without_terminal_control() -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.sessions.other_process import Other
 from wasm_kernel import get_session_sandbox, write_session_file
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions import archives
+from wasm_kernel.state.archive_in import Imported
 
 ID = "abc-123"
 Done = subprocess.CompletedProcess[str]
@@ -105,11 +107,11 @@ def test_sessions_are_listed_the_last_used_first(command: Command, root: Path) -
     assert datetime.fromisoformat(found[0]["updated_at"]).tzinfo is not None
 
 
-def test_no_sessions_are_no_error(process: Command) -> None:
+def test_no_sessions_are_no_error(process: Command, command: Command) -> None:
     done = process("list")
     assert good(done) == ""
     assert "no sessions" in done.stderr
-    assert json.loads(good(process("list", "--json"))) == []
+    assert json.loads(good(command("list", "--json"))) == []
 
 
 def test_another_folder_may_be_named_before_or_behind(command: Command, tmp_path: Path) -> None:
@@ -212,14 +214,15 @@ def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path
 
 
 def test_variables_go_along_in_an_archive_and_a_fork(
-    warm: None, process: Command, command: Command, root: Path
+    warm: None, command: Command, root: Path
 ) -> None:
-    with get_session_sandbox(ID, workspace_root=root) as sandbox:
-        assert sandbox.execute("x = 42").success
-        assert "Use %fork" in failed(process("fork", ID))
-        assert "Nothing was exported" in failed(process("export", ID))
-        assert json.loads(good(process("show", ID, "--json")))["in_use"] is True
-        assert "open" in failed(process("delete", ID, "--yes"))
+    user = Other(root, ID)
+    assert user.run("x = 42")["error"] == ""
+    assert "Use %fork" in failed(command("fork", ID))
+    assert "Nothing was exported" in failed(command("export", ID))
+    assert json.loads(good(command("show", ID, "--json")))["in_use"] is True
+    assert "open" in failed(command("delete", ID, "--yes"))
+    user.end()
     good(command("export", ID, "x.tar.gz"))
     names = [good(command("import", "x.tar.gz")).strip()]
     names += json.loads(good(command("fork", ID, "-n", "2", "--json")))
@@ -262,7 +265,7 @@ def test_a_reader_that_has_had_enough_is_no_error(root: Path, environment: dict[
 def test_a_note_has_no_terminal_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = archives.Imported("abc", 0, 0, {}, "\x1b]0;owned\x07")
+    made = Imported("abc", 0, 0, {}, "\x1b]0;owned\x07")
     monkeypatch.setattr(archives, "import_session", lambda *args, **options: made)
     assert main(["sessions", "import", str(tmp_path / "a.tar.gz")]) == 0
     assert "\\x1b]0;owned\\x07" in capsys.readouterr().err

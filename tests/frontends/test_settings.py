@@ -38,6 +38,11 @@ def test_a_broken_rule_names_the_trait() -> None:
         settings(fuel_budget=-1).policy()
 
 
+def test_what_is_no_mount_names_the_trait() -> None:
+    with pytest.raises(PolicyError, match=r"WasmKernel\.mounts"):
+        settings(mounts=["nonsense"]).policy()
+
+
 def test_mounts_are_read_from_their_text_form(tmp_path: Path) -> None:
     (mount,) = settings(mounts=[f"{tmp_path}:/data:rw"]).policy().mounts
     assert (mount.host, mount.guest, mount.writable) == (tmp_path, "/data", True)

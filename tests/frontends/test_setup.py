@@ -46,6 +46,7 @@ def test_a_module_beside_the_notebook_is_not_imported_by_the_kernel(tmp_path: Pa
         command, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, check=False
     )
     assert "WasmKernel.memory_bytes" in ran.stderr
+    assert ran.stderr.count("\n") == 1
 
 
 def test_install_names_this_interpreter(tmp_path: Path) -> None:

@@ -190,6 +190,35 @@ def test_an_interrupted_await_is_a_keyboard_interrupt_too(serve: Serve) -> None:
     assert after.text == "1"
 
 
+SHOWN = """
+import signal
+class Shown:
+    def __repr__(self):
+        try:
+            {act}
+        finally:
+            [].pop()
+"""
+
+
+@pytest.mark.parametrize("show", ["Shown()", "display(Shown())\nprint('went on')"])
+def test_an_interrupt_that_an_error_of_a_display_hides_ends_the_cell(
+    serve: Serve, show: str
+) -> None:
+    act = "signal.raise_signal(signal.SIGINT)"
+    [_, turn] = serve(SHOWN.format(act=act), show)
+    assert turn.reply["ename"] == "KeyboardInterrupt"
+    assert not turn.sent("stream")
+
+
+def test_an_interrupt_that_a_cell_has_caught_stays_caught(serve: Serve) -> None:
+    interrupted = "try:\n    signal.raise_signal(signal.SIGINT)\n"
+    show = f"{interrupted}except KeyboardInterrupt:\n    display(Shown())"
+    [_, turn] = serve(SHOWN.format(act="pass"), show)
+    assert turn.reply["status"] == "ok"
+    assert [error["ename"] for error in turn.sent("error")] == ["IndexError"]
+
+
 HOOK = """
 def hook(*_):
     get_ipython().events.unregister({event!r}, hook)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests import stored
 from tests.faces import says
@@ -28,8 +29,9 @@ from wasm_kernel import (
     write_session_file,
 )
 from wasm_kernel.linux import trees
-from wasm_kernel.sessions.archives import SessionExists, export_session, import_session
-from wasm_kernel.state.index import Name, Record
+from wasm_kernel.sessions.archives import export_session, import_session
+from wasm_kernel.sessions.staging import SessionExists
+from wasm_kernel.state.index import ID_MOST, Commit, Name, Record
 from wasm_kernel.state.tar import ArchiveError
 
 ID = "abc-123"
@@ -446,6 +448,25 @@ def test_a_name_that_no_checkpoint_has_is_left_out_of_the_archive(
     assert export_session(ID, archive, here).note == ""
     back = import_session(archive, there)
     assert (back.states > 0, back.note) == (True, "")
+
+
+def test_a_number_that_no_archive_can_have_leaves_the_variables_out_in_words(
+    warm: None, here: Path, there: Path, archive: Path
+) -> None:
+    """It was exported, and refused by whoever imported it."""
+    with get_session_sandbox(ID, workspace_root=here) as sandbox:
+        says(sandbox, "x = 1; open('a', 'w').write('kept')")
+
+    def beyond(record: Record) -> Record:
+        if isinstance(record, Commit) and record.parent:
+            return replace(record, id=ID_MOST)
+        return record
+
+    stored.rewritten(state_of(here / ID), beyond)
+    made = export_session(ID, archive, here)
+    assert (made.files, made.states) == (1, 0)
+    assert "the number of a state is out of bounds" in made.note
+    assert import_session(archive, there).files == 1
 
 
 def rewritten(archive: Path, target: Path, *, flip: bool = False, **memory: Any) -> Path:

@@ -417,6 +417,20 @@ def test_one_of_many_writers_makes_a_file(root: Path) -> None:
     assert read_session_file(ID, "once", root) == str(made[0]).encode()
 
 
+def test_a_folder_that_somebody_makes_at_the_same_time_is_used(
+    root: Path, app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = os.mkdir
+
+    def late(name: str, *args: int, dir_fd: int) -> None:
+        make(name, *args, dir_fd=dir_fd)
+        make(name, *args, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    write_session_file(ID, "a/b/file", b"x", root)
+    assert (app / "a" / "b" / "file").read_bytes() == b"x"
+
+
 def test_what_is_swapped_for_ever_is_given_up(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_session_file(ID, "a", b"", root)
     tries = []

@@ -60,7 +60,7 @@ def touch(workspace: Path, private: Path | None) -> bool:
 
 def create(workspace: Path) -> None:
     with Folder.open(workspace) as folder:
-        staging.inscribe(folder.fd, ID)
+        staging.write_metadata(folder, ID)
 
 
 def left_aside(workspace: Path, private: Path | None) -> list[str]:

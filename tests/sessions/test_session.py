@@ -98,12 +98,12 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from wasm_kernel.sessions import session
-settle = session.settle
+publish = session.publish
 def killed(*args):
     if sys.argv[2] == "after":
-        settle(*args)
+        publish(*args)
     os.kill(os.getpid(), signal.SIGKILL)
-session.settle = killed
+session.publish = killed
 session.Session(Path(sys.argv[1]), session.ids.new(), new=True)
 """
 

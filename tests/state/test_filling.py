@@ -71,7 +71,7 @@ def test_pages_outside_of_the_memory_are_refused(session: Session) -> None:
     three(session)
     commit = replace(session.history.tree.commits[3], runs=((2**40, 1),))
     session.history.tree = session.history.tree.with_commit(commit)
-    session.history.contents.hold(commit, bytearray(4096))
+    session.history.contents.held[3] = commit, bytearray(4096)
     with pytest.raises(HistoryError, match="outside"):
         session.go(3)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import time
@@ -18,12 +17,12 @@ from tests.private import private_of
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.errors import TravelError
-from wasm_kernel.folders.locks import HistoryLock, Holder, Resume
+from wasm_kernel.folders.locks import Holder, Resume
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commits, pages
-from wasm_kernel.state.file_journal import FileJournal
+from wasm_kernel.state.file_ledger import FileJournal
 from wasm_kernel.state.index import Head, Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 from wasm_kernel.state.stored import StateFolder
@@ -314,58 +313,6 @@ def _no_memory(*args: object) -> bytes:
     raise MemoryError
 
 
-@pytest.fixture
-def lock_of(tmp_path: Path) -> Iterator[Callable[[], HistoryLock]]:
-    """Makes locks on one private folder, each as in a process of its own."""
-    with contextlib.ExitStack() as opened:
-        yield lambda: HistoryLock(opened.enter_context(Folder.open(tmp_path)))
-
-
-def test_a_claim_is_one_holders(lock_of: Callable[[], HistoryLock]) -> None:
-    first, second = lock_of(), lock_of()
-    assert first.take()
-    assert not second.take()
-    first.release()
-    assert second.take()
-    second.release()
-
-
-def test_a_claim_tells_how_the_last_holder_ended(lock_of: Callable[[], HistoryLock]) -> None:
-    first = lock_of()
-    first.take()
-    first.settled()
-    first.release()
-    ended = lock_of()
-    ended.take()
-    assert (ended.crashed, ended.wants(Resume.CRASH), ended.wants(Resume.ALWAYS)) == (
-        False,
-        False,
-        True,
-    )
-    ended._lock.release()  # as the system does when the process is killed
-    later = lock_of()
-    later.take()
-    assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (
-        True,
-        True,
-        False,
-    )
-    later.release()
-
-
-def test_a_claim_that_is_not_held_wants_nothing(
-    lock_of: Callable[[], HistoryLock], tmp_path: Path
-) -> None:
-    first, second = lock_of(), lock_of()
-    first.take()
-    second.take()
-    second.release()
-    assert not any(second.wants(resume) for resume in Resume)
-    with Folder.open(tmp_path) as folder:
-        assert Holder.of(folder).alive
-    first.release()
-
-
 def test_a_history_that_can_not_be_begun_is_closed(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,20 +325,6 @@ def test_a_history_that_can_not_be_begun_is_closed(
     state = str(Path(f"/proc/self/fd/{sandbox.folders.private.fd}").readlink() / "state")
     assert [path for path in open_files() if path.startswith(state)] == []
     assert says(sandbox, "print(x)") == "1"
-
-
-@pytest.mark.parametrize("settled", [False, True])
-def test_a_claim_that_did_not_end_as_it_should_counts_as_a_crash(
-    lock_of: Callable[[], HistoryLock], settled: bool
-) -> None:
-    first, later = lock_of(), lock_of()
-    first.take()
-    if settled:
-        first.settled()
-    first.release(ended=not settled)
-    assert later.take()
-    assert later.crashed
-    later.release()
 
 
 @pytest.mark.parametrize("place", [Index, FileJournal])

@@ -60,7 +60,9 @@ def _engine(metered: bool, stack_bytes: int) -> wasmtime.Engine:
         config, stack_bytes
     )  # first: wasmtime aborts if the next is larger
     config.max_wasm_stack = stack_bytes
-    return wasmtime.Engine(config)
+    engine = wasmtime.Engine(config)
+    wasmtime_api.trap_unreadable_pages()
+    return engine
 
 
 def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:

@@ -10,6 +10,7 @@ wasmtime-py has no public way to
   and call back into the guest the same way (`wasmtime_func_call_unchecked`): ten times faster;
 - read a trap's code and an exit status without going through exceptions
   (`wasmtime_trap_code`, `wasmtime_error_exit_status`), or free them;
+- have a page that can't be read end the guest and not the process (`trap_unreadable_pages`);
 - get at the handles behind `Store`, `Linker`, `Func` and `Memory` that these calls take.
 
 They are looked up when this module is imported, so a wasmtime-py without one of them fails there,
@@ -19,6 +20,8 @@ with its name, and nowhere else.
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +69,7 @@ if _missing:
     )
 
 SLOT = 16  # bytes of one wasmtime_val_raw_t: arguments and results lie in an array of these
+_SIGACTION_BYTES = 512  # more than struct sigaction has anywhere
 UPDATE_CONTINUE = 0  # wasmtime_update_deadline_kind_t
 
 HostFunction = Callable[[int, int], None]
@@ -93,6 +97,23 @@ _TrapPointer = ctypes.POINTER(_bindings.wasm_trap_t)
 def set_async_stack(config: wasmtime.Config, size: int) -> None:
     """Sets the async stack in bytes; it must be larger than the wasm stack, or no engine."""
     _bindings.wasmtime_config_async_stack_size_set(config.ptr(), size)
+
+
+def trap_unreadable_pages() -> None:
+    """Has a guest trap if a file that is mapped into its memory was cut, or its disk fails.
+
+    The system tells that by SIGBUS, which would end the process. wasmtime's own handler knows the
+    signal, from systems whose guard pages raise it; here it installs it for SIGSEGV only. What is
+    not in a guest's code ends the process as before. Call it when there is an engine.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    for number, new, old in ((signal.SIGSEGV, None, action), (signal.SIGBUS, action, None)):
+        if system.sigaction(number, new, old):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def context_of(store: wasmtime.Store) -> Any:

@@ -58,11 +58,16 @@ class Holder(Struct, frozen=True):
 
     @classmethod
     def of(cls, private: Folder) -> Holder:
-        """Returns what a private folder says; the default if it says nothing that can be read."""
+        """Returns what a private folder says.
+
+        What can't be read was perhaps cut short with the machine: that is taken for a crash.
+        """
         try:
             return msgspec.json.decode(private.read(HOLDER, _HOLDER_BYTES), type=cls)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except FileNotFoundError:
             return cls()
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return cls(alive=True)
 
     def write(self, private: Folder) -> None:
         """Writes it down; what lay in its place is gone.

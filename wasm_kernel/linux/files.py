@@ -272,7 +272,7 @@ class FileMark(Struct, frozen=True):
         born = _birth(fd, b"", _EMPTY_PATH)
         if born in ("", _NEVER):
             born = _generation(fd)
-        return cls(found.st_ino, born, found.st_dev, _boot())
+        return cls(found.st_ino, born, found.st_dev, boot_id())
 
     @classmethod
     def at(cls, path: Path) -> FileMark | None:
@@ -329,8 +329,8 @@ def _generation(fd: int) -> str:
 
 
 @cache
-def _boot() -> str:
-    """Names this boot of the machine; empty if it can't be told."""
+def boot_id() -> str:
+    """Returns a name of this boot of the machine; empty if it can't be told."""
     try:
         with open(_BOOT, encoding="ascii") as file:  # noqa: PTH123 - no path is needed
             return file.read().strip()

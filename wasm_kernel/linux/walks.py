@@ -149,10 +149,22 @@ class Lookup:
 
     It keeps the way to the last one open, so paths in sorted order cost what the tree has, however
     deep it is. A folder that somebody moves meanwhile is not found.
+
+    Args:
+        root: A descriptor of the folder.
+        before_step: Called before each step from one folder to the next.
+        before_making: Called before a folder is made. What either raises ends the walk.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(
+        self,
+        root: int,
+        before_step: Callable[[], None] = lambda: None,
+        before_making: Callable[[], None] = lambda: None,
+    ) -> None:
         self._root = root
+        self._before_step = before_step
+        self._before_making = before_making
         self._walk = FolderWalk(root, to_list=False)
 
     def parent(self, path: str, *, make: bool = False) -> tuple[int, str]:
@@ -174,6 +186,7 @@ class Lookup:
             shared += 1
         try:
             for _ in here[shared:]:
+                self._before_step()
                 self._walk.leave()
         except OSError:
             self._walk.close()
@@ -184,11 +197,13 @@ class Lookup:
         return self._walk.fd, name
 
     def _enter(self, name: str, *, make: bool) -> None:
+        self._before_step()
         try:
             self._walk.enter(name)
         except FileNotFoundError:
             if not make:
                 raise
+            self._before_making()
             os.mkdir(name, dir_fd=self._walk.fd)
             self._walk.enter(name)
 

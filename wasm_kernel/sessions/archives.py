@@ -1,8 +1,6 @@
 """A session as one file: exported, and imported here or on another machine.
 
-An imported session is put into a folder that is no session's yet, which gets its name at the end: a
-session is there as a whole or not at all. If the process is killed on the way, it leaves a folder
-that the next removal sweeps away.
+An imported session is there as a whole or not at all (`staging.py`).
 """
 
 from __future__ import annotations
@@ -11,26 +9,23 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from wasm_kernel import events
-from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
 from wasm_kernel.linux.folders import Folder, making_folder, open_folder, real_path
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import folder_of
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
-from wasm_kernel.sessions.staging import inscribe, settle, staged
-from wasm_kernel.state.archive_in import ArchiveReader
+from wasm_kernel.sessions.staging import folders_of, new_session
+from wasm_kernel.state.archive_in import ArchiveReader, Imported
 from wasm_kernel.state.archive_out import (
     ArchivedMemory,
-    ArchiveReport,
+    Exported,
     Variables,
     variables_of,
     write_archive,
@@ -50,49 +45,6 @@ _IN_USE = (
     "moment. Nothing was exported. Shut its kernel down or close its sandbox, or export the files "
     "alone."
 )
-
-
-class SessionExists(WasmKernelError, FileExistsError):
-    """There is a session of that id already; nothing was imported."""
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an archive was made of.
-
-    Attributes:
-        session_id: The session.
-        files: How many files are in it.
-        states: How many states of the memory.
-        left_out: What is not in it, and why, by path.
-        note: Why the variables or a part of their states are not in it, as a sentence; empty if
-            all are.
-    """
-
-    session_id: str
-    files: int
-    states: int
-    left_out: dict[str, str]
-    note: str
-
-
-@dataclass(frozen=True)
-class Imported:
-    """What came out of an archive.
-
-    Attributes:
-        session_id: The id of the session that is there now.
-        files: How many files it has.
-        states: How many states of its memory; with none, its variables begin fresh.
-        left_out: What of the archive is not in it, and why, by path.
-        note: Why the variables are not there, as a sentence; empty if they are.
-    """
-
-    session_id: str
-    files: int
-    states: int
-    left_out: dict[str, str]
-    note: str
 
 
 def export_session(
@@ -132,55 +84,29 @@ def export_session(
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
     with ExitStack() as held:
         own = held.enter_context(Folder(open_folder(workspace)))
-        folders = _folders_of(held, workspace, own, private_root)
-        if files_only:
-            report = _write(path, workspace.name, own, folders, _FILES_ONLY)
-        else:
+        folders = folders_of(workspace.parent, workspace.name, own, private_root)
+        if folders is not None:
+            held.callback(folders.close)
+        variables: Variables | str = _FILES_ONLY
+        if not files_only:
             if folders is not None:
                 _use_alone(held, folders.private)
             variables = variables_of(folders, _image_at_hand())
-            report = _write(path, workspace.name, own, folders, variables)
-    SandboxLogger.of(logger).log_event(
-        events.SESSION_EXPORTED,
-        session_id=workspace.name,
-        files=report.files,
-        states=report.states,
-    )
-    return Exported(workspace.name, report.files, report.states, report.left_out, report.note)
-
-
-def _write(
-    path: Path,
-    session_id: str,
-    workspace: Folder,
-    folders: SandboxFolders | None,
-    variables: Variables | str,
-) -> ArchiveReport:
-    """Writes the archive, whole or not at all.
-
-    Raises:
-        FileExistsError: there is something of that name.
-        OSError: it can't be written.
-    """
-    with os.fdopen(os.open(path, _NEW, 0o600), "wb") as file:
+        file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
         try:
-            return write_archive(file, session_id, workspace, folders, variables)
+            with file:
+                exported = write_archive(file, workspace.name, own, folders, variables)
         except BaseException:
             with suppress(OSError):
                 path.unlink()
             raise
-
-
-def _folders_of(
-    held: ExitStack, workspace: Path, own: Folder, private_root: Path | str | None
-) -> SandboxFolders | None:
-    """Opens the session's folders; None if it has no private one."""
-    found = PrivateFolders(workspace.parent, private_root).find(workspace.name, own)
-    if found is None:
-        return None
-    folders = SandboxFolders(workspace, workspace, own.enter(), found, private_root)
-    held.callback(folders.close)
-    return folders
+    SandboxLogger.of(logger).log_event(
+        events.SESSION_EXPORTED,
+        session_id=exported.session_id,
+        files=exported.files,
+        states=exported.states,
+    )
+    return exported
 
 
 def _use_alone(held: ExitStack, private: Folder) -> None:
@@ -236,23 +162,17 @@ def import_session(
     with (
         making_folder(root, 0o700),
         Path(source).open("rb") as file,
-        staged(root) as (top, made),
         ArchiveReader.opened(file, max_bytes) as reader,
     ):
         was = ids.checked(reader.manifest.session_id)
         name = wanted or (was if same_id else ids.new())
         image = _image_for(reader.manifest.memory, progress or (lambda text: None))
-        report = reader.unpack(made.folders(name, private_root), image, _LIBRARY, _leads_out)
-        inscribe(made.workspace.fd, name)
-        if not settle(top.fd, made.aside, name):
-            raise SessionExists(
-                f"There is a session {name} already. Nothing was imported. Import it under another "
-                "id, or under a new one."
-            )
+        with new_session(root, name, private_root) as folders:
+            imported = reader.unpack(name, folders, image, _LIBRARY, _leads_out)
     SandboxLogger.of(logger).log_event(
-        events.SESSION_IMPORTED, session_id=name, files=report.files, states=report.states
+        events.SESSION_IMPORTED, session_id=name, files=imported.files, states=imported.states
     )
-    return Imported(name, report.files, report.states, report.left_out, report.note)
+    return imported
 
 
 def _image_for(memory: ArchivedMemory | None, progress: Progress) -> BaseImage | None:

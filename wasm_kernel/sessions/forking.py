@@ -7,9 +7,9 @@ makes the new one, beside it.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,6 @@ from msgspec import Struct
 
 from wasm_kernel import events
 from wasm_kernel.errors import ForkError, WasmKernelError, describe
-from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import (
     ActionContext,
     CommandContext,
@@ -63,11 +61,9 @@ class Forked(Struct, frozen=True):
 
     Attributes:
         notice: What the cell's author must be told, such as which files were left out.
-        metadata_problem: Why its metadata could not be written; empty if it was.
     """
 
     notice: str = ""
-    metadata_problem: str = ""
 
 
 def fork_session(
@@ -90,64 +86,29 @@ def fork_session(
         Raises:
             WasmKernelError: it can't be made, or is not wanted any more.
         """
+        from wasm_kernel.sessions.staging import SessionExists, folders_of, new_session
         from wasm_kernel.state import texts
         from wasm_kernel.state.fork import fork_stored
+        from wasm_kernel.state.history import NOT_SAVED
 
         name, place = ids.checked(request.session_id), real_path(root)
         if os.path.lexists(place / name):
             raise ForkError(_TAKEN)
         try:
-            with (
-                contextlib.closing(_folders_of(place, parent, private_root)) as own,
-                _new_session(place, name, private_root) as made,
-            ):
-                left_out = fork_stored(own, made.folders, reseed=request.reseed, task=task)
+            with Folder.open(place) as top, top.enter(parent) as workspace, ExitStack() as held:
+                own = folders_of(place, parent, workspace, private_root)
+                if own is None:
+                    raise ForkError(NOT_SAVED)
+                held.callback(own.close)
+                made = held.enter_context(new_session(place, name, private_root))
+                left_out = fork_stored(own, made, reseed=request.reseed, task=task)
+        except SessionExists:
+            raise ForkError(_TAKEN) from None
         except OSError as problem:
             raise ForkError(describe(problem)) from problem
-        return Forked(texts.left_out(left_out) if left_out else "", made.metadata_problem)
+        return Forked(texts.left_out(left_out) if left_out else "")
 
     return fork
-
-
-class _NewSession:
-    """The folders of a session that is being made, and what went wrong with its metadata."""
-
-    def __init__(self, folders: SandboxFolders) -> None:
-        self.folders = folders
-        self.metadata_problem = ""
-
-
-@contextlib.contextmanager
-def _new_session(root: Path, name: str, private_root: Path | str | None) -> Iterator[_NewSession]:
-    """A session that gets its name when the block has come to its end.
-
-    Raises:
-        ForkError: there is a session of that name by now.
-        OSError: it can't be made.
-    """
-    from wasm_kernel.sessions.staging import inscribe, settle, staged
-
-    with staged(root) as (top, staging):
-        made = _NewSession(staging.folders(name, private_root))
-        yield made
-        try:
-            inscribe(staging.workspace.fd, name)
-        except OSError as problem:
-            made.metadata_problem = problem.strerror or str(problem)
-        if not settle(top.fd, staging.aside, name):
-            raise ForkError(_TAKEN)
-
-
-def _folders_of(root: Path, session_id: str, private_root: Path | str | None) -> SandboxFolders:
-    """The folders of the session that is forked; its process can't lead them elsewhere."""
-    with Folder.open(root) as top:
-        workspace, real = top.enter(session_id), root / session_id
-    try:
-        found = PrivateFolders(root, private_root).open(session_id, workspace)
-        return SandboxFolders(real, real, workspace, found, private_root)
-    except BaseException:
-        workspace.close()
-        raise
 
 
 def fork_command(sandbox: BaseSandbox, session: Session) -> CommandHandler:
@@ -198,15 +159,10 @@ class ForkAction:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")
             return
         context.say(made.notice, "stderr")
-        self._log(made)
-
-    def _log(self, made: Forked) -> None:
-        logger, place = self._session.logger, self._session.root / self.id
-        if made.metadata_problem:
-            logger.log_event(
-                events.METADATA_FAILED, session_id=self.id, error=made.metadata_problem
-            )
-        logger.log_event(events.SESSION_CREATED, session_id=self.id, workspace_path=place)
+        place = self._session.root / self.id
+        self._session.logger.log_event(
+            events.SESSION_CREATED, session_id=self.id, workspace_path=place
+        )
         self._session.forked(self.id)
 
     def cell_lost(self, context: ActionContext) -> None:

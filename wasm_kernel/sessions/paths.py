@@ -170,9 +170,12 @@ def located(
                 except FileNotFoundError:
                     if not make:
                         raise
-                    os.mkdir(folder, dir_fd=walk.fd)
+                    try:
+                        os.mkdir(folder, dir_fd=walk.fd)
+                        made += 1
+                    except FileExistsError:  # somebody was faster, and may need what is above, too
+                        made = 0
                     walk.enter(folder)
-                    made += 1
             yield walk, name or (walk.leave() if walk.depth else ".")
         except BaseException:
             with suppress(OSError):

@@ -32,7 +32,7 @@ from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import entries, ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
-from wasm_kernel.sessions.staging import inscribe, settle
+from wasm_kernel.sessions.staging import publish, write_metadata
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
@@ -167,11 +167,11 @@ class Session:
             private.close()
             undo.callback(discard, private.path)
             try:
-                inscribe(workspace.fd, self.id)
+                write_metadata(workspace, self.id)
                 self._unwritten = ""
             except OSError as problem:
                 self._unwritten = describe(problem)
-            if settle(root.fd, aside, self.id):
+            if publish(root.fd, aside, self.id):
                 undo.pop_all()
                 return True
         _is_free(root, self.id)

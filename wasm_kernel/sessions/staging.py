@@ -8,106 +8,99 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.private import PrivateFolders, discard
-from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata, removal
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_EXISTS = (
+    "There is a session {id} already. Nothing was imported. Import it under another id, or under a "
+    "new one."
+)
 
 
-class Staged:
-    """A session that is being made. One thread's own.
-
-    Attributes:
-        aside: The name of its folder, until it gets that of the session.
-        workspace: The folder.
-    """
-
-    def __init__(self, root: Path, aside: str, workspace: Folder) -> None:
-        self._root = root
-        self.aside = aside
-        self.workspace = workspace
-        self._folders: SandboxFolders | None = None
-
-    def folders(self, name: str, private_root: Path | str | None) -> SandboxFolders:
-        """Returns its folders, its private one among them.
-
-        Args:
-            name: The id that the session is to have.
-            private_root: The folder that holds private folders; one of the user's by default.
-
-        Raises:
-            PrivateFolderError: there is no place for it.
-            OSError: it can't be made.
-        """
-        if self._folders is None:
-            found = PrivateFolders(self._root, private_root).open(name, self.workspace)
-            own, real = self.workspace.enter(), self._root / self.aside
-            self._folders = SandboxFolders(self._root / name, real, own, found, private_root)
-        return self._folders
-
-    def close(self) -> None:
-        """Closes its private folder."""
-        if self._folders is not None:
-            self._folders.close()
-
-    def discard(self) -> None:
-        """Removes whatever was made."""
-        if self._folders is not None:
-            with suppress(OSError):
-                discard(self._folders.private_path)
+class SessionExists(WasmKernelError, FileExistsError):
+    """There is a session of that id already; nothing was imported."""
 
 
-@contextmanager
-def staged(root: Path) -> Iterator[tuple[Folder, Staged]]:
-    """Yields the root, and a folder in it that is no session's; it goes if the block fails.
+def folders_of(
+    root: Path, name: str, workspace: Folder, private_root: Path | str | None
+) -> SandboxFolders | None:
+    """Returns the folders of a session that is there; None if it has no private folder.
 
     Args:
         root: The real path of the sessions' folder.
+        name: The session's id.
+        workspace: The session's folder, which is opened once more.
+        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
+        OSError: they can't be opened.
+    """
+    found = PrivateFolders(root, private_root).find(name, workspace)
+    if found is None:
+        return None
+    return SandboxFolders(root / name, root / name, workspace.enter(), found, private_root)
+
+
+@contextmanager
+def new_session(root: Path, name: str, private_root: Path | str | None) -> Iterator[SandboxFolders]:
+    """The folders of a session that is there when the block has ended, and not if it fails.
+
+    Args:
+        root: The real path of the sessions' folder.
+        name: The session's id.
+        private_root: The folder that holds private folders; one of the user's by default.
+
+    Raises:
+        SessionExists: there is a session of that id by now.
+        PrivateFolderError: there is no place for its private folder.
         OSError: it can't be made.
     """
-    with Folder.open(root) as top:
-        aside, place = removal.new_aside(top, ids.new())
-        with place:
-            made = Staged(root, aside, place)
-            try:
-                yield top, made
-            except BaseException:
-                made.discard()
+    private: Path | None = None
+    with Folder.open(root) as top, ExitStack() as held:
+        aside, workspace = removal.new_aside(top, ids.new())
+        held.callback(workspace.close)
+        try:
+            found = PrivateFolders(root, private_root).open(name, workspace)
+            private, own, real = found.path, workspace.enter(), root / aside
+            folders = SandboxFolders(root / name, real, own, found, private_root)
+            held.callback(folders.close)
+            yield folders
+            write_metadata(workspace, name)
+            if not publish(top.fd, aside, name):
+                raise SessionExists(_EXISTS.format(id=name))
+        except BaseException:
+            if private is not None:
                 with suppress(OSError):
-                    trees.remove_contents(place.fd)
-                    os.rmdir(aside, dir_fd=top.fd)
-                raise
-            finally:
-                made.close()
+                    discard(private)
+            removal.remove_aside(top, aside, workspace)
+            raise
 
 
-def inscribe(place: int, name: str) -> None:
+def write_metadata(workspace: Folder, name: str) -> None:
     """Writes the metadata of the session that a staged folder becomes; its lock is held already.
 
     Raises:
-        OSError: it can't be written, and no part of it is there.
+        OSError: it can't be written, and no part of it is there; or something else is.
     """
-    descriptor = os.open(metadata.NAME, _NEW, 0o600, dir_fd=place)
+    descriptor = workspace.open_regular(metadata.NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(metadata.Metadata.new(name, metadata.now()).render())
     except OSError:
         with suppress(OSError):
-            os.unlink(metadata.NAME, dir_fd=place)
+            workspace.remove(metadata.NAME)
         raise
 
 
-def settle(root: int, aside: str, name: str) -> bool:
-    """Makes the folder the session's; returns False if there is one of that name.
+def publish(root: int, aside: str, name: str) -> bool:
+    """Gives a staged folder the session's name; returns False if there is one of that name.
 
     Raises:
         OSError: it can't be renamed.

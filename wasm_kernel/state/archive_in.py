@@ -13,6 +13,7 @@ import mmap
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import IO, BinaryIO, Self
 
 import msgspec
@@ -23,6 +24,8 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.linux.folders import Folder, TooLong
+from wasm_kernel.linux.trees import remove_contents
+from wasm_kernel.linux.walks import Lookup, is_plain_name
 from wasm_kernel.state.archive_out import (
     FILES,
     IMAGE,
@@ -30,13 +33,11 @@ from wasm_kernel.state.archive_out import (
     MANIFEST,
     MEMORY,
     PARTS,
-    SCRATCH,
     STATES,
     STATES_MOST,
     STATES_MOST_BYTES,
     VERSION,
     ArchivedMemory,
-    ArchiveReport,
     Manifest,
     identities_here,
 )
@@ -47,10 +48,9 @@ from wasm_kernel.state.rebase import ImagePair, rebase_commit
 from wasm_kernel.state.stored import write_state
 from wasm_kernel.state.tar import (
     NAME_MOST,
+    ArchiveBudget,
     ArchiveError,
     Member,
-    Room,
-    UnpackedTree,
     members,
     unpack,
 )
@@ -65,6 +65,7 @@ _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, e
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TIME_MOST = 1 << 40
 _SHOWN = 200
+_BELOW = "x"  # any name: what is looked up is the folder above it
 _ARRIVING = "arriving"
 _BEGINNINGS_MOST = 64  # each is completed with what is different in the images
 _FIRST_VERSION = 1
@@ -96,8 +97,8 @@ class _AnyManifest(Struct):
     memory: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def read_manifest(data: bytes) -> tuple[Manifest, bool]:
-    """Returns a manifest, and whether the archive has variables in a format that is not read.
+def read_manifest(data: bytes) -> Manifest:
+    """Returns a manifest; `why_not` tells of variables in a format that is not read.
 
     Raises:
         ArchiveError: it is none, or one of a later version.
@@ -108,8 +109,8 @@ def read_manifest(data: bytes) -> tuple[Manifest, bool]:
         if raw.kind != KIND:
             raise ArchiveError("This is no archive of a session.")
         if version == b"%d" % _FIRST_VERSION:
-            skips = bytes(raw.memory) != b"null"
-            return Manifest(raw.session_id, why_not=_FIRST_FORMAT if skips else ""), skips
+            has_memory = bytes(raw.memory) != b"null"
+            return Manifest(raw.session_id, why_not=_FIRST_FORMAT if has_memory else "")
         if version != b"%d" % VERSION:
             raise ArchiveError(
                 f"The archive is of format version {version.decode('ascii', 'replace'):.20}, and "
@@ -117,10 +118,29 @@ def read_manifest(data: bytes) -> tuple[Manifest, bool]:
                 "later one."
             )
         manifest = msgspec.json.decode(data, type=Manifest)
-        return replace(manifest, why_not=""), False  # a stranger's sentence is told to nobody
+        return replace(manifest, why_not="")  # a stranger's sentence is told to nobody
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         what = problem if isinstance(problem, msgspec.ValidationError) else "it can't be read"
         raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came out of an archive.
+
+    Attributes:
+        session_id: The id of the session that is there now.
+        files: How many files it has.
+        states: How many states of its memory; with none, its variables begin fresh.
+        left_out: What of the archive is not in it, and why, by path.
+        note: Why the variables are not there, as a sentence; empty if they are.
+    """
+
+    session_id: str
+    files: int
+    states: int
+    left_out: dict[str, str]
+    note: str
 
 
 class ArchiveReader:
@@ -132,13 +152,19 @@ class ArchiveReader:
 
     def __init__(self, found: Iterator[Member], max_bytes: int) -> None:
         self._members = found
-        self._room = Room(max_bytes)
-        self._tree = UnpackedTree(self._room)
+        self._budget = ArchiveBudget(max_bytes)
+        self._roots: dict[str, int] = {}  # the folders that the archive's parts are put into
+        self._lookups: dict[str, Lookup] = {}
         self._links: list[tuple[str, str, str]] = []  # part, path in it, and target
         self._links_length = 0
-        self._memory: _ArrivingMemory | None = None
+        self._memory: _MemoryReader | None = None
         self._files = 0
-        self.manifest, self._skips_memory = self._read_manifest()
+        info, content = next(self._members, (None, None))
+        if info is None:
+            raise ArchiveError("This is no archive of a session: it is empty.")
+        if info.name != MANIFEST or content is None or info.size > _MANIFEST_MOST_BYTES:
+            raise ArchiveError("This is no archive of a session: it does not begin as one.")
+        self.manifest = read_manifest(content.read(info.size))
 
     @classmethod
     @contextlib.contextmanager
@@ -159,25 +185,19 @@ class ArchiveReader:
             finally:
                 reader.close()
 
-    def _read_manifest(self) -> tuple[Manifest, bool]:
-        info, content = next(self._members, (None, None))
-        if info is None:
-            raise ArchiveError("This is no archive of a session: it is empty.")
-        if info.name != MANIFEST or content is None or info.size > _MANIFEST_MOST_BYTES:
-            raise ArchiveError("This is no archive of a session: it does not begin as one.")
-        return read_manifest(content.read(info.size))
-
     def unpack(
         self,
+        session_id: str,
         folders: SandboxFolders,
         image: BaseImage | None,
         library: frozenset[str],
         leads_out: LeadsOut,
-    ) -> ArchiveReport:
+    ) -> Imported:
         """Puts everything into a session's folders.
 
         Args:
-            folders: The folders, which are empty.
+            session_id: The session.
+            folders: Its folders, which are empty.
             image: The base image of this machine; None if there is none that the variables fit.
             library: The guest's names of the folders whose files are the same on every machine.
             leads_out: Tells which links are taken away again.
@@ -192,62 +212,54 @@ class ArchiveReader:
         else:
             note = _why_unfit(memory, image)
             if image is not None and not note:
-                self._memory = _ArrivingMemory(folders, memory, image, library, self._room)
+                self._memory = _MemoryReader(folders, memory, image, library, self._budget)
+        own = (folders.workspace.fd, folders.scratch.fd, folders.packages.fd)
+        self._roots = dict(zip(PARTS, own, strict=True))
+        budget = self._budget
+        for part, root in self._roots.items():
+            self._lookups[part] = Lookup(root, budget.take_step, budget.take_bytes)
         for number, (info, content) in enumerate(self._members, start=1):
             if number > _MEMBERS_MOST:
                 raise ArchiveError(f"The archive holds more than {_MEMBERS_MOST:,} files.")
-            self._tree.add_steps()
-            self._take(folders, info, content)
-        left_out = self._make_links(folders, leads_out)
+            self._budget.add_member()
+            self._take(info, content)
+        left_out = self._make_links(leads_out)
         if self._memory is not None:
             note = self._memory.finish()
         states = 0 if note or memory is None else len(memory.states)
-        return ArchiveReport(self._files, states, left_out, note)
+        return Imported(session_id, self._files, states, left_out, note)
 
-    def _take(
-        self, folders: SandboxFolders, info: tarfile.TarInfo, content: IO[bytes] | None
-    ) -> None:
+    def _take(self, info: tarfile.TarInfo, content: IO[bytes] | None) -> None:
         part, _, rest = info.name.partition("/")
         if part == MEMORY:
-            if self.manifest.memory is None and not self._skips_memory:
+            if self.manifest.memory is None and not self.manifest.why_not:
                 raise ArchiveError("The archive holds memory that its manifest does not name.")
             if self._memory is not None:
                 self._memory.take(rest, info, content)
             return
+        names, shown = tuple(rest.split("/")), _shown(info.name)
         if part not in PARTS or not rest:
-            raise ArchiveError(f"The archive holds something strange: {_shown(info.name)}.")
+            raise ArchiveError(f"The archive holds something strange: {shown}.")
         if len(os.fsencode(rest)) > NAME_MOST:
-            raise ArchiveError(f"The archive holds a name that is too long: {_shown(info.name)}.")
-        names = tuple(rest.split("/"))
-        if any(name in ("", ".", "..") or "\0" in name for name in names):
-            raise ArchiveError(f"The archive holds a name that leads out: {_shown(info.name)}.")
+            raise ArchiveError(f"The archive holds a name that is too long: {shown}.")
+        if not all(map(is_plain_name, names)):
+            raise ArchiveError(f"The archive holds a name that leads out: {shown}.")
         if part == FILES and is_hidden_name(names[0]):
-            raise ArchiveError(f"The archive holds a reserved name: {_shown(info.name)}.")
+            raise ArchiveError(f"The archive holds a reserved name: {shown}.")
         with _refused(info.name):
-            self._place(part, _folder(folders, part), names, info, content)
+            if info.isdir():
+                folder, _ = self._place_of(part, f"{rest}/{_BELOW}")
+                os.chmod(".", info.mode & 0o777 | 0o700, dir_fd=folder)
+            elif info.issym():
+                self._note_link(part, rest, info)
+            elif content is not None:
+                self._write(*self._place_of(part, rest), info, content)
+                self._files += part == FILES
+            else:
+                raise ArchiveError(f"The archive holds a device, a pipe or a hard link: {shown}.")
 
-    def _place(
-        self,
-        part: str,
-        root: int,
-        names: tuple[str, ...],
-        info: tarfile.TarInfo,
-        content: IO[bytes] | None,
-    ) -> None:
-        if info.isdir():
-            os.fchmod(self._tree.enter(root, names), info.mode & 0o777 | 0o700)
-        elif info.issym():
-            self._note_link(part, names, info)
-        elif content is not None:
-            self._write(self._tree.enter(root, names[:-1]), names[-1], info, content)
-            self._files += part == FILES
-        else:
-            raise ArchiveError(
-                f"The archive holds a device, a pipe or a hard link: {_shown(info.name)}."
-            )
-
-    def _note_link(self, part: str, names: tuple[str, ...], info: tarfile.TarInfo) -> None:
-        self._links.append((part, "/".join(names), info.linkname))
+    def _note_link(self, part: str, path: str, info: tarfile.TarInfo) -> None:
+        self._links.append((part, path, info.linkname))
         self._links_length += len(info.name) + len(info.linkname)
         if not info.linkname:
             raise ArchiveError(f"The archive holds a link to nothing: {_shown(info.name)}.")
@@ -257,40 +269,40 @@ class ArchiveReader:
     def _write(self, folder: int, name: str, info: tarfile.TarInfo, content: IO[bytes]) -> None:
         descriptor = os.open(name, _NEW, 0o600, dir_fd=folder)
         try:
-            self._room.take(1)
-            unpack(info, content, descriptor, self._room)
+            self._budget.take_bytes()
+            unpack(info, content, descriptor, self._budget)
             os.fchmod(descriptor, info.mode & 0o777)
             if math.isfinite(info.mtime) and abs(info.mtime) < _TIME_MOST:
                 os.utime(descriptor, (info.mtime, info.mtime))
         finally:
             os.close(descriptor)
 
-    def _make_links(self, folders: SandboxFolders, leads_out: LeadsOut) -> dict[str, str]:
+    def _make_links(self, leads_out: LeadsOut) -> dict[str, str]:
         """Makes the links, last of all; returns those that lead out and were taken away again."""
         for part, path, target in self._links:
             with _refused(f"{part}/{path}"):
-                self._room.take(1)
-                *names, name = path.split("/")
-                os.symlink(target, name, dir_fd=self._tree.enter(_folder(folders, part), names))
-        left_out: dict[str, str] = {}
-        places = [(part, path, _folder(folders, part)) for part, path, _ in self._links]
-        for part, path, root in [p for p in places if leads_out(p[2], p[1], self._tree.step)]:
-            *names, name = path.split("/")
-            os.unlink(name, dir_fd=self._tree.enter(root, names))
-            left_out[f"{part}/{path}"] = "the link leads out of the session"
-        return left_out
+                self._budget.take_bytes()
+                folder, name = self._place_of(part, path)
+                os.symlink(target, name, dir_fd=folder)
+        out = [
+            (part, path)
+            for part, path, _ in self._links
+            if leads_out(self._roots[part], path, self._budget.take_step)
+        ]
+        for part, path in out:
+            folder, name = self._place_of(part, path)
+            os.unlink(name, dir_fd=folder)
+        return {f"{part}/{path}": "the link leads out of the session" for part, path in out}
+
+    def _place_of(self, part: str, path: str) -> tuple[int, str]:
+        return self._lookups[part].parent(path, make=True)
 
     def close(self) -> None:
         """Closes what is open. Safe to call twice."""
-        self._tree.close()
+        for lookup in self._lookups.values():
+            lookup.close()
         if self._memory is not None:
             self._memory.close()
-
-
-def _folder(folders: SandboxFolders, part: str) -> int:
-    if part == FILES:
-        return folders.workspace.fd
-    return folders.scratch.fd if part == SCRATCH else folders.packages.fd
 
 
 def _shown(name: str) -> str:
@@ -325,7 +337,7 @@ def _why_unfit(memory: ArchivedMemory, image: BaseImage | None) -> str:
     return "" if image.record.extra == theirs.extra else _ELSEWHERE
 
 
-class _ArrivingMemory:
+class _MemoryReader:
     """The memory in an archive, which becomes a session's history; close it. One thread's own."""
 
     def __init__(
@@ -334,13 +346,13 @@ class _ArrivingMemory:
         memory: ArchivedMemory,
         image: BaseImage,
         library: frozenset[str],
-        room: Room,
+        budget: ArchiveBudget,
     ) -> None:
         self._folders = folders
         self._memory = memory
         self._image = image
         self._library = library
-        self._room = room
+        self._budget = budget
         self._private = folders.private
         self._folder = self._private.enter(_ARRIVING, make=True)
         self._expected = {IMAGE, STATES}
@@ -359,7 +371,7 @@ class _ArrivingMemory:
         if content is None or name not in self._expected:
             raise ArchiveError("The archive holds something in its memory that it does not name.")
         self._expected.discard(name)
-        self._room.take(info.size)  # holes, too: all of it is going to be read
+        self._budget.take_bytes(info.size)  # holes, too: all of it is going to be read
         descriptor = self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             unpack(info, content, descriptor)
@@ -401,12 +413,10 @@ class _ArrivingMemory:
                 with state.enter(CONTENTS, make=True) as contents:
                     commits = self._rebased(contents, identities)
             except HistoryError as problem:
-                with state.enter(CONTENTS) as contents:
-                    _empty(contents)
-                os.rmdir(CONTENTS, dir_fd=state.fd)
+                remove_contents(state.fd)
                 return _DAMAGED.format(why=problem)
             finally:
-                _empty(self._folder)
+                remove_contents(self._folder.fd)
                 os.rmdir(_ARRIVING, dir_fd=self._private.fd)
             origin = Origin(max(memory.states), reseed=True, files=identities)
             tree = Tree(commits, memory.at, memory.names, memory.undone, memory.after, origin)
@@ -432,7 +442,7 @@ class _ArrivingMemory:
                 if commit.parent and commit.parent not in rebased:
                     raise HistoryError("a state stands on one that is not there")
                 rebased[commit.id] = rebase_commit(
-                    commit, self._folder, contents, images, self._room.take
+                    commit, self._folder, contents, images, self._budget.take_bytes
                 )
                 beginnings += not commit.parent
                 if beginnings > _BEGINNINGS_MOST:
@@ -442,11 +452,6 @@ class _ArrivingMemory:
     def close(self) -> None:
         """Closes its folder. Safe to call twice."""
         self._folder.close()
-
-
-def _empty(folder: Folder) -> None:
-    for name in folder.names():
-        folder.remove(name)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -25,8 +26,8 @@ from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
 from wasm_kernel.state.image import BaseImage, ImageRecord
+from wasm_kernel.state.index import ID_MOST, Commit, Origin
 from wasm_kernel.state.index import NAME as INDEX
-from wasm_kernel.state.index import Commit, Origin
 from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
 from wasm_kernel.state.tree import checked_name, is_name
@@ -60,8 +61,6 @@ _TOO_MANY_PIECES = (
     "or export the files alone."
 )
 
-StateId = Annotated[int, Meta(gt=0, lt=1 << 31)]
-States = Annotated[tuple[StateId, ...], Meta(max_length=STATES_MOST)]
 OpenPaths = Annotated[dict[str, tuple[str, str]], Meta(max_length=_OPEN_FILES_MOST)]
 """The guest's folder and the path in it of each file that states had open, by what they call it."""
 
@@ -84,11 +83,11 @@ class ArchivedMemory(Struct, frozen=True):
     artifact: str
     image: str
     facts: str
-    states: States
-    at: StateId
-    after: StateId
-    names: dict[str, StateId] = field(default_factory=dict)
-    undone: States = ()
+    states: tuple[int, ...]
+    at: int
+    after: int
+    names: dict[str, int] = field(default_factory=dict)
+    undone: tuple[int, ...] = ()
     open_files: OpenPaths = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -97,10 +96,14 @@ class ArchivedMemory(Struct, frozen=True):
         Raises:
             ValueError: they don't.
         """
-        known = set(self.states)
+        known, named = set(self.states), [self.at, *self.undone, *self.names.values()]
         if not known or sorted(known) != list(self.states):
             raise ValueError("it names no proper states")
-        if not known.issuperset([self.at, *self.undone, *self.names.values()]):
+        if len(known) > STATES_MOST:
+            raise ValueError(f"it names more than {STATES_MOST:,} states")
+        if not all(0 < number < ID_MOST for number in (*known, self.after)):
+            raise ValueError("the number of a state is out of bounds")
+        if not known.issuperset(named):
             raise ValueError("it names states that are not there")
         try:
             for name in self.names:
@@ -140,18 +143,16 @@ class Variables(Struct, frozen=True):
     Attributes:
         memory: What the manifest says of them.
         image: The base image that they lie over.
-        commits: Its states, oldest first.
+        records: The records of the states, one a line.
+        contents: The names of the files with their pages.
         note: What is missing of them, as a sentence; empty if nothing is.
     """
 
     memory: ArchivedMemory
     image: Path
-    commits: tuple[Commit, ...]
+    records: bytes
+    contents: frozenset[str]
     note: str
-
-    def records(self) -> bytes:
-        """Returns the records of the states, one a line."""
-        return b"\n".join(map(msgspec.json.encode, self.commits))
 
 
 def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Variables | str:
@@ -183,20 +184,26 @@ def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Vari
     if not tree.commits:
         return _NO_VARIABLES
     commits = tuple(commit for _, commit in sorted(tree.commits.items()))
-    memory = ArchivedMemory(
-        image.name,
-        image.id,
-        image.record.dump(),
-        tuple(commit.id for commit in commits),
-        tree.head or max(tree.commits),
-        tree.last,
-        {name: one for name, one in tree.names.items() if is_name(name)},
-        tree.undone,
-        _open_files(folders, commits, tree.origin),
-    )
+    try:
+        memory = ArchivedMemory(
+            image.name,
+            image.id,
+            image.record.dump(),
+            tuple(commit.id for commit in commits),
+            tree.head or max(tree.commits),
+            tree.last,
+            {name: number for name, number in tree.names.items() if is_name(name)},
+            tree.undone,
+            _open_files(folders, commits, tree.origin),
+        )
+    except ValueError as problem:
+        raise HistoryError(f"the record of its states is not as it should be: {problem}") from None
     note = "" if usable.is_certain and not usable.is_damaged else _PARTLY
-    variables = Variables(memory, image.path, commits, note)
-    return variables if len(variables.records()) <= STATES_MOST_BYTES else _TOO_MANY_PIECES
+    records = b"\n".join(map(msgspec.json.encode, commits))
+    contents = frozenset(commit.content for commit in commits) - {""}
+    if len(records) > STATES_MOST_BYTES:
+        return _TOO_MANY_PIECES
+    return Variables(memory, image.path, records, contents, note)
 
 
 def _unreadable(state: Folder, commits: Collection[Commit]) -> set[int]:
@@ -256,16 +263,20 @@ def identity_of_open(folders: SandboxFolders, guest: str, path: str) -> str:
     return file_identity_below(folders.seen_at(guest).fd, path)
 
 
-class ArchiveReport(Struct, frozen=True):
-    """What went into an archive, or came out of it.
+@dataclass(frozen=True)
+class Exported:
+    """What an archive was made of.
 
     Attributes:
-        files: How many files.
+        session_id: The session.
+        files: How many files are in it.
         states: How many states of the memory.
-        left_out: What did not, and why, by path.
-        note: Why the variables or a part of them did not, as a sentence; empty if they did.
+        left_out: What is not in it, and why, by path.
+        note: Why the variables or a part of their states are not in it, as a sentence; empty if
+            all are.
     """
 
+    session_id: str
     files: int
     states: int
     left_out: dict[str, str]
@@ -278,7 +289,7 @@ def write_archive(
     workspace: Folder,
     folders: SandboxFolders | None,
     variables: Variables | str,
-) -> ArchiveReport:
+) -> Exported:
     """Writes a session into a file.
 
     Args:
@@ -307,7 +318,8 @@ def write_archive(
     if not isinstance(variables, str) and folders is not None:
         _add_memory(writer, folders.private, variables)
     writer.close()
-    return ArchiveReport(files.count, len(memory.states) if memory else 0, files.left_out, note)
+    states = len(memory.states) if memory else 0
+    return Exported(session_id, files.count, states, files.left_out, note)
 
 
 class _ArchivedFiles:
@@ -376,7 +388,7 @@ def _add_memory(writer: ArchiveWriter, private: Folder, variables: Variables) ->
             os.close(descriptor)
 
     add(IMAGE, os.open(variables.image, _READ))
-    writer.text(f"{MEMORY}/{STATES}", variables.records())
+    writer.text(f"{MEMORY}/{STATES}", variables.records)
     with private.enter(STATE, CONTENTS) as contents:
-        for name in sorted({commit.content for commit in variables.commits} - {""}):
+        for name in sorted(variables.contents):
             add(name, contents.open_regular(name))

@@ -26,7 +26,7 @@ from wasm_kernel.linux import memory
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Content, PageSet, Run, split_zeros
+from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
 
 CONTENTS = "contents"
 """The folder of the contents, beside the index."""
@@ -231,6 +231,10 @@ class CommitStore:
     """The contents of the commits of one session; below one folder, or in memory alone.
 
     Any thread may read. The tables need no lock: each is changed by single operations.
+
+    Attributes:
+        folder: The folder of the contents; None if all stays in memory.
+        held: The commits that are in memory only, with their contents.
     """
 
     def __init__(self, folder: Folder | None = None) -> None:
@@ -240,25 +244,13 @@ class CommitStore:
             folder: The folder, which is closed with the store; None to keep all in memory.
         """
         self.folder = folder
-        self._held: dict[int, tuple[Commit, Content]] = {}
+        self.held: dict[int, tuple[Commit, Content]] = {}
         self._verified: dict[str, Stamp] = {}  # by content, what this process wrote or checked
-
-    def hold(self, commit: Commit, content: Content) -> None:
-        """Keeps a commit in memory until it is written."""
-        self._held[commit.id] = commit, content
-
-    def held(self, commit_id: int) -> tuple[Commit, Content] | None:
-        """Returns a commit that is in memory, and its content."""
-        return self._held.get(commit_id)
-
-    def release(self, commit_id: int) -> None:
-        """Lets go of a commit that is on disk, or dropped."""
-        self._held.pop(commit_id, None)
 
     @property
     def waiting(self) -> list[int]:
         """The commits that are in memory only and belong on disk, oldest first."""
-        return [] if self.folder is None else sorted(self._held)
+        return [] if self.folder is None else sorted(self.held)
 
     def write(self, commit: Commit, content: Iterable[Part]) -> Commit:
         """Puts the content of a commit on disk, and returns the commit that names it.
@@ -295,7 +287,7 @@ class CommitStore:
             HistoryError: it is damaged.
             OSError: it can't be opened.
         """
-        held = self._held.get(commit.id)
+        held = self.held.get(commit.id)
         if held is not None or not commit.runs:
             yield HeldContent(bytearray() if held is None else held[1])
             return
@@ -321,7 +313,7 @@ class CommitStore:
             sources = {one.id: opened.enter_context(self.source_of(one)) for one in line}
             merged, pieces = merge(line)
             content = _content(pieces, sources)
-            if self._held.get(merged.id) is None:
+            if self.held.get(merged.id) is None:
                 return self.write(merged, content), None
             return merged, bytearray().join(bytes(part) for part in content)
 
@@ -333,9 +325,9 @@ class CommitStore:
         Raises:
             OSError: a file can't be given.
         """
-        held = self._held.get(commit.id)
+        held = self.held.get(commit.id)
         if held is not None:
-            other.hold(*held)
+            other.held[commit.id] = held
         elif commit.content:
             here, there, name = self._place(), other._place(), commit.content
             before = here.status(name)
@@ -394,12 +386,6 @@ def places(commit: Commit) -> Iterator[tuple[int, int, int]]:
     for first, pages in commit.runs:
         yield first, pages, at
         at += pages * PAGE
-
-
-def without_zeros(commit: Commit, content: Content) -> tuple[Commit, Content]:
-    """Returns a commit in memory, and its content, without the longer stretches of zero pages."""
-    runs, less, zeros = split_zeros(commit.runs, content)
-    return replace(commit, runs=runs, zeros=(*commit.zeros, *zeros)), less
 
 
 class Piece(Struct, frozen=True):

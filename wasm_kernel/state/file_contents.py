@@ -15,15 +15,14 @@ import errno
 import os
 import stat
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from wasm_kernel.linux.files import FileCopier, open_file_identity
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import remove_contents
-from wasm_kernel.state.file_journal import KeptFile
+from wasm_kernel.state.file_ledger import KeptFile
 from wasm_kernel.wasi_files.quota import Key, key_of
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _BLOCK, _SMALL = 1024 * 1024, 64 * 1024
 _PERMISSIONS = 0o7777
@@ -42,14 +41,15 @@ class _NumberedFiles:
     """Files named by numbers in a folder of the private one. The guest's thread owns it; close it.
 
     Args:
-        private: The private folder; None if nothing is kept.
+        private: The private folder.
         name: The name of the files' folder there.
     """
 
-    def __init__(self, private: Folder | None, name: str) -> None:
+    def __init__(self, private: Folder, name: str) -> None:
         self._private = private
         self._name = name
         self._opened: Folder | None = None
+        self._last = 0
 
     def _folder(self, *, make: bool = False) -> Folder:
         """Returns the folder.
@@ -58,10 +58,15 @@ class _NumberedFiles:
             OSError: it does not exist, or something else is in its place.
         """
         if self._opened is None:
-            if self._private is None:
-                raise FileNotFoundError(errno.ENOENT, "no files are kept")
             self._opened = self._private.enter(self._name, make=make)
         return self._opened
+
+    def _numbers(self) -> list[int]:
+        """Returns the numbers of the files, in no order; none if there is no folder."""
+        try:
+            return [int(name) for name in self._folder().names() if name.isdecimal()]
+        except OSError:
+            return []
 
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
@@ -74,23 +79,20 @@ class FileContents(_NumberedFiles):
     """Contents of files as they were earlier, by number.
 
     Args:
-        private: The private folder; None if nothing is kept.
+        private: The private folder.
         name: The name of the contents' folder there.
-        copy_bytes: The largest file that is copied if it can't be cloned.
         workspace: The workspace, whose guest can't see what is written aside at its top.
+        copy_bytes: The largest file that is copied if it can't be cloned.
 
     Attributes:
         shared: Contents that have a name in the workspace, too: their numbers, by file.
     """
 
-    def __init__(
-        self, private: Folder | None, name: str, copy_bytes: int, workspace: Folder | None
-    ) -> None:
+    def __init__(self, private: Folder, name: str, workspace: Folder, copy_bytes: int) -> None:
         super().__init__(private, name)
         self._workspace = workspace
         self.copy_bytes = copy_bytes
         self._copier = FileCopier()
-        self._last = 0
         self.shared: dict[Key, int] = {}
 
     def prepare(self, needed: Collection[int]) -> list[int]:
@@ -121,11 +123,7 @@ class FileContents(_NumberedFiles):
         """Whether contents lie here that are later than all that are known, and more than the one
         that a killed process may have kept before it could note it.
         """
-        try:
-            names = self._folder().names()
-        except OSError:
-            return False
-        return sum(name.isdecimal() and int(name) > number for name in names) > 1
+        return sum(other > number for other in self._numbers()) > 1
 
     def keep_by_link(self, folder: int, name: str, found: os.stat_result) -> KeptFile:
         """Keeps a file by a name of ours; it must not be written to while it has others.
@@ -141,9 +139,10 @@ class FileContents(_NumberedFiles):
         number = self._next()
         link_same_file(folder, name, found, self._folder(), str(number))
         self.shared[key_of(found)] = number
-        return self._file(number, found)
+        with self._reading(number) as kept:
+            return _kept_file(number, found, kept)
 
-    def copy(self, source: int) -> KeptFile:
+    def keep_by_copy(self, source: int) -> KeptFile:
         """Keeps a clone or a copy of an open file.
 
         Args:
@@ -153,19 +152,13 @@ class FileContents(_NumberedFiles):
             OSError: it can't be read, or there is no room.
             TooLarge: it would have to be copied, and is larger than may be.
         """
-        found = os.fstat(source)
-        number = self._next()
-        checksum = self._copy(source, found, str(number))
-        return self._file(number, found, open_file_identity(source), checksum)
+        found, number = os.fstat(source), self._next()
+        checksum = self._copy(source, self._folder(), str(number))
+        return _kept_file(number, found, source, checksum)
 
-    def _file(
-        self, number: int, found: os.stat_result, name: str = "", checksum: int | None = None
-    ) -> KeptFile:
-        if not name:
-            with self._reading(number) as kept:
-                name = open_file_identity(kept)
-        mode = found.st_mode & _PERMISSIONS
-        return KeptFile(number, found.st_size, found.st_mtime_ns, mode, name, checksum)
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
 
     @contextlib.contextmanager
     def _reading(self, number: int) -> Iterator[int]:
@@ -179,31 +172,30 @@ class FileContents(_NumberedFiles):
         """Gives a shared content a file of its own, as the other is about to be written to.
 
         Raises:
-            OSError, TooLarge: it can't; it must be lost.
+            OSError, TooLarge: it can't; the content must be dropped.
         """
-        aside = f".{number}"
-        self._folder().remove(aside)
+        folder, aside = self._folder(), f".{number}"
+        folder.remove(aside)
         with self._reading(number) as source:
-            self._copy(source, os.fstat(source), aside)
-        self._folder().rename(aside, str(number))
+            self._copy(source, folder, aside)
+        folder.rename(aside, str(number))
 
-    def _copy(
-        self, source: int, found: os.stat_result, name: str, *, always: bool = False
-    ) -> int | None:
+    def _copy(self, source: int, folder: Folder, name: str, *, always: bool = False) -> int | None:
         """Copies a file to a new name, `always` or if it is not too large.
 
         Returns:
             Its checksum, if that does not take long to get.
         """
+        found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        target = self._folder().open_regular(name, _NEW)
+        target = folder.open_regular(name, _NEW)
         try:
             checksum = self._fill(target, source, found.st_size, always=always)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
             return checksum
         except BaseException:
-            self._folder().remove(name)
+            folder.remove(name)
             raise
         finally:
             os.close(target)
@@ -221,12 +213,8 @@ class FileContents(_NumberedFiles):
         self._copier.copy(source, target, size)
         return checksum_of(target, size)
 
-    def _next(self) -> int:
-        self._last += 1
-        return self._last
-
     def check(self, was: KeptFile) -> None:
-        """Sees that a content is as it was kept.
+        """Checks that a content is as it was kept.
 
         Raises:
             Changed: it is not.
@@ -248,23 +236,22 @@ class FileContents(_NumberedFiles):
         Raises:
             OSError: it can't be; what has the name now has it still.
         """
-        here = self._folder()
-        here.remove(_PUT)
-        try:
+
+        def make(here: Folder, aside: str) -> None:
             with self._reading(was.kept) as source:
                 found = os.fstat(source)
+                # another session may have it too, and nobody may write to what is kept there
+                always = found.st_nlink > 1 or here is self._workspace
                 try:
-                    # another session may have it too, and nobody may write to what is kept there
-                    self._copy(source, found, _PUT, always=found.st_nlink > 1)
+                    self._copy(source, here, aside, always=always)
                 except TooLarge:
-                    link_same_file(here.fd, str(was.kept), found, here, _PUT)
+                    link_same_file(self._folder().fd, str(was.kept), found, here, aside)
                     self.shared[key_of(found)] = was.kept
-                else:
-                    with contextlib.suppress(OSError):
-                        os.chmod(_PUT, was.mode, dir_fd=here.fd)
-            self._move_over(folder, name)
-        finally:
-            here.remove(_PUT)
+                    return
+            with contextlib.suppress(OSError):
+                os.chmod(aside, was.mode, dir_fd=here.fd)
+
+        self._put(make, name, folder)
 
     def put_link(self, text: str, name: str, folder: int) -> None:
         """Makes a symbolic link in a folder, in the place of whatever file has its name now.
@@ -272,38 +259,29 @@ class FileContents(_NumberedFiles):
         Raises:
             OSError: it can't be; what has the name now has it still.
         """
-        here = self._folder()
-        here.remove(_PUT)
-        os.symlink(text, _PUT, dir_fd=here.fd)
-        try:
-            self._move_over(folder, name)
-        finally:
-            here.remove(_PUT)
+        self._put(lambda here, aside: os.symlink(text, aside, dir_fd=here.fd), name, folder)
 
-    def _move_over(self, folder: int, name: str) -> None:
-        """Moves what was put aside to another folder, over whatever file has the name there.
+    def _put(self, make: Callable[[Folder, str], None], name: str, folder: int) -> None:
+        """Puts a file in a folder, over whatever file has its name there: as a whole or not at all.
 
-        It is there as a whole or not at all; between two file systems it is copied aside first.
+        Args:
+            make: Makes the file aside, in a folder and under a name: in the private folder, or in
+                the workspace if that is another file system.
+            name: The file's name.
+            folder: A descriptor of the folder that it belongs in.
         """
-        try:
-            os.rename(_PUT, name, src_dir_fd=self._folder().fd, dst_dir_fd=folder)
-            return
-        except OSError as problem:
-            if problem.errno != errno.EXDEV or self._workspace is None:
-                raise
-        top, aside = self._workspace, f".metadata.json~{os.getpid()}"
-        try:
-            top.remove(aside)
-            _copy_to(self._folder().fd, _PUT, top.fd, aside)
-            os.rename(aside, name, src_dir_fd=top.fd, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                top.remove(aside)
-            raise
-
-    def is_at(self, was: KeptFile, found: os.stat_result) -> bool:
-        """Whether what was found is a content itself."""
-        return self.shared.get(key_of(found)) == was.kept
+        workspace = (self._workspace, f".metadata.json~{os.getpid()}")
+        for here, aside in ((self._folder(), _PUT), workspace):
+            here.remove(aside)
+            try:
+                make(here, aside)
+                os.rename(aside, name, src_dir_fd=here.fd, dst_dir_fd=folder)
+                return
+            except OSError as problem:
+                if problem.errno != errno.EXDEV or here is self._workspace:
+                    raise
+            finally:
+                here.remove(aside)
 
     def has_a_name_elsewhere(self, number: int) -> bool:
         """Whether a content lies in the workspace, too, so that it takes no room here."""
@@ -312,19 +290,20 @@ class FileContents(_NumberedFiles):
 
     def remove(self, number: int) -> None:
         """Removes a content that is not needed any more, if it can be removed."""
-        self.shared = {key: one for key, one in self.shared.items() if one != number}
         with contextlib.suppress(OSError):
+            found = self._folder().status(str(number))
+            if found is not None:
+                self.shared.pop(key_of(found), None)
             self._folder().remove(str(number))
 
     def clear(self) -> None:
         """Removes everything."""
         self.shared.clear()
         self.close()
-        if self._private is not None:
-            with contextlib.suppress(OSError):
-                with self._private.enter(self._name) as folder:
-                    remove_contents(folder.fd)
-                os.rmdir(self._name, dir_fd=self._private.fd)
+        with contextlib.suppress(OSError):
+            with self._private.enter(self._name) as folder:
+                remove_contents(folder.fd)
+            os.rmdir(self._name, dir_fd=self._private.fd)
 
 
 class UnlinkedFiles(_NumberedFiles):
@@ -337,9 +316,8 @@ class UnlinkedFiles(_NumberedFiles):
         fresh: Those that no commit knows yet.
     """
 
-    def __init__(self, private: Folder | None, name: str) -> None:
+    def __init__(self, private: Folder, name: str) -> None:
         super().__init__(private, name)
-        self._last = 0
         self.fresh: set[str] = set()
 
     def keep(self, folder: int, name: str, found: os.stat_result) -> str:
@@ -371,49 +349,29 @@ class UnlinkedFiles(_NumberedFiles):
         """
         return self._folder(), unlinked[1:]
 
-    def _numbers(self) -> list[int]:
-        return [int(name) for name in self._folder().names() if name.isdecimal()]
-
     def remove(self, unlinked: str) -> None:
         """Removes a file that is of no more use."""
         self.fresh.discard(unlinked)
         with contextlib.suppress(OSError):
             self._folder().remove(unlinked[1:])
 
-    def sweep(self, needed: Collection[str]) -> list[str]:
-        """Removes all but those that are needed, and returns what was removed."""
-        try:
-            gone = [f"/{number}" for number in self._numbers() if f"/{number}" not in needed]
-        except OSError:
-            return []  # there is no folder: there never was such a file
-        for unlinked in gone:
-            self.remove(unlinked)
-        return gone
+    def unneeded(self, needed: Collection[str]) -> list[str]:
+        """Returns the files that are not needed."""
+        return [f"/{number}" for number in self._numbers() if f"/{number}" not in needed]
 
-    def trim(self, opened: Collection[str], most_bytes: int) -> list[str]:
-        """Removes all but the latest of those that are not open any more.
-
-        Args:
-            opened: Those that are open.
-            most_bytes: The most bytes that those may take which stay.
-
-        Returns:
-            What was removed.
+    def excess(self, opened: Collection[str], most_bytes: int) -> list[str]:
+        """Returns the oldest of those that are not open any more, so that the others take no more
+        than so many bytes.
         """
-        gone, left = [], most_bytes
-        try:
-            numbers = sorted(self._numbers(), reverse=True)
-        except OSError:
-            return []
-        for unlinked in (f"/{number}" for number in numbers):
+        excess, left = [], most_bytes
+        for unlinked in (f"/{number}" for number in sorted(self._numbers(), reverse=True)):
             if unlinked in opened or unlinked in self.fresh:
                 continue
             status = self._folder().status(unlinked[1:])
             left -= status.st_size if status is not None else 0
             if left < 0:
-                self.remove(unlinked)
-                gone.append(unlinked)
-        return gone
+                excess.append(unlinked)
+        return excess
 
 
 def link_same_file(folder: int, name: str, found: os.stat_result, target: Folder, new: str) -> None:
@@ -436,22 +394,11 @@ def link_same_file(folder: int, name: str, found: os.stat_result, target: Folder
         raise OSError(errno.ESTALE, "another file took its name")
 
 
-def _copy_to(folder: int, name: str, other: int, new: str) -> None:
-    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode):
-        os.symlink(os.readlink(name, dir_fd=folder), new, dir_fd=other)
-        return
-    source = os.open(name, _READ, dir_fd=folder)
-    try:
-        target = os.open(new, _NEW | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=other)
-        try:
-            FileCopier().copy(source, target, found.st_size)
-            os.fchmod(target, stat.S_IMODE(found.st_mode))
-            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-        finally:
-            os.close(target)
-    finally:
-        os.close(source)
+def _kept_file(
+    number: int, found: os.stat_result, fd: int, checksum: int | None = None
+) -> KeptFile:
+    mode, identity = found.st_mode & _PERMISSIONS, open_file_identity(fd)
+    return KeptFile(number, found.st_size, found.st_mtime_ns, mode, identity, checksum)
 
 
 def checksum_of(descriptor: int, size: int) -> int:

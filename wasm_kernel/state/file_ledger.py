@@ -3,34 +3,263 @@
 Commits are numbered as time goes on, also when memory went back between two of them, and files
 have one past only. What a path held when a commit was taken is what it held when it first changed
 after that; if it did not change, it holds it still.
+
+The journal only grows, and is written anew now and then. Each line is a digest, a space, and a JSON
+object. The digest is BLAKE2b with 128 bits over the object's text, keyed by the digest of the line
+before, so a line that was changed, taken out, moved or comes from elsewhere does not fit. A last
+line that is cut off speaks of something that did not happen; any other damage means that nobody
+knows what is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.files import boot_id
 from wasm_kernel.linux.folders import Folder
-from wasm_kernel.state import file_journal
-from wasm_kernel.state.file_journal import (
-    Absent,
-    Closed,
-    ContentLost,
-    FileChanged,
-    FileJournal,
-    FileRecord,
-    KeptFile,
-    NotKept,
-    PreImage,
-    SameFile,
-    read_journal,
-)
+from wasm_kernel.linux.walks import is_plain_name
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
+JOURNAL = "journal"
+JOURNAL_MOST_BYTES = 256 * 1024 * 1024
+VERSION = 2
 _DEAD_MOST = 1000  # records of the journal that need not be there
+_DAMAGED = "the record of earlier files is damaged"
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Nanoseconds = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
+
+
+class _PreImage(Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """What stood at a path of the workspace before it changed."""
+
+
+class Absent(_PreImage, frozen=True, tag="nothing"):
+    """There was nothing."""
+
+
+class KeptFolder(_PreImage, frozen=True, tag="folder"):
+    """There was a folder."""
+
+
+class KeptLink(_PreImage, frozen=True, tag="link"):
+    """There was a symbolic link, with this text."""
+
+    text: str
+
+
+class KeptFile(_PreImage, frozen=True, tag="file"):
+    """There was a file, whose content is kept (`FileContents`).
+
+    Attributes:
+        kept: The number of the content.
+        size: Its length in bytes.
+        mtime: When the file was changed, in nanoseconds since 1970.
+        mode: Its permissions.
+        identity: What named the file itself (`linux/files.py`).
+        checksum: The content's CRC-32; None if it was kept without being read.
+    """
+
+    kept: Natural
+    size: Natural
+    mtime: Nanoseconds
+    mode: Mode
+    identity: str
+    checksum: Natural | None = None
+
+
+class NotKept(_PreImage, frozen=True, tag="unkept"):
+    """There was something that could not be kept: `large`, `room` (none was left), `unreadable`, or
+    `changed` (from outside, after it was kept).
+    """
+
+    why: str
+    size: Natural = 0
+
+
+PreImage = Absent | KeptFolder | KeptLink | KeptFile | NotKept
+
+
+class FileChanged(Struct, frozen=True, tag_field="record", tag="file"):
+    """What stood at a path, relative to the workspace, when it first changed after a commit."""
+
+    since: Natural
+    path: str
+    was: PreImage
+
+
+class ContentLost(Struct, frozen=True, tag_field="record", tag="lost"):
+    """A kept content does not exist any more, and why."""
+
+    kept: Natural
+    why: str
+
+
+class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
+    """Two identities that name one and the same file to the guest."""
+
+    one: str
+    other: str
+
+
+class Closed(Struct, frozen=True, tag_field="record", tag="closed"):
+    """The journal's holder ended well: nothing follows, and nothing is missing."""
+
+
+class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
+    """The first record of a journal.
+
+    Attributes:
+        version: The version of the format.
+        known_from: The first commit of which everything is known.
+        boot: The boot of the machine during which this was written; empty if that is unknown.
+        salt: Tells this journal from every other one.
+    """
+
+    version: int
+    known_from: Natural
+    boot: str
+    salt: str
+
+
+FileRecord = FileChanged | ContentLost | SameFile | Closed
+
+
+class FileJournal:
+    """The file of records, open for writing; close it.
+
+    Attributes:
+        is_written: Whether this process has written it, so that it can be appended to.
+    """
+
+    def __init__(self, private: Folder, name: str) -> None:
+        self._private = private
+        self._name = name
+        self._fd = -1
+        self._digest = b""
+        self.is_written = False
+
+    def read(self) -> bytes:
+        """Returns what the journal holds.
+
+        Raises:
+            OSError: it can't be read, or something else is in its place.
+        """
+        with self._private.enter(self._name) as folder:
+            return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
+
+    def write(self, known_from: int, records: Iterable[FileRecord]) -> None:
+        """Writes it anew.
+
+        Raises:
+            OSError: it can't be written; it is as it was.
+        """
+        digest, beginning = b"", Beginning(VERSION, known_from, boot_id(), secrets.token_hex(16))
+        with self._private.enter(self._name, make=True) as folder:
+            with folder.replacing(JOURNAL) as file:
+                for record in (beginning, *records):
+                    line, digest = _line(record, digest)
+                    file.write(line)
+            self.close()
+            self._fd = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
+        self._digest, self.is_written = digest, True
+
+    def append(self, record: FileRecord) -> None:
+        """Adds a record to a journal that was written.
+
+        Raises:
+            OSError: it can't be added.
+        """
+        line, digest = _line(record, self._digest)
+        if os.write(self._fd, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._digest = digest
+
+    def close(self) -> None:
+        """Closes the file. Safe to call twice."""
+        self.is_written = False
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Closes and removes it.
+
+        Raises:
+            OSError: it can't be removed.
+        """
+        self.close()
+        with contextlib.suppress(FileNotFoundError), self._private.enter(self._name) as folder:
+            folder.remove(JOURNAL)
+
+
+def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
+    """Returns the records of a journal.
+
+    Raises:
+        HistoryError: it is damaged, or of another version.
+    """
+    whole, _, _ = data.rpartition(b"\n")
+    first, *lines = whole.split(b"\n")
+    beginning: Beginning
+    beginning, digest = _decoded(first, b"", Beginning)
+    if beginning.version != VERSION:
+        raise HistoryError("the record of earlier files has another version")
+    records: list[FileRecord] = []
+    for line in lines:
+        record, digest = _decoded(line, digest, FileRecord)
+        if isinstance(record, FileChanged) and not _is_possible(record):
+            raise HistoryError(_DAMAGED)
+        records.append(record)
+    return beginning, records
+
+
+def _is_possible(record: FileChanged) -> bool:
+    """Whether a path stays below the workspace, and the system can have it and a link's text."""
+    text = record.was.text if isinstance(record.was, KeptLink) else ""
+    try:
+        os.fsencode(record.path + text)
+    except UnicodeEncodeError:
+        return False
+    is_plain = all(map(is_plain_name, record.path.split("/")))
+    return (is_plain or is_unlinked_name(record.path)) and "\0" not in text
+
+
+def _line(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:
+    """Returns the line of a record, and its digest, by the digest of the line before."""
+    # msgspec's own encoder refuses names that are not UTF-8, which `json` escapes
+    text = json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode()
+    digest = _digest(text, before)
+    return b"%s %s\n" % (digest, text), digest
+
+
+def _decoded(line: bytes, before: bytes, kind: Any) -> tuple[Any, bytes]:
+    """Returns the record of a line, and its digest."""
+    digest, _, text = line.partition(b" ")
+    try:
+        if digest == _digest(text, before):
+            return msgspec.convert(json.loads(text), kind), digest
+    except (ValueError, RecursionError):
+        pass
+    raise HistoryError(_DAMAGED)
+
+
+def _digest(text: bytes, before: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16, key=before).hexdigest().encode()
 
 
 class FileLedger:
@@ -39,7 +268,7 @@ class FileLedger:
     A record is on disk before what it speaks of happens.
 
     Args:
-        private: The session's private folder; None if nothing is kept.
+        private: The session's private folder.
         name: The name of the journal's folder there.
 
     Attributes:
@@ -50,25 +279,20 @@ class FileLedger:
             nothing of what changed by then.
     """
 
-    def __init__(self, private: Folder | None, name: str) -> None:
+    def __init__(self, private: Folder, name: str) -> None:
         self._journal = FileJournal(private, name)
-        self._by_path: dict[str, list[FileChanged]] = {}
-        self._same: dict[str, str] = {}
-        self.at_commit = 0
-        self.known_from = 0
         self.last_content = 0
         self.trouble: OSError | None = None
         self._dead = 0
+        self.begin(0)
 
     def __iter__(self) -> Iterator[FileChanged]:
         """Every entry, oldest first."""
         entries = [entry for entries in self._by_path.values() for entry in entries]
-        return iter(sorted(entries, key=lambda entry: entry.since))
+        return iter(sorted(map(self._current, entries), key=lambda entry: entry.since))
 
     def __len__(self) -> int:
         return sum(map(len, self._by_path.values()))
-
-    # -- the journal
 
     def begin(self, last: int, *, known: bool = True) -> None:
         """Begins with nothing.
@@ -77,11 +301,13 @@ class FileLedger:
             last: The last commit.
             known: Whether all files are as they were at that commit.
         """
-        self._by_path, self._same = {}, {}
+        self._by_path: dict[str, list[FileChanged]] = {}
+        self._lost: dict[int, str] = {}  # contents that are gone, and why, until the next `write`
+        self._same: dict[str, str] = {}
         self.at_commit, self.known_from = last, last if known else last + 1
 
     def load(self, last: int, *, crashed: bool) -> bool:
-        """Goes on with the journal on disk.
+        """Goes on with the journal on disk, up to the last commit.
 
         Args:
             last: The last commit.
@@ -92,22 +318,15 @@ class FileLedger:
         """
         self.begin(last, known=False)
         try:
-            return self.take_over(self._journal.read(), crashed=crashed)
+            beginning, records = read_journal(self._journal.read())
+        except (FileNotFoundError, HistoryError):
+            return False
         except OSError as problem:
             self.trouble = problem
             return False
-
-    def take_over(self, journal: bytes, *, crashed: bool = True) -> bool:
-        """Goes on with what a journal says, up to the last commit; False if it is not whole."""
-        last = self.at_commit
-        try:
-            beginning, records = read_journal(journal)
-        except HistoryError:
+        power_was_lost = "" != beginning.boot != boot_id() != ""
+        if records[-1:] != [Closed()] and (power_was_lost or not crashed):
             return False
-        if records[-1:] != [Closed()]:
-            power_was_lost = "" != beginning.boot != file_journal.boot() != ""
-            if power_was_lost or not crashed:
-                return False
         self.known_from = beginning.known_from
         for record in records:
             match record:
@@ -116,17 +335,20 @@ class FileLedger:
                     if isinstance(was, KeptFile):  # also if a lost commit's, and of no use now
                         self.last_content = max(self.last_content, was.kept)
                 case ContentLost(kept=kept, why=why):
-                    self._lose(kept, why)
+                    self._lost[kept] = why
                 case SameFile(one=one, other=other):
                     self._note_same(one, other)
         return True
 
     def write(self) -> None:
         """Writes the journal anew; if that fails, `trouble` says so."""
-        self._dead = 0
+        entries = list(self)
+        self._by_path, self._lost, self._dead = {}, {}, 0
+        for entry in entries:
+            self._by_path.setdefault(entry.path, []).append(entry)
         same = [SameFile(one, other) for other, one in self._same.items()]
         try:
-            self._journal.write(self.known_from, [*self, *same])
+            self._journal.write(self.known_from, [*entries, *same])
             self.trouble = None
         except OSError as problem:
             self._fail(problem)
@@ -135,7 +357,7 @@ class FileLedger:
         """Forgets everything, also on disk."""
         self.begin(self.at_commit, known=False)
         with contextlib.suppress(OSError):
-            self._journal.clear()
+            self._journal.remove()
 
     def close(self) -> bool:
         """Closes the journal. Safe to call twice.
@@ -163,12 +385,8 @@ class FileLedger:
 
     def _fail(self, problem: OSError) -> None:
         self.trouble = problem
-        try:
-            self._journal.clear()
-        except OSError:
-            self._journal.close()
-
-    # -- what paths held
+        with contextlib.suppress(OSError):
+            self._journal.remove()
 
     def knows(self, path: str) -> bool:
         """Whether what a path held at the last commit is known already."""
@@ -187,16 +405,17 @@ class FileLedger:
         if not entries or entries[-1].since < entry.since:
             entries.append(entry)
 
-    def lose(self, number: int, why: str) -> None:
+    def drop_content(self, number: int, why: str) -> None:
         """Notes that a kept content does not exist any more."""
-        self._lose(number, why)
+        self._lost[number] = why
         self._append(ContentLost(number, why))
 
-    def _lose(self, number: int, why: str) -> None:
-        for entries in self._by_path.values():
-            for index, entry in enumerate(entries):
-                if isinstance(entry.was, KeptFile) and entry.was.kept == number:
-                    entries[index] = replace(entry, was=NotKept(why, entry.was.size))
+    def _current(self, entry: FileChanged) -> FileChanged:
+        """An entry, by what is known of its content now."""
+        was = entry.was
+        if isinstance(was, KeptFile) and was.kept in self._lost:
+            return replace(entry, was=NotKept(self._lost[was.kept], was.size))
+        return entry
 
     def forget_absence(self, path: str) -> None:
         """Forgets that a path held nothing at the last commit, as it holds nothing now.
@@ -219,36 +438,36 @@ class FileLedger:
         self._by_path.pop(path, None)
 
     def fold(self, commits: Collection[int]) -> None:
-        """Lets go of what no commit of these needs, as if no others had ever been. Call `write`."""
+        """Writes the journal anew without what no commit of these needs."""
         known, entries = sorted(commits), list(self)
         self._by_path = {}
         for entry in entries:
-            index = bisect_right(known, entry.since)
-            if index:
+            if index := bisect_right(known, entry.since):
                 self._add(replace(entry, since=known[index - 1]))
+        self.write()
 
     def inherit(self, parent: FileLedger, names: Mapping[str, str]) -> None:
-        """Begins with what another ledger knows, for copies of its files. Call `write`.
+        """Writes a journal of what another ledger knows, for copies of its files.
 
         Args:
             parent: The other ledger. If it knows nothing, the copies' past begins now.
             names: The identities of files that were open at commits, and those of the copies.
         """
         self.begin(parent.at_commit)
-        if parent.known_from > parent.at_commit:
-            return
-        self.known_from, self._same = parent.known_from, dict(parent._same)
-        for entry in parent:
-            was = entry.was
-            if isinstance(was, KeptFile):
-                was = replace(was, identity=names.get(was.identity, ""))
-            self._add(replace(entry, was=was))
+        if parent.known_from <= parent.at_commit:
+            self.known_from, self._same = parent.known_from, dict(parent._same)
+            for entry in parent:
+                was = entry.was
+                if isinstance(was, KeptFile):
+                    was = replace(was, identity=names.get(was.identity, ""))
+                self._add(replace(entry, was=was))
+        self.write()
 
     def at(self, path: str, commit: int) -> PreImage | None:
         """Returns what a path held at a commit; None for what it holds now."""
         entries = self._by_path.get(path, [])
         index = bisect_left(entries, commit, key=lambda entry: entry.since)
-        return entries[index].was if index < len(entries) else None
+        return self._current(entries[index]).was if index < len(entries) else None
 
     def state(self, commit: int) -> dict[str, PreImage]:
         """Returns the paths that may hold something else now than at a commit, with what they
@@ -262,8 +481,6 @@ class FileLedger:
         """The contents that are needed, by number, oldest first."""
         files = (entry.was for entry in self)
         return {was.kept: was for was in files if isinstance(was, KeptFile)}
-
-    # -- identities
 
     def note_same_file(self, one: str, other: str) -> None:
         """Notes that two identities name the same file to the guest."""
@@ -281,9 +498,3 @@ class FileLedger:
             seen.add(identity)
             identity = self._same[identity]
         return identity
-
-    def identities(self, identity: str) -> set[str]:
-        """Returns all identities that name the same file."""
-        first = self.first_identity(identity)
-        same = (other for other in self._same if self.first_identity(other) == first)
-        return {identity, first, *same}

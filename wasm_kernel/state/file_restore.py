@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import Changed, checksum_of
-from wasm_kernel.state.file_journal import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
+from wasm_kernel.state.file_ledger import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.wasi_files.file_history import Change
+from wasm_kernel.wasi_files.quota import key_of
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -50,11 +51,9 @@ def restore_files(
         opened: The identities of files that are open at any commit.
     """
     state = versions.state(commit)
-    work = _FileRestore(versions, changing, frozenset(map(versions.ledger.first_identity, opened)))
     kept = (was.kept for was in state.values() if isinstance(was, KeptFile))
     with versions.hold(kept), versions.lookup() as lookup:
-        work.run(state, lookup)
-    return work.restored
+        return _FileRestore(versions, changing, opened).run(state, lookup)
 
 
 def restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
@@ -62,26 +61,16 @@ def restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
     if commit < versions.ledger.known_from:
         return False
     was = versions.ledger.at(name, commit)
-    if was is None:
-        return _is_there(versions, name)
-    if not isinstance(was, KeptFile):
-        return False
-    opened = (versions.ledger.first_identity(was.identity),)
-    work = _FileRestore(versions, lambda path, found: None, opened)
     try:
-        with versions.hold([was.kept]), versions.place_of(name) as (folder, number):
-            work.put(name, was, number, folder)
+        with versions.place_of(name) as (folder, number):
+            if not isinstance(was, KeptFile):
+                return was is None and _found(number, folder) is not None
+            with versions.hold([was.kept]):
+                work = _FileRestore(versions, lambda path, found: None, [was.identity])
+                work.put(name, was, number, folder)
     except (Changed, OSError):
         return False
     return True
-
-
-def _is_there(versions: FileVersions, name: str) -> bool:
-    try:
-        with versions.place_of(name) as (folder, number):
-            return _found(number, folder) is not None
-    except OSError:
-        return False
 
 
 class _FileRestore:
@@ -90,11 +79,11 @@ class _FileRestore:
     def __init__(self, versions: FileVersions, changing: Changing, opened: Collection[str]) -> None:
         self._versions = versions
         self._changing = changing
-        self._opened = opened
+        self._opened = frozenset(map(versions.ledger.first_identity, opened))
         self._missed: set[str] = set()
-        self.restored = RestoredFiles()
+        self._restored = RestoredFiles()
 
-    def run(self, state: dict[str, PreImage], lookup: Lookup) -> None:
+    def run(self, state: dict[str, PreImage], lookup: Lookup) -> RestoredFiles:
         """Brings every path back to what it held."""
         deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
         for path in deepest_first:
@@ -105,6 +94,7 @@ class _FileRestore:
         for path in sorted(state):
             if isinstance(state[path], KeptFile | KeptLink):
                 self.attempt(path, state[path], self.put, lookup)
+        return self._restored
 
     def attempt(
         self,
@@ -128,7 +118,7 @@ class _FileRestore:
 
     def _miss(self, path: str, why: NotKept) -> None:
         self._missed.add(path)
-        self.restored.missed.append((path, why))
+        self._restored.missed.append((path, why))
 
     def clear(self, path: str, was: PreImage, name: str, folder: int) -> None:
         """Removes what can't stay."""
@@ -149,7 +139,7 @@ class _FileRestore:
         else:
             os.unlink(name, dir_fd=folder)
             if isinstance(was, Absent):
-                self.restored.removed.append(path)
+                self._restored.removed.append(path)
 
     def make_folder(self, path: str, was: PreImage, name: str, folder: int) -> None:
         """Makes a folder that was there."""
@@ -161,10 +151,11 @@ class _FileRestore:
         """Puts a file or a link in its place."""
         found = _found(name, folder)
         if isinstance(was, KeptLink):
-            if found is None or not stat.S_ISLNK(found.st_mode) or _text(name, folder) != was.text:
+            is_link = found is not None and stat.S_ISLNK(found.st_mode)
+            if not is_link or os.readlink(name, dir_fd=folder) != was.text:
                 self._change(path, name, folder, found)
                 self._versions.contents.put_link(was.text, name, folder)
-                self.restored.back.append(path)
+                self._restored.back.append(path)
             return
         assert isinstance(was, KeptFile)
         if found is not None and self._is_there(was, name, folder, found):
@@ -172,14 +163,14 @@ class _FileRestore:
         self._versions.contents.check(was)
         self._change(path, name, folder, found)
         self._versions.contents.put(was, name, folder)
-        self.restored.back.append(path)
+        self._restored.back.append(path)
         if self._versions.ledger.first_identity(was.identity) in self._opened:
             self._versions.ledger.note_same_file(was.identity, file_identity(name, folder))
 
     def _is_there(self, was: KeptFile, name: str, folder: int, found: os.stat_result) -> bool:
         """Whether a file is the very one that was there, or holds the same."""
-        if self._versions.contents.is_at(was, found):
-            return True
+        if self._versions.contents.shared.get(key_of(found)) == was.kept:
+            return True  # it is the content itself
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):
             return False
         if file_identity(name, folder) == was.identity:
@@ -203,7 +194,3 @@ def _found(name: str, folder: int) -> os.stat_result | None:
         return os.lstat(name, dir_fd=folder)
     except FileNotFoundError:
         return None
-
-
-def _text(name: str, folder: int) -> str:
-    return os.readlink(name, dir_fd=folder)

@@ -191,11 +191,10 @@ def _copy_earlier(
     """
     with contextlib.closing(FileLedger(target.private, KEPT)) as ledger:
         ledger.inherit(parent, names)
-        ledger.write()
         with source.private.enter(KEPT) as here, target.private.enter(KEPT) as there:
             for number in ledger.contents:
                 if not _is_copied(here, str(number), there):
-                    ledger.lose(number, "large")
+                    ledger.drop_content(number, "large")
 
 
 def _is_copied(source: Folder, name: str, target: Folder) -> bool:

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.linux.folders import Folder, NotRegular
-from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable, without_zeros
+from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable
 from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, Origin, RewriteNeeded
-from wasm_kernel.state.pages import Content
+from wasm_kernel.state.pages import Content, split_zeros
 from wasm_kernel.state.stored import StateFolder, Usable
 from wasm_kernel.state.tree import Tree
 
@@ -193,7 +193,7 @@ class History:
 
     def add(self, commit: Commit, content: Content) -> None:
         """Adds a commit of the living memory, which becomes the head; it is not on disk yet."""
-        self.contents.hold(commit, content)
+        self.contents.held[commit.id] = commit, content
         with self.lock:
             self._grow(commit)
 
@@ -215,13 +215,14 @@ class History:
 
     def squeeze(self, commit_id: int) -> None:
         """Takes the pages of zeros out of a commit that is not on disk yet."""
-        held = self.contents.held(commit_id)
-        if held is None:
+        commit, content = self.contents.held.get(commit_id, (None, bytearray()))
+        if commit is None:
             return
-        commit, content = without_zeros(*held)
+        runs, content, zeros = split_zeros(commit.runs, content)
+        commit = replace(commit, runs=runs, zeros=(*commit.zeros, *zeros))
         with self.lock:
             if commit_id in self.tree.commits:
-                self.contents.hold(commit, content)
+                self.contents.held[commit_id] = commit, content
                 self.tree = self.tree.with_commit(commit)
 
     def store(self, commit_id: int) -> None:
@@ -230,7 +231,7 @@ class History:
         Raises:
             OSError: it can't be written, and stays in memory.
         """
-        held = self.contents.held(commit_id)
+        held = self.contents.held.get(commit_id)
         if held is None:
             return
         written = self.contents.write(held[0], [held[1]])
@@ -238,12 +239,12 @@ class History:
             if commit_id not in self.tree.commits:
                 self.remove_contents([written])
                 return
-            self.contents.release(commit_id)
+            del self.contents.held[commit_id]
             try:
                 with self._saving():
                     self.tree = self.tree.with_commit(written)
             except BaseException:
-                self.contents.hold(*held)
+                self.contents.held[commit_id] = held
                 raise
             self._unsynced.add(written.content)
 
@@ -362,7 +363,7 @@ class History:
             gone = [self.tree.commits[one] for one in some if one in self.tree.commits]
             self.tree = self.tree.without({commit.id for commit in gone})
             for commit in gone:
-                self.contents.release(commit.id)
+                self.contents.held.pop(commit.id, None)
             with contextlib.suppress(OSError):  # the next `save` tries again
                 self.save()
         return gone
@@ -405,7 +406,7 @@ class History:
                 with self._saving():
                     self.tree = self.tree.with_commit(merged)
                 if content is not None:
-                    self.contents.hold(merged, content)
+                    self.contents.held[merged.id] = merged, content
                 self._unsynced.add(merged.content)
         return before
 

@@ -21,7 +21,7 @@ import errno
 import hashlib
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated
 
@@ -193,27 +193,20 @@ def decode(data: bytes) -> Record:
 
 
 def _is_possible(commit: Commit) -> bool:
-    return (
-        commit.parent < commit.id
-        and _are_runs((*commit.runs, *commit.zeros), commit.size)
-        and _are_files(commit.files)
-    )
-
-
-def _are_runs(runs: Iterable[Run], size: int) -> bool:
-    """Returns whether runs lie inside the memory, and apart from each other."""
+    """Returns whether runs lie inside the memory and apart from each other, and so many files can
+    be open, each under a number of its own.
+    """
     at = 0
-    for first, pages in sorted(runs):
-        if first < at or pages < 1 or first + pages > size // PAGE:
+    for first, pages in sorted((*commit.runs, *commit.zeros)):
+        if first < at or pages < 1 or first + pages > commit.size // PAGE:
             return False
         at = first + pages
-    return True
-
-
-def _are_files(files: Collection[OpenFile]) -> bool:
-    """Returns whether so many files can be open, each under a number of its own."""
-    possible = len(files) <= _FILES_MOST and all(map(_is_file, files))
-    return possible and len({file.fd for file in files}) == len(files)
+    files = commit.files
+    return (
+        commit.parent < commit.id
+        and len({file.fd for file in files}) == len(files) <= _FILES_MOST
+        and all(map(_is_file, files))
+    )
 
 
 def _is_file(file: OpenFile) -> bool:
@@ -271,7 +264,7 @@ def read_index(folder: Folder) -> Reading:
     salt, length = bytes.fromhex(header.salt), data.rfind(b"\n") + 1
     entries: list[Record | None] = []
     expected = 1
-    for line in _lines(data, end + 1, length):
+    for line in data[end + 1 : length].split(b"\n")[:-1]:
         number, record = _parsed(line, salt)
         if (record is None or number != expected) and entries[-1:] != [None]:
             entries.append(None)
@@ -283,28 +276,18 @@ def read_index(folder: Folder) -> Reading:
     return Reading(header.image, salt, tuple(entries), expected, length)
 
 
-def _lines(data: bytes, start: int, end: int) -> Iterator[bytes]:
-    while start < end:
-        stop = data.index(b"\n", start)
-        yield data[start:stop]
-        start = stop + 1
-
-
 def _parsed(line: bytes, salt: bytes) -> tuple[int, Record | None]:
-    """The number and the record of a line; None if its digest does not fit."""
+    """Returns the number and the record of a line; None if its digest does not fit."""
     number, _, rest = line.partition(b" ")
     digest, _, text = rest.partition(b" ")
-    if digest != _digest(b"%b %b" % (number, text), salt):
-        return 0, None
-    try:
-        return int(number), decode(text)
-    except (HistoryError, ValueError):
-        return 0, None
+    if digest == _digest(b"%b %b" % (number, text), salt):
+        with contextlib.suppress(HistoryError, ValueError):
+            return int(number), decode(text)
+    return 0, None
 
 
 def _digest(text: bytes, salt: bytes) -> bytes:
-    found = hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=salt)
-    return found.hexdigest().encode()
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=salt).hexdigest().encode()
 
 
 class RewriteNeeded(OSError):

@@ -24,7 +24,7 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import folding, texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles, restore_files, restore_unlinked
-from wasm_kernel.state.file_versions import FileVersions, nothing_kept
+from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
@@ -72,14 +72,13 @@ class SessionState:
         inherited: Fork | None = None,
     ) -> None:
         self._folders = folders
-        self.files = nothing_kept()
         self.is_untried = self.is_saving = False
         self._policy = policy
         self._resume = resume
         self._notices = notices
         self._inherited = inherited
         self._lock = HistoryLock(folders.private)
-        self._own_files = FileVersions(
+        self.files = FileVersions(
             folders.workspace,
             folders.private,
             most_bytes=policy.files_history_bytes,
@@ -125,11 +124,10 @@ class SessionState:
             elif left_out := self._inherited.left_out:
                 words = f"{len(left_out)} files of the parent are not in the fork"
                 self._notices.tell(texts.left_out(left_out), error=words)
-            self.files = self._own_files
             if history.tree.commits:
                 self.files.load(history.tree.last, crashed=self._lock.crashed)
             else:
-                self.files.clear()
+                self.files.begin_anew()
             self._lock.settled()
         except BaseException:
             history.close()
@@ -171,12 +169,9 @@ class SessionState:
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Keeps as much as another policy says, from now on."""
         self._policy = policy
-        own, kept = self._own_files, self._own_files.keeps
-        own.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
+        self.files.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
         if self._recorder is not None:
             self._recorder.limit(keep=policy.history_cells, cap=policy.history_bytes)
-            if self.files is own and own.keeps is not kept:
-                own.clear(self.history.tree.last)
 
     def forget_at_end(self) -> None:
         """Has whoever opens the session next begin without these variables. Any thread."""
@@ -192,10 +187,10 @@ class SessionState:
                 self._recorder = None
             if self._inherited is not None:  # a fork that was never opened has it still
                 self._inherited.history.close()
-            ended = self._own_files.close() and ended  # the next holder may read what it says
+            ended = self.files.close() and ended  # the next holder may read what it says
             self._lock.release(ended=ended)
         finally:
-            self._own_files.close()
+            self.files.close()
             self.is_saving = False
 
     # -- what is there
@@ -348,9 +343,9 @@ class SessionState:
     def _note_files(self) -> None:
         """Files that change from now on change after this commit."""
         tree, files = self.history.tree, self.files
-        if files.begin(tree.last, tree.commits.keys()):
+        if files.commit(tree.last, tree.commits.keys()):
             files.sweep(tree.unlinked_files)
-        if files is self._own_files and tree.last in tree.commits:
+        if tree.last in tree.commits:
             files.trim(Tree({tree.last: tree.commits[tree.last]}).unlinked_files)
         not_kept, files.not_kept = files.not_kept, []
         new = {path: why for path, why in not_kept if path not in self._not_kept}

@@ -23,7 +23,7 @@ def _place(state: State) -> str:
 
 
 def _time(state: State) -> str:
-    """The time of day, with the date where that is not today's."""
+    """The time of day, with the date if that is not today's."""
     then = time.gmtime(state["time"])
     today = then[:3] == time.gmtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
@@ -41,10 +41,7 @@ class CheckpointTable:
     """The states in the order in which they were left."""
 
     def __init__(self, states: list[State]) -> None:
-        self.states = states
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        return [
+        self._lines = [
             (
                 str(state["name"] or ""),
                 _place(state),
@@ -53,12 +50,12 @@ class CheckpointTable:
                 f"{state['bytes'] / 1024:,.0f}",
                 "here" if state["here"] else "",
             )
-            for state in self.states
+            for state in states
         ]
 
     def text(self) -> str:
         """The table in columns."""
-        return _padded([_HEADINGS, *self._cells()])
+        return _padded([_HEADINGS, *self._lines])
 
     def html(self) -> str:
         """The table as HTML, labels escaped."""
@@ -66,14 +63,14 @@ class CheckpointTable:
         def row(cells: tuple[str, ...], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-        body = "".join(row(cells, "td") for cells in self._cells())
+        body = "".join(row(cells, "td") for cells in self._lines)
         return f"<table><thead>{row(_HEADINGS, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 class HistoryTree:
-    """The states as they follow one another; where somebody went back, a branch begins.
+    """The states as they follow one another; after somebody went back, a branch begins.
 
-    The line that leads to where memory stands goes straight down, the others hang off it.
+    The line that leads to where memory is goes straight down, the others hang off it.
     """
 
     def __init__(self, states: list[State]) -> None:
@@ -86,69 +83,50 @@ class HistoryTree:
         for one, state in sorted(self._states.items()):
             parent = state["parent"] if state["parent"] in self._states else 0
             self._below.setdefault(parent, []).append(one)
-        self._line = self._to_here()
-
-    def _to_here(self) -> set[int]:
+        self._line: set[int] = set()  # what leads to where memory is
         at = next((one for one, state in self._states.items() if state["here"]), 0)
-        line: set[int] = set()
         while at in self._states:
-            line.add(at)
+            self._line.add(at)
             at = self._states[at]["parent"]
-        return line
 
-    def _lines(self, one: int) -> Iterator[tuple[int, list[int]]]:
-        """A state and those straight below it, each with the branches that begin there."""
-        while one:
-            below = self._below.get(one, [])
-            straight = max(below, key=lambda child: (child in self._line, child), default=0)
-            yield one, [child for child in below if child != straight]
-            one = straight
+    def _walk(self) -> Iterator[tuple[int, int, bool]]:
+        """Every state, on how deep a branch it is, and whether that begins there.
 
-    def _drawn(self, top: int) -> Iterator[tuple[str, ...]]:
-        """The rows of one tree. A stack, as a hostile history has branches of any depth."""
-        waiting = [(self._lines(top), "", "")]
+        A stack, as a hostile history has branches of any depth.
+        """
+        waiting = [(top, 0, True) for top in reversed(self._below.get(0, []))]
         while waiting:
-            line, first, rest = waiting.pop()
-            for state, branches in line:
-                yield (f"{first}● {_place(self._states[state])}", *self._told(state))
-                waiting.append((line, rest, rest))
-                inner = f"{rest}│ " if len(rest) < 2 * _DEPTH else rest
-                waiting += [(self._lines(one), f"{rest}├─", inner) for one in reversed(branches)]
-                break
+            one, depth, begins = waiting.pop()
+            yield one, min(depth, _DEPTH), begins
+            if below := self._below.get(one):
+                straight = max(below, key=lambda child: (child in self._line, child))
+                waiting.append((straight, depth, False))
+                waiting += [(b, depth + 1, True) for b in reversed(below) if b != straight]
 
-    def _told(self, one: int) -> tuple[str, str, str, str]:
+    def _cells(self, one: int) -> tuple[str, str, str, str]:
         state = self._states[one]
         names = ", ".join(map(repr, self._names[one]))
         return str(state["label"]), names, _time(state), "<- here" if state["here"] else ""
 
     def text(self) -> str:
         """The tree in characters."""
-        tops = self._below.get(0, [])
-        return _padded([line for top in tops for line in self._drawn(top)])
+        lines: list[tuple[str, ...]] = []
+        for one, depth, begins in self._walk():
+            before = "│ " * (depth - 1) + "├─" if begins and depth else "│ " * depth
+            lines.append((f"{before}● {_place(self._states[one])}", *self._cells(one)))
+        return _padded(lines)
 
     def html(self) -> str:
         """The tree as nested lists, labels escaped."""
-        return "".join("".join(self._list(top)) for top in self._below.get(0, []))
-
-    def _list(self, top: int) -> Iterator[str]:
-        waiting: list[str | Iterator[tuple[int, list[int]]]] = ["</ul>", self._lines(top), "<ul>"]
-        depth = 0
-        while waiting:
-            piece = waiting.pop()
-            if isinstance(piece, str):
-                depth += {"<ul>": 1, "</ul>": -1}.get(piece, 0)
-                yield piece
-                continue
-            for state, branches in piece:
-                yield self._item(state)
-                waiting += [piece, "</li>"]
-                begin, end = ("<ul>", "</ul>") if depth < _DEPTH else ("", "")
-                for one in reversed(branches):
-                    waiting += [end, self._lines(one), begin]
-                break
-
-    def _item(self, one: int) -> str:
-        label, names, when, here = self._told(one)
-        text = f"{_place(self._states[one])} <code>{escape(label)}</code> {escape(names)}"
-        text = f"<b>{text}</b>" if here else text
-        return f"<li>{text} <small>{when}</small>"
+        parts: list[str] = []
+        opened = 0  # lists
+        for one, depth, begins in self._walk():
+            stay = depth if begins else depth + 1
+            parts.append("</li></ul>" * (opened - stay))
+            parts.append("<ul>" if begins else "</li>")
+            opened = depth + 1
+            label, names, when, here = self._cells(one)
+            text = f"{_place(self._states[one])} <code>{escape(label)}</code> {escape(names)}"
+            text = f"<b>{text}</b>" if here else text
+            parts.append(f"<li>{text} <small>{when}</small>")
+        return "".join(parts) + "</li></ul>" * opened

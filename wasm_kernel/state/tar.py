@@ -10,17 +10,17 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import itertools
 import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, BinaryIO
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import data_ranges
-from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.state.index import DAMAGED
 
 LEVEL = 1  # memory is large, and what can be squeezed out easily is most of it
@@ -41,7 +41,7 @@ _FOLLOWS = {
     tarfile.GNUTYPE_LONGNAME: "name",
     tarfile.GNUTYPE_LONGLINK: "name",
 }
-_STRETCHES_MOST = 50_000  # so many fit into that
+_RANGES_MOST = 50_000  # so many fit into that
 _PERMISSIONS = 0o777
 _STEPS = 100_000
 _STEPS_EACH = 64  # for each member: a tree's order takes three, a link's way some dozens
@@ -56,26 +56,22 @@ class ArchiveWriter:
 
     def __init__(self, target: IO[bytes]) -> None:
         self._zip = gzip.GzipFile(fileobj=target, mode="wb", compresslevel=LEVEL, mtime=0)
-        self._tar = tarfile.TarFile(fileobj=self._zip, mode="w", format=tarfile.PAX_FORMAT)
 
     def text(self, name: str, content: bytes) -> None:
         """Adds a file with this content."""
         info = tarfile.TarInfo(name)
-        info.size = len(content)
-        info.mode = 0o600
-        self._tar.addfile(info, io.BytesIO(content))
+        info.size, info.mode = len(content), 0o600
+        self._add(info, [content])
 
     def folder(self, name: str, status: os.stat_result) -> None:
         """Adds a folder."""
-        info = _info(name, status)
-        info.type = tarfile.DIRTYPE
-        self._tar.addfile(info)
+        self._add(_info(name, status, tarfile.DIRTYPE))
 
     def link(self, name: str, target: str, status: os.stat_result) -> None:
         """Adds a link, as it is."""
-        info = _info(name, status)
-        info.type, info.linkname = tarfile.SYMTYPE, target
-        self._tar.addfile(info)
+        info = _info(name, status, tarfile.SYMTYPE)
+        info.linkname = target
+        self._add(info)
 
     def file(self, name: str, descriptor: int) -> None:
         """Adds an open file, its holes as holes; as long as it was when this began.
@@ -84,103 +80,100 @@ class ArchiveWriter:
             OSError: it can't be read, or the archive not be written.
         """
         status = os.fstat(descriptor)
-        info = _info(name, status)
-        found = _fewer(list(data_ranges(descriptor, status.st_size)))
-        held = sum(end - start for start, end in found)
-        head = b""
-        if held < status.st_size:
-            found.append((status.st_size, status.st_size))
-            head = _map(found)
-            info.pax_headers = _sparse(name, status.st_size)
+        info = _info(name, status, tarfile.REGTYPE)
+        ranges = _joined(list(data_ranges(descriptor, status.st_size)))
+        info.size, head = sum(end - start for start, end in ranges), b""
+        if info.size < status.st_size:
+            head = _map([*ranges, (status.st_size, status.st_size)])
+            fields = {"major": "1", "minor": "0", "name": name, "realsize": str(status.st_size)}
+            info.pax_headers = {f"GNU.sparse.{key}": value for key, value in fields.items()}
             folder, _, base = name.rpartition("/")
             info.name = f"{folder}/GNUSparseFile.0/{base}"
-        info.size = len(head) + held
-        source: Any = _Stretches(descriptor, head, found)
-        self._tar.addfile(info, source)
+            info.size += len(head)
+        self._add(info, itertools.chain([head], _read(descriptor, ranges)))
+
+    def _add(self, info: tarfile.TarInfo, content: Iterable[bytes] = ()) -> None:
+        self._zip.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        for piece in content:
+            self._zip.write(piece)
+        self._zip.write(bytes(-info.size % _BLOCK))
 
     def close(self) -> None:
         """Writes what is left."""
-        self._tar.close()
+        self._zip.write(bytes(2 * _BLOCK))
         self._zip.close()
 
 
-def _info(name: str, status: os.stat_result) -> tarfile.TarInfo:
+def _info(name: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
+    info.type = kind
     info.mode = stat.S_IMODE(status.st_mode) & _PERMISSIONS
     info.mtime = status.st_mtime_ns / 1e9
     return info
 
 
-def _sparse(name: str, size: int) -> dict[str, str]:
-    fields = {"major": "1", "minor": "0", "name": name, "realsize": str(size)}
-    return {f"GNU.sparse.{key}": value for key, value in fields.items()}
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns ranges, joined with their neighbours if there are too many."""
+    step = -(-len(ranges) // _RANGES_MOST) or 1
+    some = (ranges[at : at + step] for at in range(0, len(ranges), step))
+    return [(each[0][0], each[-1][1]) for each in some]
 
 
-def _fewer(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns stretches, joined with their neighbours if there are too many."""
-    step = -(-len(found) // _STRETCHES_MOST) or 1
-    return [
-        (some[0][0], some[-1][1])
-        for at in range(0, len(found), step)
-        if (some := found[at : at + step])
-    ]
-
-
-def _map(found: list[tuple[int, int]]) -> bytes:
-    numbers = [len(found), *(number for start, end in found for number in (start, end - start))]
+def _map(ranges: list[tuple[int, int]]) -> bytes:
+    """Returns how a sparse file begins in an archive: where its data belongs."""
+    numbers = [len(ranges), *(number for start, end in ranges for number in (start, end - start))]
     text = "".join(f"{number}\n" for number in numbers).encode()
     return text + bytes(-len(text) % _BLOCK)
 
 
-class _Stretches:
-    """Reads a head, and then the stretches of a file that hold data; cut short, it gives zeros."""
-
-    def __init__(self, descriptor: int, head: bytes, found: list[tuple[int, int]]) -> None:
-        self._pieces = self._read(descriptor, head, found)
-        self._left = memoryview(b"")
-
-    @staticmethod
-    def _read(descriptor: int, head: bytes, found: list[tuple[int, int]]) -> Iterator[bytes]:
-        yield head
-        for start, end in found:
-            for at in range(start, end, _CHUNK):
-                wanted = min(_CHUNK, end - at)
-                yield os.pread(descriptor, wanted, at).ljust(wanted, b"\0")
-
-    def read(self, size: int) -> bytes:
-        """Returns so many bytes, fewer at the end."""
-        taken = bytearray()
-        while len(taken) < size:
-            if not self._left:
-                piece = next(self._pieces, None)
-                if piece is None:
-                    break
-                self._left = memoryview(piece)
-            wanted = size - len(taken)
-            taken += self._left[:wanted]
-            self._left = self._left[wanted:]
-        return bytes(taken)
+def _read(descriptor: int, ranges: list[tuple[int, int]]) -> Iterator[bytes]:
+    """Yields what ranges of a file hold; zeros if it was cut off meanwhile."""
+    for start, end in ranges:
+        for at in range(start, end, _CHUNK):
+            wanted = min(_CHUNK, end - at)
+            yield os.pread(descriptor, wanted, at).ljust(wanted, b"\0")
 
 
-class Room:
-    """The bytes that an archive may still become on disk.
+class ArchiveBudget:
+    """What an archive may still cost: bytes on disk, and steps from folder to folder.
+
+    A name in it may be as deep as a path may be long, and there may be a million of them. So the
+    way to a member goes on from where the last one was put, as in an archive that was made in a
+    tree's order, and all ways together have an end.
 
     Args:
-        most: How many in all.
+        most_bytes: How many bytes it may become in all.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = self._bytes = most_bytes
+        self._steps = _STEPS
 
-    def take(self, size: int) -> None:
+    def add_member(self) -> None:
+        """Allows one more member its share of the steps."""
+        self._steps += _STEPS_EACH
+
+    def take_step(self) -> None:
+        """Counts a step from one folder to the next.
+
+        Raises:
+            ArchiveError: there were too many.
+        """
+        self._steps -= 1
+        if self._steps < 0:
+            raise ArchiveError(
+                "The archive's folders and links lead to and fro, which takes too long to follow."
+            )
+
+    def take_bytes(self, size: int = 1) -> None:
         """Counts what is going to be written, in whole blocks of the disk.
 
         Raises:
             ArchiveError: it is more than what is left.
         """
-        self._left -= -(-size // _DISK_BLOCK) * _DISK_BLOCK
-        if self._left < 0:
-            raise ArchiveError(f"The archive holds more than {self._most:,} bytes.")
+        self._bytes -= -(-size // _DISK_BLOCK) * _DISK_BLOCK
+        if self._bytes < 0:
+            raise ArchiveError(f"The archive holds more than {self._most_bytes:,} bytes.")
 
 
 class _Bounded(io.RawIOBase):
@@ -308,17 +301,13 @@ def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
         if info.size < 0:
             raise ArchiveError("The archive holds a file that is shorter than nothing.")
         source.begin_content()
-        yield info, _content(tar, info)
+        yield info, tar.extractfile(info) if info.isreg() else None
         source.begin_header()
     source.drain()
 
 
-def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes] | None:
-    return tar.extractfile(info) if info.isreg() else None
-
-
 def unpack(
-    info: tarfile.TarInfo, content: IO[bytes], descriptor: int, room: Room | None = None
+    info: tarfile.TarInfo, content: IO[bytes], descriptor: int, budget: ArchiveBudget | None = None
 ) -> None:
     """Writes a member's content into an empty file, holes as holes.
 
@@ -326,10 +315,10 @@ def unpack(
         info: The member.
         content: Its content.
         descriptor: The file.
-        room: Counts what is written; None if that was counted already.
+        budget: Counts what is written; None if that was counted already.
 
     Raises:
-        ArchiveError: its stretches are not inside of it, or there is no room for them.
+        ArchiveError: its stretches are not inside of it, or they are too large.
         OSError: it can't be written.
     """
     found: Any = getattr(info, "sparse", None)
@@ -338,8 +327,8 @@ def unpack(
         if start < last or size < 0 or start + size > info.size:
             raise ArchiveError("The archive holds a file whose parts do not fit into it.")
         last = start + size
-        if room is not None:
-            room.take(size)
+        if budget is not None:
+            budget.take_bytes(size)
         content.seek(start)
         at, end = start, start + size
         while at < end:
@@ -353,69 +342,3 @@ def unpack(
         if problem.errno not in {errno.EFBIG, errno.EINVAL}:
             raise
         raise ArchiveError("The archive holds a file that is too long for this disk.") from problem
-
-
-class UnpackedTree:
-    """The folders that an archive is unpacked to: entered from member to member; close it.
-
-    A name in an archive may be as deep as a path may be long, and there may be a million of them.
-    So the way to a member goes on from where the last one was put, as in an archive that was made
-    in a tree's order, and all ways together have an end.
-    """
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._walks: dict[int, FolderWalk] = {}
-        self._steps = _STEPS
-
-    def add_steps(self) -> None:
-        """Allows one more member its share of the steps."""
-        self._steps += _STEPS_EACH
-
-    def step(self) -> None:
-        """Counts a step from one folder to the next.
-
-        Raises:
-            ArchiveError: there were too many.
-        """
-        self._steps -= 1
-        if self._steps < 0:
-            raise ArchiveError(
-                "The archive's folders and links lead to and fro, which takes too long to follow."
-            )
-
-    def enter(self, root: int, names: Sequence[str]) -> int:
-        """Returns a descriptor of a folder, good until the next is entered.
-
-        Args:
-            root: A descriptor of the folder that the way begins at.
-            names: The names that lead there. Folders that are missing are made.
-
-        Raises:
-            ArchiveError: it takes too many steps, or there is no room for a folder.
-            OSError: something else is in a folder's place, or one can't be made.
-        """
-        walk = self._walks.get(root)
-        if walk is None:
-            walk = self._walks[root] = FolderWalk(root)
-        pairs = enumerate(zip(walk.path, names, strict=False))
-        shared = next((at for at, (one, other) in pairs if one != other), None)
-        if shared is None:
-            shared = min(walk.depth, len(names))
-        while walk.depth > shared:
-            self.step()
-            walk.leave()
-        for name in names[shared:]:
-            self.step()
-            try:
-                walk.enter(name)
-            except FileNotFoundError:
-                self._room.take(1)
-                os.mkdir(name, dir_fd=walk.fd)
-                walk.enter(name)
-        return walk.fd
-
-    def close(self) -> None:
-        """Closes the folders. Safe to call twice."""
-        for walk in self._walks.values():
-            walk.close()

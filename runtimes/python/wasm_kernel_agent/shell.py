@@ -271,7 +271,14 @@ class GuestShell(_Base):  # type: ignore[misc]
         exception_only: bool = False,
         running_compiled_code: bool = False,
     ) -> None:
-        """Shows an error; an exception group in Python's own layout."""
+        """Shows an error; an exception group in Python's own layout.
+
+        Raises:
+            KeyboardInterrupt: The error hides an interrupt. IPython would show the error of a
+                display, and the cell would go on as if nobody had interrupted it.
+        """
+        if not running_compiled_code and tracebacks.hides_interrupt(sys.exc_info()[1]):
+            raise KeyboardInterrupt from None
         caught = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or _last_error()
         plain = exception_only or isinstance(caught, SyntaxError | UsageError)
         if plain or not tracebacks.holds_group(caught):

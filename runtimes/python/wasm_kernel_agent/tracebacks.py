@@ -59,6 +59,22 @@ def text_of(error: BaseException | None) -> str:
         return f"<{type(error).__name__}, whose text raised {type(problem).__name__}>"
 
 
+def hides_interrupt(error: BaseException | None) -> bool:
+    """Returns whether `error` took the place of an interrupt that no handler had caught.
+
+    This happens if cleaning up fails because of the interrupt: IPython's printer, stopped between
+    two steps, removes what it had not added yet. The frame that such an interrupt reached has
+    ended; that of a handler still runs.
+    """
+    running = {frame for frame, _ in traceback.walk_stack(None)}
+    for _ in range(_CAUSES):
+        error = error.__context__ if error is not None else None
+        if isinstance(error, KeyboardInterrupt):
+            reached = error.__traceback__
+            return reached is not None and reached.tb_frame not in running
+    return False
+
+
 def without_agent(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     """Returns `trace` as a user should see it, and the number of frames that were cut out of it.
 

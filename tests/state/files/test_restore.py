@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engine.versions.workspace import Workspace
+from tests.state.files.workspace import Workspace
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.state.file_journal import NotKept
+from wasm_kernel.state.file_ledger import NotKept
 
 
 def test_a_file_that_was_made_is_removed(workspace: Workspace) -> None:

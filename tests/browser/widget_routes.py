@@ -1,24 +1,10 @@
-"""ATTACKS 25 through widgets, in the real JupyterLab: what a widget is told does nothing either."""
+"""Cells that send payloads through widgets, on every way that one has to a page."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import pytest
-
-from tests.browser.canary import Canary
-from tests.browser.jupyterlab import Lab, Server
-from tests.browser.test_attacks import (
-    DESTRUCTIVE,
-    PAGE,
-    POKE,
-    RAN,
-    Seen,
-    armed,
-    assert_untouched,
-)
 from tests.outputs.payloads import Payload
 
 BEGIN = """
@@ -69,65 +55,10 @@ display(cover, icon, far, style, layout, picture, film)
 """
 
 
-SOME, MORE = 9, 3
-"""Each so many-th payload goes on every route; on all of them they would take the page minutes."""
-EACH = pytest.mark.parametrize("every", [SOME, pytest.param(MORE, marks=pytest.mark.soak)])
-
-
-def cells(
-    payloads: list[Payload], canary: Canary, routes: Iterable[str], every: int
-) -> Iterator[str]:
+def widget_cells(payloads: Iterable[Payload], every: int, address: str) -> Iterator[str]:
+    """Source of cells for each so many-th payload; what they only fetch lies at the address."""
     rows = [[p.name, p.data["text/html"]] for p in payloads if "text/html" in p.data]
     yield f"{BEGIN}\npayloads = json.loads({json.dumps(json.dumps(rows[::every]))})"
-    for route in routes:
-        yield f"for name, html in payloads:\n    {ROUTES[route]}"
-    yield LOOKS.replace("URL", canary.address)
-
-
-@EACH
-def test_no_widget_runs_fetches_or_covers_anything(
-    lab: Lab, server: Server, canary: Canary, every: int
-) -> None:
-    seen = Seen()
-    seen.watch(lab.page)
-    notebook = server.notebook("widget-attack", list(cells(armed(canary), canary, ROUTES, every)))
-    lab.open(notebook)
-    before: Any = lab.page.evaluate(PAGE)
-    lab.run_all()
-    assert lab.page.evaluate(POKE) > 1500 // every
-    assert_untouched(lab, seen, canary, before)
-
-
-@EACH
-def test_a_page_that_is_loaded_anew_is_told_nothing_else(
-    lab: Lab, server: Server, canary: Canary, every: int
-) -> None:
-    """It asks the kernel for every widget at once, and each comes whole."""
-    seen = Seen()
-    seen.watch(lab.page)
-    sources = list(cells(armed(canary), canary, ("html", "later", "output", "link"), every))
-    notebook = server.notebook("widget-again", sources)
-    lab.open(notebook)
-    before: Any = lab.page.evaluate(PAGE)
-    lab.run_all()
-    lab.command("docmanager:save")
-    lab.open(notebook)
-    lab.page.wait_for_function(
-        f"document.querySelectorAll('.widget-html-content').length > {180 // every}"
-    )
-    lab.settle()
-    assert lab.page.evaluate(POKE) > 1500 // every
-    assert_untouched(lab, seen, canary, before)
-
-
-@pytest.mark.soak
-def test_the_control_run_notices(lab: Lab, server: Server, canary: Canary) -> None:
-    Seen().watch(lab.page)
-    sources = list(cells(armed(canary, DESTRUCTIVE), canary, ROUTES, MORE))
-    lab.open(server.notebook("widget-control", sources, "wasm-trusted"))
-    lab.run_all()
-    lab.page.evaluate(POKE)
-    ran = lab.page.evaluate(RAN)
-    fetched = {path.split("/")[1].split(".")[0] for path in canary.heard}
-    assert len(ran) >= 10, ran
-    assert {"style", "picture", "film"} <= fetched, sorted(fetched)
+    for route in ROUTES.values():
+        yield f"for name, html in payloads:\n    {route}"
+    yield LOOKS.replace("URL", address)

@@ -37,7 +37,7 @@ class Workspace:
         self.whole = True
         self._later: list[Workspace] = []
         if not load:
-            self.versions.clear()
+            self.versions.begin_anew()
             self.commit()
 
     def load(self, other: Workspace, *, crashed: bool = True) -> Workspace:
@@ -52,7 +52,7 @@ class Workspace:
         one = max(self.commits, default=0) + 1
         self.commits.append(one)
         self.states[one] = self.state
-        self.versions.begin(one, self.commits)
+        self.versions.commit(one, self.commits)
         return one
 
     def forget(self, *some: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.versions.workspace import Workspace
+from tests.state.files.workspace import Workspace
 
 
 @pytest.fixture
