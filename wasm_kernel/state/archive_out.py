@@ -19,12 +19,12 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from wasm_kernel.errors import HistoryError, ImageError, TravelError, describe
-from wasm_kernel.folders.folders import APP, STATE, TMP, SandboxFolders
+from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
+from wasm_kernel.state.fork import identity_in
 from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.state.index import ID_MOST, Commit, Origin
 from wasm_kernel.state.index import NAME as INDEX
@@ -238,7 +238,7 @@ def _open_files(
             length += len(known.path)
             if len(paths) == _OPEN_FILES_MOST or length > _OPEN_FILES_MOST_BYTES:
                 return paths
-            there = identity_of_open(folders, known.guest, known.path)
+            there = identity_in(folders, known.guest, known.path)
             if there and there == known.identity:
                 paths[written.identity] = (known.guest, known.path)
     return paths
@@ -248,19 +248,8 @@ def identities_here(
     folders: SandboxFolders, open_files: Mapping[str, tuple[str, str]]
 ) -> dict[str, str]:
     """Returns what files that states had open are called in another session, if they are there."""
-    here = {one: identity_of_open(folders, *where) for one, where in open_files.items()}
+    here = {one: identity_in(folders, *where) for one, where in open_files.items()}
     return {one: identity for one, identity in here.items() if identity}
-
-
-def identity_of_open(folders: SandboxFolders, guest: str, path: str) -> str:
-    """Returns what the system calls a file of the guest's; empty if it is not to be opened.
-
-    That may be a stranger's word: only a file that is reached by its plain path, without a link and
-    past the session's own names, is opened.
-    """
-    if guest not in (APP, TMP) or (guest == APP and is_hidden_name(path.partition("/")[0])):
-        return ""
-    return file_identity_below(folders.seen_at(guest).fd, path)
 
 
 @dataclass(frozen=True)

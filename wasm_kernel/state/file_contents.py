@@ -156,6 +156,24 @@ class FileContents(_NumberedFiles):
         checksum = self._copy(source, self._folder(), str(number))
         return _kept_file(number, found, source, checksum)
 
+    def give(self, number: int, target: Folder) -> bool:
+        """Gives a content to a folder of another session; returns False if it can't be given.
+
+        It is the very file if nobody will ever write to it, and a clone or a copy of what lies in a
+        workspace, too, or may come to.
+        """
+        try:
+            with self._reading(number) as source:
+                found = os.fstat(source)
+                if found.st_nlink == 1 and found.st_size <= self.copy_bytes:
+                    with contextlib.suppress(OSError):  # on another device, or no hard links here
+                        link_same_file(self._folder().fd, str(number), found, target, str(number))
+                        return True
+                self._copy(source, target, str(number))
+        except (OSError, TooLarge):
+            return False
+        return True
+
     def _next(self) -> int:
         self._last += 1
         return self._last

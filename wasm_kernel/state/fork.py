@@ -11,8 +11,6 @@ what lies there as a stranger's.
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
@@ -20,12 +18,12 @@ from msgspec import Struct
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.folders.folders import APP, KEPT, LOOSE, STATE, TMP, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.files import FileCopier, file_identity_below
+from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.trees import copy_tree
 from wasm_kernel.state.commits import CONTENTS, CommitStore, missing_in
-from wasm_kernel.state.file_contents import link_same_file
+from wasm_kernel.state.file_contents import FileContents
 from wasm_kernel.state.file_ledger import FileLedger
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import GONE
@@ -164,14 +162,25 @@ def _names_in(
             if not written.identity or known.path is None or known.guest not in _OWN:
                 continue
             names.setdefault(written.identity, GONE)
-            here = _identity_in(source, known.guest, known.path)
+            here = identity_in(source, known.guest, known.path)
             if here and ledger.first_identity(here) == ledger.first_identity(known.identity):
-                names[written.identity] = _identity_in(target, known.guest, known.path)
+                names[written.identity] = identity_in(target, known.guest, known.path)
     return names
 
 
-def _identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
-    """Returns what the system calls a file in some folders; empty if it does not exist."""
+def identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
+    """Returns what the system calls a file of a session's own; empty if it does not exist.
+
+    That may be a stranger's word: only a file that is reached by its plain path, without a link and
+    past the session's own names, is looked at.
+
+    Args:
+        folders: The session's folders.
+        guest: The guest's folder.
+        path: The path in it, or an unlinked name.
+    """
+    if guest not in _OWN or (guest == APP and is_hidden_name(path.partition("/")[0])):
+        return ""
     if not is_unlinked_name(path):
         return file_identity_below(folders.seen_at(guest).fd, path)
     try:
@@ -191,41 +200,8 @@ def _copy_earlier(
     """
     with contextlib.closing(FileLedger(target.private, KEPT)) as ledger:
         ledger.inherit(parent, names)
-        with source.private.enter(KEPT) as here, target.private.enter(KEPT) as there:
+        kept = FileContents(source.private, KEPT, source.workspace, _COPIED_MOST)
+        with contextlib.closing(kept), target.private.enter(KEPT) as there:
             for number in ledger.contents:
-                if not _is_copied(here, str(number), there):
+                if not kept.give(number, there):
                     ledger.drop_content(number, "large")
-
-
-def _is_copied(source: Folder, name: str, target: Folder) -> bool:
-    """Copies a content; False if it can't be.
-
-    It is the very file if nobody will ever write to it, and a clone or a copy of what lies in a
-    workspace, too, or may come to.
-    """
-    try:
-        found = source.status(name)
-        if found is None or not stat.S_ISREG(found.st_mode):
-            return False
-        if found.st_nlink == 1 and found.st_size <= _COPIED_MOST:
-            with contextlib.suppress(OSError):  # on another device, or no hard links here
-                link_same_file(source.fd, name, found, target, name)
-                return True
-        return _is_cloned(source.open_regular(name), target, name)
-    except OSError:
-        return False
-
-
-def _is_cloned(source: int, target: Folder, name: str) -> bool:
-    with os.fdopen(source, "rb"):
-        found = os.fstat(source)
-        new = os.fdopen(target.open_regular(name, os.O_RDWR | os.O_CREAT | os.O_EXCL), "r+b")
-        with new:
-            copier = FileCopier()
-            if not copier.clone(source, new.fileno()):
-                if found.st_size > _COPIED_MOST:
-                    target.remove(name)
-                    return False
-                copier.copy(source, new.fileno(), found.st_size)
-            os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
-    return True
