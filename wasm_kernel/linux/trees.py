@@ -58,8 +58,7 @@ def copy_tree(
     """
     with FolderWalk(source) as here, FolderWalk(target) as there:
         copying = _Copying(here, there, target, FileCopier(task))
-        names = [name for name in here.names() if not hidden(name)]
-        _walk(names, here, copying.visit, copying.leave)
+        copying.run([name for name in here.names() if not hidden(name)])
         return copying.left_out
 
 
@@ -95,21 +94,6 @@ def remove_contents(folder: int, *, hidden: HiddenTest | None = None) -> None:
             continue  # somebody was faster
 
 
-def _walk(
-    names: list[str], here: FolderWalk, visit: Callable[[str], bool], leave: Callable[[], None]
-) -> None:
-    """Visits every name; if a visit goes down into a folder (True), its names come next."""
-    ways = [iter(names)]
-    while ways:
-        name = next(ways[-1], None)
-        if name is None:
-            ways.pop()
-            if ways:
-                leave()
-        elif visit(name):
-            ways.append(iter(here.names()))
-
-
 class _Copying:
     """A copy on its way, in two folders that correspond to each other."""
 
@@ -124,49 +108,60 @@ class _Copying:
         self._entered: list[os.stat_result] = []
         self.left_out: list[LeftOut] = []
 
-    def visit(self, name: str) -> bool:
-        """Copies what has this name; True if it is a folder, which is copied next."""
+    def run(self, names: list[str]) -> None:
+        """Copies what has these names, and what is in it."""
+        todo = [iter(names)]
+        while todo:
+            name = next(todo[-1], None)
+            if name is None:
+                todo.pop()
+                if todo:
+                    self._leave()
+            elif self._copy(name):
+                todo.append(iter(self._here.names()))
+
+    def _copy(self, name: str) -> bool:
+        """Copies what has this name; True if it is a folder, which was entered: it is next."""
         try:
             with _reading():
                 found = os.stat(name, dir_fd=self._here.fd, follow_symlinks=False)
-            copied = self._kinds().get(stat.S_IFMT(found.st_mode), self._other)
-            return copied(name, found)
+            match stat.S_IFMT(found.st_mode):
+                case stat.S_IFDIR:
+                    self._enter(name, found)
+                    return True
+                case stat.S_IFREG:
+                    self._file(name, found)
+                case stat.S_IFLNK:
+                    with _reading():
+                        leads_to = os.readlink(name, dir_fd=self._here.fd)
+                    os.symlink(leads_to, name, dir_fd=self._there.fd)
+                case stat.S_IFIFO:
+                    os.mkfifo(name, found.st_mode & _PERMISSIONS, dir_fd=self._there.fd)
+                case _:
+                    raise _Unreadable("it is neither a file nor a folder")
         except _Unreadable as problem:
-            self.left_out.append(LeftOut(self._path(name), problem.why))
+            self.left_out.append(LeftOut("/".join([*self._here.path, name]), problem.why))
         except FileNotFoundError:
             pass  # somebody removed it meanwhile
         return False
 
-    def _kinds(self) -> dict[int, Callable[[str, os.stat_result], bool]]:
-        return {
-            stat.S_IFDIR: self._folder,
-            stat.S_IFREG: self._file,
-            stat.S_IFLNK: self._link,
-            stat.S_IFIFO: self._pipe,
-        }
-
-    def _path(self, name: str) -> str:
-        return "/".join([*self._here.path, name])
-
-    def _folder(self, name: str, found: os.stat_result) -> bool:
+    def _enter(self, name: str, found: os.stat_result) -> None:
         with _reading():
             self._here.enter(name)
         os.mkdir(name, _OWNER, dir_fd=self._there.fd)
         self._there.enter(name)
         self._entered.append(found)
-        return True
 
-    def leave(self) -> None:
-        """Both folders are done."""
+    def _leave(self) -> None:
         self._here.leave()
         _dress(self._there.fd, self._entered.pop())
         self._there.leave()
 
-    def _file(self, name: str, found: os.stat_result) -> bool:
+    def _file(self, name: str, found: os.stat_result) -> None:
         twin = self._twins.get((found.st_dev, found.st_ino))
         if twin is not None:
             self._link_to(twin, name)
-            return False
+            return
         if found.st_nlink > 1 and self._here.depth > _LINKED_DEEPEST:
             raise _Unreadable("it has several names, and lies too deep to keep them")
         with _reading():
@@ -180,7 +175,6 @@ class _Copying:
             os.close(source)
         if found.st_nlink > 1:
             self._twins[found.st_dev, found.st_ino] = (*self._there.path, name)
-        return False
 
     def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
         target = os.open(name, _WRITE, 0o600, dir_fd=self._there.fd)
@@ -195,19 +189,6 @@ class _Copying:
             for part in twin[:-1]:
                 way.enter(part)
             os.link(twin[-1], name, src_dir_fd=way.fd, dst_dir_fd=self._there.fd)
-
-    def _link(self, name: str, found: os.stat_result) -> bool:
-        with _reading():
-            leads_to = os.readlink(name, dir_fd=self._here.fd)
-        os.symlink(leads_to, name, dir_fd=self._there.fd)
-        return False
-
-    def _pipe(self, name: str, found: os.stat_result) -> bool:
-        os.mkfifo(name, found.st_mode & _PERMISSIONS, dir_fd=self._there.fd)
-        return False
-
-    def _other(self, name: str, found: os.stat_result) -> bool:
-        raise _Unreadable("it is neither a file nor a folder")
 
 
 class _Unreadable(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -278,41 +278,38 @@ def entries(
         OSError: a folder can't be opened, or was moved while it was walked.
     """
     with FolderWalk(folder) as here:
-        folders, files = _listed(here.fd, 0, hidden)
-        ways = [folders]
-        yield from (Entry(here, name, False) for name in files)
+        todo = [(yield from _files(here, hidden))]
         while True:
-            if ways[-1]:
-                name = ways[-1].pop()
+            if todo[-1]:
+                name = todo[-1].pop()
                 try:
                     inside = _entered(here, name, force=force)
                 except NotADirectoryError:  # somebody put something else in its place
                     yield Entry(here, name, False)
                     continue
-                if not inside:
+                if inside:
+                    todo.append((yield from _files(here, hidden)))
+                else:
                     yield Entry(here, name, True)
-                    continue
-                folders, files = _listed(here.fd, here.depth, hidden)
-                ways.append(folders)
-                yield from (Entry(here, name, False) for name in files)
             elif here.depth:
-                name = here.leave()
-                ways.pop()
-                yield Entry(here, name, True)
+                todo.pop()
+                yield Entry(here, here.leave(), True)
             else:
                 return
 
 
-def _listed(folder: int, depth: int, hidden: HiddenTest | None) -> tuple[list[str], list[str]]:
-    """The folders in a folder, and what else is in it."""
-    with os.scandir(folder) as listing:
+def _files(here: FolderWalk, hidden: HiddenTest | None) -> Generator[Entry, None, list[str]]:
+    """Yields what lies in the walk's folder and is no folder; returns the names of folders."""
+    with os.scandir(here.fd) as listing:
         found = [
             (entry.name, entry.is_dir(follow_symlinks=False))
             for entry in listing
-            if hidden is None or not hidden(folder, entry.name, depth)
+            if hidden is None or not hidden(here.fd, entry.name, here.depth)
         ]
-    folders = [name for name, is_folder in found if is_folder]
-    return folders, [name for name, is_folder in found if not is_folder]
+    for name, is_folder in found:
+        if not is_folder:
+            yield Entry(here, name, False)
+    return [name for name, is_folder in found if is_folder]
 
 
 def _entered(here: FolderWalk, name: str, *, force: bool) -> bool:

@@ -121,11 +121,14 @@ class Session:
                 "Set workspace_root to a folder that you can write to."
             ) from problem
         if self.made:
-            self._begin()
+            self._log(events.SESSION_CREATED, workspace_path=self.folders.real)
+            if self._unwritten:
+                self._warn(events.METADATA_FAILED, self._unwritten)
         else:
-            self._tidy()
+            with suppress(OSError):
+                entries.sweep_drafts(self.folders.workspace.fd)
         if not new:
-            self._log(events.SESSION_RETRIEVED, workspace_path=self.root / self.id)
+            self._log(events.SESSION_RETRIEVED, workspace_path=self.folders.real)
 
     def _opened(self, named: Path) -> SandboxFolders:
         """The session's folders, in use; others may delete the session meanwhile."""
@@ -182,21 +185,12 @@ class Session:
         """The folder of the metadata's spare file, if that can change places with the file."""
         return None if self.folders.far else self.folders.private
 
-    def _begin(self) -> None:
-        self._log(events.SESSION_CREATED, workspace_path=self.root / self.id)
-        if self._unwritten:
-            self._warn(events.METADATA_FAILED, self._unwritten)
-
-    def _tidy(self) -> None:
-        with suppress(OSError):
-            entries.sweep_drafts(self.folders.workspace.fd)
-
     # -- the hooks of its sandbox
 
     def opened(self, sandbox: BaseSandbox) -> None:
         """Registers the session's sandbox."""
         self._lived_in = True
-        OPEN_SANDBOXES.add(self._key, sandbox, self.folders.is_only)
+        OPEN_SANDBOXES.add(self.folders.real, sandbox, self.folders.is_only)
         if self._parent is not None:
             self._parent.forked(self.id)
             self._parent = None
@@ -235,11 +229,11 @@ class Session:
 
     def entered(self) -> None:
         """Notes that a `with` block of the sandbox begins."""
-        OPEN_SANDBOXES.entered(self._key)
+        OPEN_SANDBOXES.entered(self.folders.real)
 
     def left(self) -> bool:
         """Notes that a `with` block ends; returns whether the sandbox is to be closed."""
-        return OPEN_SANDBOXES.left(self._key)
+        return OPEN_SANDBOXES.left(self.folders.real)
 
     def closed(self) -> None:
         """Closes the session in this process. Safe to call twice."""
@@ -248,18 +242,13 @@ class Session:
                 return
             self._closed = True
         self.leave()
-        OPEN_SANDBOXES.remove(self._key)
+        OPEN_SANDBOXES.remove(self.folders.real)
 
     def leave(self) -> None:
         """Gives up the lock, and the folders if there never was a sandbox. Safe to call twice."""
         self.folders.leave()
         if not self._lived_in:
             self.folders.close()
-
-    @property
-    def _key(self) -> Path:
-        """The session's key in the registry of open sandboxes."""
-        return self.root / self.id
 
     # -- what it tells
 
