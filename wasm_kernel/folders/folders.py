@@ -26,7 +26,7 @@ from wasm_kernel.folders.hiding import (
     guarded,
 )
 from wasm_kernel.folders.locks import PresenceLock
-from wasm_kernel.folders.notebook import NOTEBOOK, shown
+from wasm_kernel.folders.notebook import NOTEBOOK, open_here, shown
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
@@ -275,7 +275,7 @@ class SandboxFolders:
             NotShown: that folder is not for guests.
             OSError: there is no such folder any more.
         """
-        folder = Folder.open(".")
+        folder = open_here()
         try:
             beneath = shown(folder, root, secret, self.private_root)
         except BaseException:

@@ -37,12 +37,14 @@ _ROOT = "is the root of a file system"
 _SYSTEM = "is one of the system's own"
 _PRIVATE = "is, holds or lies in the one for {what}"
 _SESSIONS = "is one of sessions, or lies in one"
+_CLOSED = "can't be listed by this user"
 
 
 class NotShown(WasmKernelError):
     """The notebook's folder is one that cells are not shown; the text says why."""
 
     def __init__(self, why: str) -> None:
+        self.why = why
         super().__init__(_NOT_SHOWN.format(why=why))
 
 
@@ -89,6 +91,19 @@ class NotebookHidden(PlacesHidden):
         return super().hides_folder(fd, depth)
 
 
+def open_here() -> Folder:
+    """Opens the folder that this process was started in.
+
+    Raises:
+        NotShown: this user may not list it.
+        OSError: it is gone.
+    """
+    try:
+        return Folder.open(".")
+    except PermissionError:
+        raise NotShown(_CLOSED) from None
+
+
 def shown(
     folder: Folder, root: Path, secret: Path, private_root: Path | str | None = None
 ) -> Preopen:
@@ -117,7 +132,7 @@ def shown(
             raise NotShown(_PRIVATE.format(what=what))
     if any(_is_on_the_way(each, spot) for each in (root, *ROOTS.paths())):
         raise NotShown(_SESSIONS)
-    return Preopen(folder, BENEATH, hidden=NotebookHidden(folder, secret))
+    return Preopen(folder, BENEATH, hidden=NotebookHidden(folder, secret), living=True)
 
 
 def _is_on_the_way(root: Path, spot: Spot) -> bool:

@@ -111,7 +111,7 @@ class OpenDescriptor:
         """
         if self.gone:
             return _ANOTHER
-        told_apart = self.preopen.writable and self.parts and not self.is_merged
+        told_apart = self.preopen.tells_files_apart and self.parts and not self.is_merged
         if not self.identity and told_apart and self.fd >= 0:
             self.identity = open_file_identity(self.fd)
         return self.identity

@@ -318,7 +318,8 @@ class Reopener:
         if wanted.identity and not self._history.same_file(wanted.identity, name):
             raise OSError(errno.ESTALE, "another file took its name")
         opened.is_folder = not stat.S_ISREG(os.fstat(opened.fd).st_mode)
-        opened.identity = name if opened.preopen.writable and not opened.is_merged else ""
+        told_apart = opened.preopen.tells_files_apart and not opened.is_merged
+        opened.identity = name if told_apart else ""
         if wanted.offset and not opened.is_folder:
             os.lseek(opened.fd, wanted.offset, os.SEEK_SET)
 

@@ -140,7 +140,8 @@ class Preopen(Struct, frozen=True):
 
     Changes are recorded if it is `tracked`, which is the workspace alone. What lies in it counts
     against the quota if it is `counted`. What does not exist for the guest is `hidden`. What lies
-    `beneath` shows through where the folder itself has nothing: see `overlay.py`.
+    `beneath` shows through where the folder itself has nothing: see `overlay.py`. In one that is
+    `living`, people replace files while the guest runs.
     """
 
     folder: Folder
@@ -150,6 +151,12 @@ class Preopen(Struct, frozen=True):
     counted: bool = False
     hidden: Hidden = NOTHING_HIDDEN
     beneath: Preopen | None = None
+    living: bool = False
+
+    @property
+    def tells_files_apart(self) -> bool:
+        """Returns whether a file may get another one's name here, so that names are not enough."""
+        return self.writable or self.living
 
 
 def visible(preopen: Preopen) -> Iterator[walks.Entry]:

@@ -174,24 +174,25 @@ class WasmKernelApp(JupyterApp):
                 root, session_id, logger, private_root=private_root, mounts=policy.mounts
             )
             ending.callback(session.closed)
-            if shows_folder:
-                self._show_folder(session, path)
+            folder = self._show_folder(session, path) if shows_folder else "not shown"
             confinement.close_files(kept_by(session.folders, policy, path, self.config))
             sandbox = factory(session, policy, Resume(self.settings.resume), broker)
             ending.callback(sandbox.close)
-            self._add_commands(sandbox, session, confinement)
+            self._add_commands(sandbox, session, confinement, folder)
             self._serve(sandbox, path, confinement)
 
-    def _show_folder(self, session: Session, path: Path) -> None:
-        """Lets cells see the notebook's folder, or tells why they don't; no thread runs yet."""
+    def _show_folder(self, session: Session, path: Path) -> str:
+        """Lets cells see the notebook's folder; returns what became of it. No thread runs yet."""
         folders = session.folders
         try:
             folders.show_notebook(self.settings.root, path)
         except NotShown as problem:
             if session.made:
                 folders.notices += (str(problem),)
+            return f"not shown, as it {problem.why}"
         except OSError:
-            self.log.info("the folder that the kernel was started in is gone")
+            return "not shown, as it is gone"
+        return "shown as /notebook, never changed"
 
     def _handlers(self, root: Path, session_id: str) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""
@@ -207,7 +208,7 @@ class WasmKernelApp(JupyterApp):
         return {**handlers, PruneSessions: prune(root, private)}
 
     def _add_commands(
-        self, sandbox: BaseSandbox, session: Session, confinement: Confinement
+        self, sandbox: BaseSandbox, session: Session, confinement: Confinement, folder: str
     ) -> None:
         """Adds the commands by which cells ask the host for what they can't do."""
 
@@ -217,7 +218,8 @@ class WasmKernelApp(JupyterApp):
         def facts() -> dict[str, str]:
             state = confinement.state
             walls = f"files: {state.files}; system calls: {state.calls}"
-            return {"confinement": walls, "host_folder": "%session_path prints it"}
+            told = {"confinement": walls, "host_folder": "%session_path prints it"}
+            return told | {"notebook_folder": folder}
 
         commands = sandbox.commands
         sandbox.facts.add(facts)
