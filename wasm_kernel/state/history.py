@@ -170,13 +170,17 @@ class History:
         Raises:
             OSError: the disk fails.
         """
+        if self._index is None:
+            return
         with self.lock:
             names, self._unsynced = self._unsynced - {""}, set()
-        if self.place is None or self._index is None:
-            return
-        self.contents.sync(names)
-        with self.lock:
+        try:
+            self.contents.sync(names)
             self._index.sync()
+        except OSError:
+            with self.lock:
+                self._unsynced |= names
+            raise
 
     # -- commits come
 
@@ -187,8 +191,7 @@ class History:
             OSError: there is none left.
         """
         if self.tree.last >= ID_MOST:
-            why = "this session has no numbers left for its states"
-            raise OSError(errno.EOVERFLOW, why)
+            raise OSError(errno.EOVERFLOW, "this session has no numbers left for its states")
         return self.tree.last + 1
 
     def add(self, commit: Commit, content: Content) -> None:

@@ -236,8 +236,8 @@ class Recorder:
         """Folds old commits away, some cells at a time: each folding writes a commit anew.
 
         It waits for a pause between cells, but not for ever: there may be none, and no more than
-        twice the cap may be on disk. What is still to be
-        written is left alone then: else a crash would lose more the longer it goes on.
+        twice the cap may be on disk. What is still to be written is left alone then: else a crash
+        would lose more the longer it goes on.
         """
         history, keep, paused = self.history, self._keep, self._jobs.empty()
         commits, names = history.tree.commits, history.tree.names
