@@ -14,9 +14,10 @@ from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 START_SECONDS = 600
+CLEAN = "clean"
 SMALL = ExecutionPolicy(
     cell_timeout=20.0,
-    grace_seconds=1.0,
+    grace_seconds=0.5,
     stdout_bytes=1 << 20,
     stderr_bytes=1 << 20,
     display_bytes=8 << 20,
@@ -69,36 +70,69 @@ class Victim:
 Making = Callable[..., Victim]
 
 
+class Shared:
+    """One sandbox for the attacks of a file."""
+
+    def __init__(self, sandbox: BaseSandbox) -> None:
+        self._sandbox = sandbox
+        self._spoilt = False
+        sandbox.checkpoint(CLEAN)
+
+    def victim(self, policy: ExecutionPolicy, *, anew: bool = False) -> Victim:
+        """The sandbox under a policy.
+
+        Its variables and files are those that earlier attacks of this kind left, or `anew` those
+        before the first one.
+        """
+        if anew or self._spoilt:
+            self._sandbox.restore(CLEAN, files=True)
+        self._spoilt = anew
+        if self._sandbox.policy != policy:
+            self._sandbox.adopt(policy, None)
+        return Victim(self._sandbox)
+
+
+def small(**limits: Any) -> ExecutionPolicy:
+    """The policy of an attack, with limits of the test's own."""
+    return ExecutionPolicy(**{**_fields(SMALL), **limits})
+
+
+@pytest.fixture(scope="module")
+def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """One sandbox for a file."""
+    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("victim") / "app", policy=SMALL)
+    sandbox.start().result(START_SECONDS)
+    yield Shared(sandbox)
+    sandbox.close()
+
+
 @pytest.fixture
-def victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
-    """Makes sandboxes of a policy of the test's own."""
+def victim(shared: Shared) -> Iterator[Victim]:
+    """The file's sandbox; after the attack, its session must go on."""
+    found = shared.victim(SMALL)
+    yield found
+    found.lives()
+
+
+@pytest.fixture
+def victim_of(shared: Shared) -> Making:
+    """The file's sandbox as it was at first, under a policy of the test's own."""
+    return lambda **limits: shared.victim(small(**limits), anew=True)
+
+
+@pytest.fixture
+def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
+    """Makes sandboxes of a policy of the test's own, in folders of the test's own."""
     made: list[BaseSandbox] = []
 
     def one(name: str = "app", **limits: Any) -> Victim:
-        policy = ExecutionPolicy(**{**_fields(SMALL), **limits})
-        made.append(create_sandbox(workspace=tmp_path / name, policy=policy))
+        made.append(create_sandbox(workspace=tmp_path / name, policy=small(**limits)))
         made[-1].start().result(START_SECONDS)
         return Victim(made[-1])
 
     yield one
     for sandbox in made:
         sandbox.close()
-
-
-@pytest.fixture(scope="module")
-def shared(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    """One sandbox for a file."""
-    sandbox = create_sandbox(workspace=tmp_path_factory.mktemp("victim") / "app", policy=SMALL)
-    sandbox.start().result(START_SECONDS)
-    yield Victim(sandbox)
-    sandbox.close()
-
-
-@pytest.fixture
-def victim(shared: Victim) -> Iterator[Victim]:
-    """The file's sandbox; after the attack, its session must go on."""
-    yield shared
-    shared.lives()
 
 
 def _fields(policy: ExecutionPolicy) -> dict[str, Any]:

@@ -275,17 +275,16 @@ def test_headers_that_are_slow_to_read_are_refused_at_once(
 ) -> None:
     """Python's reader searches them with expressions that take the square of their length."""
     info, data = manifest()
-    for size in (100_000, 1_000_000):
-        raw = info.tobuf() + data + bytes(-len(data) % 512) + made(size) + bytes(1024)
-        (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw))
-        peak, begun = Peak(), time.process_time()
-        assert_refused(root, tmp_path / "a.tar.gz")
-        assert time.process_time() - begun < 5
-        assert peak.grown < 100 * MB
+    raw = info.tobuf() + data + bytes(-len(data) % 512) + made(1_000_000) + bytes(1024)
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(raw, compresslevel=1))
+    peak, begun = Peak(), time.process_time()
+    assert_refused(root, tmp_path / "a.tar.gz")
+    assert time.process_time() - begun < 5
+    assert peak.grown < 100 * MB
 
 
 def test_a_map_of_a_billion_parts_takes_no_memory(root: Path, tmp_path: Path) -> None:
-    body = "90000000\n" + "0\n" * 60_000_000
+    body = "90000000\n" + "0\n" * 20_000_000
     archive = packed(tmp_path / "a.tar.gz", [manifest(), sparse(body)])
     peak = Peak()
     assert_refused(root, archive)

@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.driving import Notebook
 from tests.sampled import sampled
 
-TIMEOUT, GRACE = 2, 1  # seconds that a cell has
+TIMEOUT, GRACE = 1, 0.5  # seconds that a cell has
 LATE = 8  # seconds that a limit may overshoot by on a busy machine; alone it is one
 ANSWER = 1.0  # seconds for the control channel; retried, as the machine may be busy
 SHOW = "while True: display({{{mime!r}: {content}}}, raw=True)"

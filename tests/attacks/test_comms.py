@@ -59,7 +59,7 @@ def test_case_22_a_flood_is_bounded_and_can_be_interrupted(victim_of: Making, co
     page, peak = Page(), Peak()
     begun = time.monotonic()
     start = "from comm import create_comm, get_comm_manager\n"
-    result = flooded.run(start + code, interrupt=1, listener=page)
+    result = flooded.run(start + code, interrupt=0.4, listener=page)
     assert time.monotonic() - begun < 5
     assert len(page.said) <= 5000
     assert sum(len(b) for m in page.said for b in m.buffers) <= 64 << 20
@@ -81,7 +81,7 @@ def test_case_22_so_many_comms_may_be_open(victim_of: Making) -> None:
 
 
 def test_case_22_a_flood_in_a_callback_ends_with_it(victim_of: Making) -> None:
-    flooded = victim_of(comm_count=1000, comm_seconds=2.0)
+    flooded = victim_of(comm_count=1000, comm_seconds=0.7)
     flooded.says(
         "import ipywidgets as w; s = w.IntSlider(model_id='s1'); t = w.IntText()\n"
         "def flood(c):\n    i = 0\n    while True: i += 1; t.value = i; print(i)\n"
@@ -143,7 +143,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("code", BROKEN.values(), ids=BROKEN.keys())
 def test_case_17_broken_comms_cost_widgets_at_most(victim_of: Making, code: str) -> None:
-    broken = victim_of(comm_seconds=1.0)
+    broken = victim_of(comm_seconds=0.5)
     broken.says("import ipywidgets as w; s = w.IntSlider(model_id='s1'); mine = 17")
     broken.run(code)
     move(broken, 5)

@@ -154,9 +154,9 @@ def test_case_28_growing_without_end_is_a_memory_error(victim_of: Making, code: 
     assert small.says("print(mine)") == "28"
 
 
-def test_f20_a_removed_workspace_costs_no_variable_and_is_told(victim_of: Making) -> None:
+def test_f20_a_removed_workspace_costs_no_variable_and_is_told(fresh_victim_of: Making) -> None:
     """Before, each call after a crash raised a bare WasmtimeError, and the variables were gone."""
-    victim = victim_of()
+    victim = fresh_victim_of()
     victim.says("x = 1")
     shutil.rmtree(victim.app)
     told = victim.run("x = 2").stderr

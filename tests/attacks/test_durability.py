@@ -18,6 +18,7 @@ import pytest
 from tests.attacks.conftest import Making, Victim
 from tests.execution.committing import CELL, FILES, WHOLE
 from tests.faces import wait_for
+from tests.sampled import sampled
 from tests.stored import commits_in, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders import locks
@@ -82,7 +83,7 @@ def crashes(folder: Path, times: int, seed: int) -> None:
 
 
 def test_killed_at_any_moment_a_whole_commit_is_found(warm: None, tmp_path: Path) -> None:
-    crashes(tmp_path, 5, 1)
+    crashes(tmp_path, 2, 1)
 
 
 @pytest.mark.soak
@@ -101,7 +102,7 @@ def kill_at(folder: Path, operation: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("operation", [1, 2, 3, 8, 9, 10, 17, 30, 45, 61, 78, 96])
+@pytest.mark.parametrize("operation", [9, 45])
 def test_killed_at_the_nth_operation(warm: None, tmp_path: Path, operation: int) -> None:
     kill_at(tmp_path, operation)
     found_in(tmp_path)
@@ -127,7 +128,7 @@ def saved(warm: None, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled({str(seed): seed for seed in range(6)}, 5))
 def test_a_history_flipped_or_cut_anywhere_is_never_half_loaded(saved: Path, seed: int) -> None:
     dice = random.Random(seed)
     file = dice.choice(sorted(p for p in state_of(saved).rglob("[!.]*") if p.is_file()))
@@ -164,9 +165,9 @@ def test_a_history_of_another_version_is_refused_in_words(saved: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("nth", [0, 2])
 def test_a_failing_disk_is_told_and_rollback_works(
-    victim_of: Making, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
+    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch, number: int, nth: int
 ) -> None:
-    victim = victim_of()
+    victim = fresh_victim_of()
     write, done = commits.write_content, 0
 
     def failing(folder: Folder, parts: Iterable[Content | memoryview]) -> object:
@@ -191,8 +192,8 @@ def test_a_failing_disk_is_told_and_rollback_works(
     assert victim.says("print(x)") == str(len(told) - 1)
 
 
-def test_with_room_again_a_crash_loses_nothing(victim_of: Making) -> None:
-    victim = victim_of()
+def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commits, "write_content", _full)
         victim.run("x = 1")
@@ -226,8 +227,8 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
         assert sandbox.execute("print(x)").stdout == "1\n"
 
 
-def test_a_history_that_is_removed_under_a_session_is_told(victim_of: Making) -> None:
-    victim = victim_of()
+def test_a_history_that_is_removed_under_a_session_is_told(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of()
     state = state_of(victim.app)
     victim.run("x = 1")
     wait_for(lambda: 2 in commits_in(state), "a commit")
@@ -267,8 +268,8 @@ def test_a_lock_of_a_killed_process_holds_nobody_back(saved: Path) -> None:
     assert "already open" not in told
 
 
-def test_memory_bombs_end_in_an_error_and_the_session_lives(victim_of: Making) -> None:
-    victim = victim_of(memory_bytes=512 << 20)
+def test_memory_bombs_end_in_an_error_and_the_session_lives(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of(memory_bytes=512 << 20)
     victim.run("kept = 1")
     assert victim.fails("[0] * 10**9") == "MemoryError"
     assert victim.fails("b = bytearray()\nwhile True: b += bytes(1 << 20)") == "MemoryError"
@@ -276,9 +277,9 @@ def test_memory_bombs_end_in_an_error_and_the_session_lives(victim_of: Making) -
 
 
 def test_a_memory_limit_below_the_sessions_size_is_told_and_loses_nothing(
-    victim_of: Making,
+    fresh_victim_of: Making,
 ) -> None:
-    victim = victim_of(memory_bytes=1200 << 20)
+    victim = fresh_victim_of(memory_bytes=1200 << 20)
     victim.run("x = 1; y = 2; z = bytes(700 << 20); z = 3")
     victim.sandbox.close()
     small = ExecutionPolicy(memory_bytes=512 << 20)

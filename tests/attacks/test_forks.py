@@ -96,10 +96,10 @@ def test_a_guest_that_broke_its_own_seeds_can_be_forked_still(
 
 
 def test_a_reseeding_that_never_ends_costs_the_fork_alone(
-    victim_of: Making, monkeypatch: pytest.MonkeyPatch
+    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wasm_kernel.execution.runner._START_SECONDS", 1.0)
-    parent = victim_of()
+    parent = fresh_victim_of()
     parent.says(
         "import numpy as np, sys\n"
         "class Endless(np.random.PCG64):\n"
@@ -143,9 +143,9 @@ def test_a_fork_that_does_not_stand_in_the_cell_is_not_made(victim_of: Making, c
 
 
 def test_a_workspace_full_of_traps_is_copied_without_a_step_outside(
-    victim_of: Making, forks_of: Forked
+    fresh_victim_of: Making, forks_of: Forked
 ) -> None:
-    parent = victim_of()
+    parent = fresh_victim_of()
     (parent.app.parent / "secret").write_text("secret")
     parent.says(
         "import os\n"
@@ -161,9 +161,9 @@ def test_a_workspace_full_of_traps_is_copied_without_a_step_outside(
 
 
 def test_many_forks_that_fail_leave_the_parent_as_it_was(
-    victim_of: Making, monkeypatch: pytest.MonkeyPatch
+    fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    victim = victim_of()
+    victim = fresh_victim_of()
     victim.says("x = 1")
 
     def full(*args: object, **options: object) -> None:

@@ -127,7 +127,7 @@ def test_a_slow_command_is_interrupted_at_once(victim: Victim) -> None:
     victim.sandbox.commands.add("knock", slow)
     victim.says(MAGIC)
     begun = time.monotonic()
-    result = victim.run("kept = 1\ntry:\n    pass\nfinally:\n    kept = 2\n%knock", interrupt=0.5)
+    result = victim.run("kept = 1\ntry:\n    pass\nfinally:\n    kept = 2\n%knock", interrupt=0.2)
     assert time.monotonic() - begun < 10
     assert result.error is not None
     assert result.error.ename == "KeyboardInterrupt"
@@ -135,7 +135,7 @@ def test_a_slow_command_is_interrupted_at_once(victim: Victim) -> None:
 
 
 def test_a_slow_command_ends_at_the_cells_deadline(victim_of: Making) -> None:
-    brief = victim_of(cell_timeout=1.0)
+    brief = victim_of(cell_timeout=0.5)
     waited: list[bool] = []
 
     def slow(line: CommandLine, context: CommandContext) -> None:
@@ -153,7 +153,7 @@ def test_a_slow_command_burns_no_fuel(warm_metered: None, victim_of: Making) -> 
     metered = victim_of(fuel_budget=10**9)
     metered.says(MAGIC)
     burnt = []
-    for seconds in (0.0, 1.0):
+    for seconds in (0.0, 0.5):
 
         def slow(line: CommandLine, context: CommandContext, seconds: float = seconds) -> bool:
             return context.wait(seconds)

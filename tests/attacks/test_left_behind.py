@@ -105,7 +105,7 @@ def test_a_first_compilation_ends_with_its_kernel(
     cache = tmp_path / "cache"
     kernel = start(WASM_KERNEL_CACHE=str(cache))
     assert happens(lambda: list(cache.glob("*.cwasm.lock")))
-    time.sleep(1.0)  # it is in the midst of it
+    time.sleep(0.2)  # it is in the midst of it
     assert len(kernel.commands()) > 1
     end(kernel)
     nothing_is_left(kernel)

@@ -59,9 +59,9 @@ def settled(victim: Victim, most: int) -> int:
 
 @pytest.mark.parametrize("way", [by_call, by_magic, by_host_call])
 def test_named_states_take_no_more_than_the_limit(
-    victim_of: Making, way: Callable[[Victim, str], str]
+    fresh_victim_of: Making, way: Callable[[Victim, str], str]
 ) -> None:
-    victim = victim_of(history_bytes=MOST)
+    victim = fresh_victim_of(history_bytes=MOST)
     told = {f"state {number}": way(victim, f"state {number}") for number in range(9)}
     named = [one.name for one in victim.sandbox.checkpoints() if one.name]
     assert named == [name for name, words in told.items() if not words]
@@ -74,8 +74,8 @@ def test_named_states_take_no_more_than_the_limit(
         assert victim.says("print(len(data))") == str(STATE)
 
 
-def test_a_name_that_is_used_again_makes_room(victim_of: Making) -> None:
-    victim = victim_of(history_bytes=MOST)
+def test_a_name_that_is_used_again_makes_room(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of(history_bytes=MOST)
     for number in range(9):
         victim.says(f"{FILL}\nnumber = {number}")
         victim.sandbox.checkpoint("best")
@@ -84,8 +84,8 @@ def test_a_name_that_is_used_again_makes_room(victim_of: Making) -> None:
     assert victim.says("print(number)") == "8"
 
 
-def test_a_thousand_names_are_enough(victim_of: Making) -> None:
-    victim = victim_of()
+def test_a_thousand_names_are_enough(fresh_victim_of: Making) -> None:
+    victim = fresh_victim_of()
     names = "print(sum('refused' in ask(name='checkpoint', line=f'n{i}') for i in range(*most)))"
     assert victim.says(f"{ASK}\nmost = 0, 600\n{names}") == "0"
     assert victim.says(f"most = 600, 1200\n{names}") == "200"
@@ -93,9 +93,9 @@ def test_a_thousand_names_are_enough(victim_of: Making) -> None:
     victim.lives()
 
 
-def test_going_back_and_forth_for_ever_takes_time_in_proportion(victim_of: Making) -> None:
+def test_going_back_and_forth_for_ever_takes_time_in_proportion(fresh_victim_of: Making) -> None:
     """A journey that ends where it began, over and over in one cell."""
-    victim = victim_of()
+    victim = fresh_victim_of()
     victim.says("x = 1")
     victim.says("x = 2")
     took = []

@@ -126,25 +126,31 @@ def deepest_first() -> Iterator[list[str]]:
     yield [name for name in NAMES if name.count("/") == 2]
 
 
-@pytest.fixture(params=["create_sandbox", "get_session_sandbox"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], BaseSandbox]:
-    root = tmp_path / "root"
-    policy = ExecutionPolicy(stdout_bytes=100, text_file_bytes=10_000)
-    if request.param == "create_sandbox":
-        return lambda: create_sandbox(workspace=root / ID, policy=policy)
-    return lambda: get_session_sandbox(ID, workspace_root=root, policy=policy)
+POLICY = ExecutionPolicy(stdout_bytes=100, text_file_bytes=10_000)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def _lone(root: Path) -> BaseSandbox:
+    return create_sandbox(workspace=root / ID, policy=POLICY)
+
+
+def _session(root: Path) -> BaseSandbox:
+    return get_session_sandbox(ID, workspace_root=root, policy=POLICY)
+
+
+PLANTED = {f"{kind.__name__} in a session": (kind, _session) for kind in KINDS}
+PLANTED |= {f"{kind.__name__} without": (kind, _lone) for kind in (_folder, _folder_link)}
+
+
+@pytest.mark.parametrize(("kind", "opening"), PLANTED.values(), ids=PLANTED)
 def test_case_40_a_planted_workspace_is_as_safe_as_an_empty_one(
-    warm: None, tmp_path: Path, outside: Path, opening: Callable[[], BaseSandbox], kind: Plant
+    warm: None, tmp_path: Path, outside: Path, kind: Plant, opening: Callable[[Path], BaseSandbox]
 ) -> None:
     """F1, and case 41: the same where the guest is lost and the session opened once more."""
     before = seen(outside)
     for names in deepest_first():
         workspace = tmp_path / "root" / ID
         plant(workspace, outside, kind, names)
-        with opening() as sandbox:
+        with opening(tmp_path / "root") as sandbox:
             assert sandbox.execute(USE).error is None
             sandbox.execute("import os; os._exit(1)")
             assert sandbox.execute(USE).error is None

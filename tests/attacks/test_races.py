@@ -22,7 +22,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.file_restore import restore_files
 from wasm_kernel.state.file_versions import FileVersions
 
-SECONDS = 2.0
+SECONDS = 0.8
 SECRET = "TOP SECRET"
 SWAPPER = """
 import ctypes, os, sys

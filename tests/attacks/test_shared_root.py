@@ -14,9 +14,9 @@ from wasm_kernel.sessions import ids
 UUID = ids.new()
 
 
-@pytest.fixture
-def root(warm: None, tmp_path: Path) -> Path:
-    root = tmp_path / "workspace"
+@pytest.fixture(scope="module")
+def root(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("shared") / "workspace"
     for name in ("named", UUID):
         with get_session_sandbox(name, workspace_root=root) as sandbox:
             sandbox.execute("open('secret', 'w').write('SECRET'); x = 1")
@@ -31,7 +31,7 @@ def root(warm: None, tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def whole(root: Path) -> Iterator[BaseSandbox]:
     with create_sandbox(workspace=root) as sandbox:
         yield sandbox
@@ -119,6 +119,7 @@ def test_its_guest_makes_nothing_that_is_taken_for_one(
         assert whole.execute(act.format(name)).error is not None, act
     assert not (root / name).exists()
     assert whole.execute("open('still', 'w').write('works')").error is None
+    whole.execute("os.rmdir('folder'); os.remove('file'); os.remove('still')")
 
 
 def test_sessions_that_begin_meanwhile_are_hidden_at_once(whole: BaseSandbox, root: Path) -> None:

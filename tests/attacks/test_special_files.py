@@ -77,12 +77,12 @@ def test_a_session_with_something_that_may_hang_goes_on(victim: Victim, special:
     assert not (victim.app / "special").exists()
 
 
-def test_a_pipe_in_a_mount_is_refused_at_once(victim_of: Making, tmp_path: Path) -> None:
+def test_a_pipe_in_a_mount_is_refused_at_once(fresh_victim_of: Making, tmp_path: Path) -> None:
     for name in ("ro", "rw"):
         (tmp_path / name).mkdir()
         os.mkfifo(tmp_path / name / "pipe")
     mounts = (Mount(tmp_path / "ro", "/ro"), Mount(tmp_path / "rw", "/rw", writable=True))
-    sandbox = victim_of(mounts=mounts)
+    sandbox = fresh_victim_of(mounts=mounts)
     for path in ("/ro/pipe", "/rw/pipe", "/rw/./pipe", "/ro/../ro/pipe"):
         assert sandbox.fails(f"open({path!r})") in ("OSError", "FileNotFoundError")
     sandbox.lives()

@@ -109,9 +109,9 @@ def test_case_17_a_cell_that_spoilt_the_interpreter_is_named_and_taken_back(
 
 
 def test_case_17_a_limit_too_low_for_any_turn_takes_nothing_back(
-    warm_metered: None, victim_of: Making
+    warm_metered: None, fresh_victim_of: Making
 ) -> None:
-    starved = victim_of(fuel_budget=10)
+    starved = fresh_victim_of(fuel_budget=10)
     before = starved.sandbox.checkpoints()
     assert [starved.fails("1") for _ in range(3)] == ["OutOfFuel"] * 3
     assert starved.sandbox.checkpoints() == before
@@ -166,7 +166,7 @@ def test_case_18_a_forged_end_does_not_make_a_failed_cell_a_success(forger: Vict
 
 
 def test_case_18_a_forged_end_does_not_stretch_the_deadline(victim_of: Making) -> None:
-    brief = victim_of(cell_timeout=1.0)
+    brief = victim_of(cell_timeout=0.5)
     code = FORGE + "forge({'op': 'done', 'reply': {'status': 'ok'}})\nwhile True: pass"
     assert brief.fails(code) == "CellTimeout"
     brief.lives()
@@ -204,7 +204,7 @@ def test_case_18_a_frame_names_no_other_cell(forger: Victim) -> None:
 
 
 def test_case_18_limits_are_lowered_and_never_raised(victim_of: Making) -> None:
-    brief = victim_of(cell_timeout=1.0)
+    brief = victim_of(cell_timeout=0.5)
     code = FORGE + "forge({'op': 'limit', 'seconds': 1000, 'fuel': 10**15})\nwhile True: pass"
     assert brief.fails(code) == "CellTimeout"
 
@@ -269,7 +269,7 @@ def test_case_19_of_two_equal_keys_one_counts_and_two_ops_are_refused(forger: Vi
 
 
 def test_case_19_a_cell_of_two_million_frames_ends(victim_of: Making) -> None:
-    talker = victim_of(cell_timeout=2.0)
+    talker = victim_of(cell_timeout=0.7)
     code = FORGE + "for _ in range(2_000_000): _host.call(b'{}')"
     talker.run(code)
     talker.lives()
