@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.faces import says
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
@@ -179,30 +177,28 @@ THINGS = {
 }
 
 
-@pytest.fixture
-def workspace(warm: None, tmp_path: Path) -> Path:
-    return tmp_path / "app"
+CLEAN = "clean"
 
 
 def opened(workspace: Path) -> BaseSandbox:
     return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
 
 
-@pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS.keys())
-def test_it_comes_back_exactly(workspace: Path, thing: Thing) -> None:
-    with opened(workspace) as sandbox:
-        says(sandbox, thing.made)
-        says(sandbox, thing.used)
-        sandbox.undo()
-        assert says(sandbox, thing.told) == thing.says
-        sandbox.undo(files=True)
-    with opened(workspace) as another:
-        assert says(another, thing.told) == thing.says
-
-
-@pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS.keys())
-def test_it_comes_back_exactly_after_a_trap(workspace: Path, thing: Thing) -> None:
-    with opened(workspace) as sandbox:
-        says(sandbox, thing.made)
-        assert sandbox.execute(f"{thing.used}\nimport os; os._exit(3)").error is not None
-        assert says(sandbox, thing.told) == thing.says
+def test_everything_comes_back_exactly(warm: None, tmp_path: Path) -> None:
+    """After an undo, after a trap, and in another sandbox that goes on with the session."""
+    with opened(tmp_path) as sandbox:
+        sandbox.checkpoint(CLEAN)
+        for name, thing in THINGS.items():
+            sandbox.restore(CLEAN, files=True)
+            says(sandbox, thing.made)
+            sandbox.checkpoint(name)
+            says(sandbox, thing.used)
+            sandbox.undo()
+            assert says(sandbox, thing.told) == thing.says, f"{name}, undone"
+            sandbox.restore(name, files=True)
+            assert sandbox.execute(f"{thing.used}\nimport os; os._exit(3)").error is not None
+            assert says(sandbox, thing.told) == thing.says, f"{name}, after a trap"
+    with opened(tmp_path) as another:
+        for name, thing in THINGS.items():
+            another.restore(name, files=True)
+            assert says(another, thing.told) == thing.says, f"{name}, in another sandbox"
