@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.engine.memory.session import Session
 from tests.engine.tiny import compiled
 from tests.engine.versions.workspace import Tree, Workspace
-from tests.sandbox.committing import Killer, arm
+from tests.execution.committing import Killer, arm
 
 CELLS = 6
 RIGHT = 0
