@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from wasm_kernel import SandboxResult
 
@@ -36,6 +37,11 @@ def open_files() -> list[str]:
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile, or the list's own
             found.append(str(link.readlink()))
     return found
+
+
+def full_disk(*args: object, **options: object) -> NoReturn:
+    """What a test puts in the place of a function that writes."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def happens(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.attacks.conftest import Making, Victim
+from tests.faces import open_files
 from tests.peak import MB, Peak
 
 DEEP = """
@@ -101,17 +101,12 @@ def test_case_06_one_death_after_another(victim: Victim) -> None:
         assert victim.fails("import os; os._exit(1)") == "GuestExited"
 
 
-def open_descriptors() -> int:
-    folder = Path("/proc/self/fd")
-    return len(list(folder.iterdir())) if folder.is_dir() else 0
-
-
 def test_case_06_open_files_do_not_pile_up_over_deaths(victim: Victim) -> None:
     victim.run("import os; os._exit(1)")
-    before = open_descriptors()
+    before = len(open_files())
     for _ in range(10):
         victim.run("files = [open(f'f{i}', 'w') for i in range(20)]; import os; os._exit(1)")
-    assert open_descriptors() <= before + 5
+    assert len(open_files()) <= before + 5
 
 
 def test_case_05_fuel_that_runs_out_names_the_setting(

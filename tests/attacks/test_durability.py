@@ -17,7 +17,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.execution.committing import CELL, FILES, WHOLE
-from tests.faces import wait_for
+from tests.faces import full_disk, wait_for
 from tests.sampled import sampled
 from tests.stored import commits_in, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -202,16 +202,12 @@ def test_a_failing_disk_is_told_and_rollback_works(
 def test_with_room_again_a_crash_loses_nothing(fresh_victim_of: Making) -> None:
     victim = fresh_victim_of()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commits, "write_content", _full)
+        patch.setattr(commits, "write_content", full_disk)
         victim.run("x = 1")
         victim.run("y = 2")
         time.sleep(0.1)
     victim.run("z = 3")
     assert resumed(victim) == "1 2 3"
-
-
-def _full(*args: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def resumed(victim: Victim) -> str:
@@ -224,10 +220,7 @@ def resumed(victim: Victim) -> str:
 def test_a_disk_that_is_full_at_the_start_leaves_a_session_in_memory(
     monkeypatch: pytest.MonkeyPatch, warm: None, tmp_path: Path
 ) -> None:
-    def full(self: object) -> bool:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(locks.HistoryLock, "take", full)
+    monkeypatch.setattr(locks.HistoryLock, "take", full_disk)
     with create_sandbox(workspace=tmp_path) as sandbox:
         assert "can't be saved to disk (No space left on device)" in sandbox.execute("x=1").stderr
         sandbox.execute("import os; x = 2; os._exit(1)")

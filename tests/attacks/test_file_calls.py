@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.engine.tiny import APP, RIGHTS, Guest
+from tests.faces import open_files
 from wasm_kernel import ExecutionPolicy, create_sandbox, create_session_sandbox
 from wasm_kernel.engine import abi
 from wasm_kernel.folders.folders import SandboxFolders
@@ -56,10 +57,6 @@ def keeping(tmp_path: Path) -> Iterator[tuple[Guest, FileVersions]]:
         versions.close()
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def file(fd: int, **fields: object) -> OpenFile:
     plain = OpenFile(fd, "/app", "f", 0, 0, READ_WRITE, READ_WRITE, 0)
     return replace(plain, **fields)
@@ -100,10 +97,10 @@ def test_a_mount_that_becomes_read_only_is_that_for_open_files_too(
 @pytest.mark.parametrize("offset", [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 def test_an_odd_table_of_open_files_costs_the_file_alone(guest: Guest, offset: int) -> None:
     (guest.app / "f").write_text("own")
-    before = open_descriptors()
+    before = len(open_files())
     table = [file(20, offset=offset), *[file(21)] * 50, file(3), file(0), file(22, path="../x")]
     guest.files.reopen(table)
-    assert open_descriptors() <= before + 3
+    assert len(open_files()) <= before + 3
     errno, _ = guest.open("f")
     assert errno == abi.SUCCESS
 
@@ -111,10 +108,10 @@ def test_an_odd_table_of_open_files_costs_the_file_alone(guest: Guest, offset: i
 def test_a_table_of_too_many_open_files_is_cut(tmp_path: Path) -> None:
     small = Guest(tmp_path, open_files=16)
     (small.app / "f").write_text("own")
-    before = open_descriptors()
+    before = len(open_files())
     lost = small.files.reopen([file(number) for number in range(100, 400)])
     assert len(lost) == 300 - 16
-    assert open_descriptors() == before + 16
+    assert len(open_files()) == before + 16
     small.close()
 
 

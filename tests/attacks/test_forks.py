@@ -9,6 +9,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.attacks.test_repetition import DRAWS, drawn, repeated
+from tests.faces import full_disk
 from wasm_kernel import ForkError, WasmKernelError
 
 Forked = Callable[..., list[Victim]]
@@ -166,10 +167,7 @@ def test_many_forks_that_fail_leave_the_parent_as_it_was(
     victim = fresh_victim_of()
     victim.says("x = 1")
 
-    def full(*args: object, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("wasm_kernel.state.index.Index.rewrite", full)
+    monkeypatch.setattr("wasm_kernel.state.index.Index.rewrite", full_disk)
     for _ in range(5):
         with pytest.raises(ForkError):
             victim.sandbox.fork(3)

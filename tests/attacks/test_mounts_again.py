@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import full_disk
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
@@ -63,11 +64,8 @@ def test_case_43_a_fork_that_can_not_begin_leaves_no_folder(
     sandbox.execute("x = 1")
     before = sorted(path.name for path in tmp_path.iterdir())
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr("wasm_kernel.folders.private.PrivateFolders._make", full)
+        patch.setattr("wasm_kernel.folders.private.PrivateFolders._make", full_disk)
         with pytest.raises(Exception, match="No space left"):
             sandbox.fork()
     assert sorted(path.name for path in tmp_path.iterdir()) == before

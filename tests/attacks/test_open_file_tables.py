@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import open_files
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import export_session, import_session
@@ -78,10 +79,6 @@ def changed(states: Path, change: Callable[[Files], None]) -> None:
     states.write_text("\n".join(map(json.dumps, records)))
 
 
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 def packed(parts: Path, target: Path) -> Path:
     members = ["manifest.json", "files/own"]
     names = {path.name for path in (parts / "memory").iterdir()} - {"image", "states.jsonl"}
@@ -129,14 +126,14 @@ def test_a_strangers_table_bricks_no_session_and_writes_to_no_library(
 ) -> None:
     changed(archive / "memory" / "states.jsonl", change)
     made = import_session(packed(archive, tmp_path / "b.tar.gz"), tmp_path / "there")
-    before = descriptors()
+    before = len(open_files())
     with get_session_sandbox(made.session_id, workspace_root=tmp_path / "there") as sandbox:
         first = sandbox.execute("y = 1")
         assert first.success, first.stderr
-        assert descriptors() < before + 300
+        assert len(open_files()) < before + 300
         told = sandbox.execute(USED)
         if made.states:
             assert "written" not in told.stdout.partition(",")[0], told.stderr
             assert told.stdout.endswith("True 1\n"), told.stderr
-    assert descriptors() <= before + 4
+    assert len(open_files()) <= before + 4
     assert (tmp_path / "there" / made.session_id / "own").stat().st_size == 10

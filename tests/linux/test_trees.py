@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import full_disk
 from tests.tasks import cancelled_after
 from wasm_kernel.linux import files, trees
 from wasm_kernel.linux.task import Cancelled
@@ -235,10 +236,7 @@ def test_a_full_disk_ends_the_copy(
 ) -> None:
     (here / "a").write_text("x")
 
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files.FileCopier, "copy", full)
+    monkeypatch.setattr(files.FileCopier, "copy", full_disk)
     with pytest.raises(OSError, match="No space"):
         copied(here, there)
 

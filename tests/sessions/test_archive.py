@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests import stored
-from tests.faces import says
+from tests.faces import full_disk, says
 from tests.private import private_of
 from tests.stored import commits_in, state_of
 from wasm_kernel import (
@@ -197,14 +197,10 @@ def test_a_full_disk_leaves_no_half_archive(
     here: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_session_file(ID, "a", os.urandom(1 << 20), here)
-    monkeypatch.setattr("wasm_kernel.state.tar.os.pread", _full)
+    monkeypatch.setattr("wasm_kernel.state.tar.os.pread", full_disk)
     with pytest.raises(OSError, match="No space"):
         export_session(ID, archive, here)
     assert not archive.exists()
-
-
-def _full(*_: object) -> bytes:
-    raise OSError(28, "No space left on device")
 
 
 def test_a_failed_import_leaves_nothing(
@@ -212,7 +208,7 @@ def test_a_failed_import_leaves_nothing(
 ) -> None:
     write_session_file(ID, "a", b"x" * 5000, here)
     export_session(ID, archive, here)
-    monkeypatch.setattr("wasm_kernel.state.tar.os.pwrite", _full)
+    monkeypatch.setattr("wasm_kernel.state.tar.os.pwrite", full_disk)
     with pytest.raises(OSError, match="No space"):
         import_session(archive, there)
     assert not there.exists() or list(there.iterdir()) == []
@@ -303,18 +299,16 @@ def test_open_files_come_along_twice(warm: None, here: Path, there: Path, archiv
         assert says(sandbox, "_ = f.seek(0); print(f.read())") == "one"
 
 
-@pytest.mark.parametrize(
-    "handles", [5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]]]
-)
 def test_an_archive_that_names_no_proper_open_files_is_refused(
-    warm: None, here: Path, there: Path, archive: Path, handles: Any
+    warm: None, here: Path, there: Path, archive: Path
 ) -> None:
     with get_session_sandbox(ID, workspace_root=here) as sandbox:
         says(sandbox, "x = 1")
     export_session(ID, archive, here)
-    forged = rewritten(archive, archive.with_name("forged.tar"), open_files=handles)
-    with pytest.raises(ArchiveError, match="open_files"):
-        import_session(forged, there)
+    for odd in (5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]]):
+        forged = rewritten(archive, archive.with_name("forged.tar"), open_files=odd)
+        with pytest.raises(ArchiveError, match="open_files"):
+            import_session(forged, there)
 
 
 def test_open_files_of_a_stranger_lead_nowhere_else(

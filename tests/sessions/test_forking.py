@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.faces import open_files
+from tests.faces import full_disk, open_files
 from tests.private import private_of
 from tests.stored import rewritten
 from tests.tasks import cancelled_after
@@ -292,10 +292,7 @@ def test_what_is_no_file_among_the_commits_is_not_copied_either(
 
 
 def test_a_full_disk_leaves_nothing_behind(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files.FileCopier, "copy", full)
+    monkeypatch.setattr(files.FileCopier, "copy", full_disk)
     with pytest.raises(ForkError, match="No space left on device"):
         fork(parent)
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]

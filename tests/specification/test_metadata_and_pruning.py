@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.faces import full_disk
 from tests.nobody import as_nobody
 from tests.specification.conftest import ID, Creating, Getting, Heard
 from wasm_kernel import (
@@ -126,10 +127,7 @@ def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
     sandbox.execute("x = 1")
     before = metadata_of(sandbox.workspace)
 
-    def full(*args: Any) -> bool:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(metadata, "swap_names", full)
+    monkeypatch.setattr(metadata, "swap_names", full_disk)
     for _ in range(2):
         assert sandbox.execute("print(x)").stdout == "1\n"
     assert metadata_of(root / ID) == before

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.execution.story import Story
-from tests.faces import open_files, says, wait_for
+from tests.faces import full_disk, open_files, says, wait_for
 from tests.private import private_of
 from tests.stored import commits_in, content_of, flip, rewritten, state_of
 from wasm_kernel import BaseSandbox, create_sandbox
@@ -316,10 +316,7 @@ def _no_memory(*args: object) -> bytes:
 def test_a_history_that_can_not_be_begun_is_closed(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Index, "rewrite", full)
+    monkeypatch.setattr(Index, "rewrite", full_disk)
     sandbox = opened()
     assert "No space left on device" in sandbox.execute("x = 1").stderr
     state = str(Path(f"/proc/self/fd/{sandbox.folders.private.fd}").readlink() / "state")
