@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from wasm_kernel import SandboxResult
+from wasm_kernel import BaseSandbox, SandboxResult, TravelError
 
 A_UUID = "8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11"
 """As sessions are named; the same in every run, so that parameters are."""
+BEGINNING = "the beginning of a test"
 PATIENCE = 60.0
 """Seconds that a busy machine may take for what happens at once on a quiet one."""
 
@@ -28,6 +29,15 @@ def says(sandbox: Executes, code: str) -> str:
     result = sandbox.execute(code)
     assert result.success, result.error
     return result.stdout.strip()
+
+
+def put_back(sandbox: BaseSandbox) -> BaseSandbox:
+    """The sandbox with the variables and files that it had when this was called first."""
+    try:
+        sandbox.restore(BEGINNING, files=True)
+    except TravelError:
+        sandbox.checkpoint(BEGINNING)
+    return sandbox
 
 
 def open_files() -> list[str]:

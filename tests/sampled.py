@@ -9,8 +9,14 @@ import pytest
 
 
 def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:
-    """The parameters of a test: each `every`-th case runs always, the others are for the soak."""
+    """The parameters of a test, a tuple for several: each `every`-th case runs always, the others in
+    the soak.
+    """
     return [
-        pytest.param(value, id=name, marks=[pytest.mark.soak] if index % every else [])
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            id=name,
+            marks=[pytest.mark.soak] if index % every else [],
+        )
         for index, (name, value) in enumerate(cases.items())
     ]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.faces import put_back
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
 from wasm_kernel.policy import ExecutionPolicy
 
 START_SECONDS = 600
-CLEAN = "clean"
 SMALL = ExecutionPolicy(
     cell_timeout=20.0,
     grace_seconds=0.5,
@@ -76,7 +76,7 @@ class Shared:
     def __init__(self, sandbox: BaseSandbox) -> None:
         self._sandbox = sandbox
         self._spoilt = False
-        sandbox.checkpoint(CLEAN)
+        put_back(sandbox)
 
     def victim(self, policy: ExecutionPolicy, *, anew: bool = False) -> Victim:
         """The sandbox under a policy.
@@ -85,7 +85,7 @@ class Shared:
         before the first one.
         """
         if anew or self._spoilt:
-            self._sandbox.restore(CLEAN, files=True)
+            put_back(self._sandbox)
         self._spoilt = anew
         if self._sandbox.policy != policy:
             self._sandbox.adopt(policy, None)

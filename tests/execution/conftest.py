@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.faces import put_back
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.policy import ExecutionPolicy
 
 Opening = Callable[..., BaseSandbox]
+
+
+@pytest.fixture
+def sandbox(module_sandbox: BaseSandbox) -> BaseSandbox:
+    """The file's one sandbox with the variables and files that it began with.
+
+    Execution counts go on upwards: what needs a session's first cells opens a sandbox of its own.
+    """
+    return put_back(module_sandbox)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faces import says
+from tests.faces import put_back, says
 from wasm_kernel import BaseSandbox, create_sandbox
 from wasm_kernel.folders.locks import Resume
 
@@ -177,9 +177,6 @@ THINGS = {
 }
 
 
-CLEAN = "clean"
-
-
 def opened(workspace: Path) -> BaseSandbox:
     return create_sandbox(workspace=workspace, resume=Resume.ALWAYS)
 
@@ -187,9 +184,8 @@ def opened(workspace: Path) -> BaseSandbox:
 def test_everything_comes_back_exactly(warm: None, tmp_path: Path) -> None:
     """After an undo, after a trap, and in another sandbox that goes on with the session."""
     with opened(tmp_path) as sandbox:
-        sandbox.checkpoint(CLEAN)
         for name, thing in THINGS.items():
-            sandbox.restore(CLEAN, files=True)
+            put_back(sandbox)
             says(sandbox, thing.made)
             sandbox.checkpoint(name)
             says(sandbox, thing.used)

@@ -22,6 +22,7 @@ from traitlets.config import Config
 
 from tests.linux.inside import needs_walls
 from tests.private import folders_of
+from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.frontends.jupyter.confine import kept_by
@@ -105,8 +106,18 @@ def start(warm: None, tmp_path: Path) -> Iterator[Start]:
             kernel.close()
 
 
-def test_native_code_in_the_kernel_reaches_nothing_of_the_users(start: Start) -> None:
-    kernel = start()
+def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(
+    start: Start, tmp_path: Path
+) -> None:
+    kernel = start(f"--WasmKernel.private_root={tmp_path / 'mine'}")
+    kernel.run("import pandas, sqlite3, matplotlib.pyplot as plt; plt.plot([1, 2])")
+    kernel.run("open('/app/a', 'w').write('x'); import os; os.makedirs('/app/b')")
+    kernel.run("os.rename('/app/a', '/app/b/c'); x = 1; open('/tmp/scratch', 'w').write('x')")
+    assert kernel.run("%undo\nprint(open('/app/b/c').read())").endswith("x\n")
+    assert kernel.run("print(__import__('tempfile').mkdtemp()[:5])") == "/tmp/\n"
+    (private,) = (tmp_path / "mine").iterdir()
+    assert (private / "tmp" / "scratch").read_text() == "x"
+    assert list((private / "state" / "contents").iterdir())
     assert {name for name, came in kernel.found().items() if came == "done"} == REACHABLE
     assert kernel.secret.read_text() == "as it was"
 
@@ -117,36 +128,22 @@ def test_without_walls_the_same_probe_reaches_everything(start: Start) -> None:
     assert set(found.values()) == {"done"}
 
 
-def test_cells_do_their_ordinary_work_within_the_walls(start: Start) -> None:
-    kernel = start()
-    kernel.run("import pandas, sqlite3, matplotlib.pyplot as plt; plt.plot([1, 2])")
-    kernel.run("open('/app/a', 'w').write('x'); import os; os.makedirs('/app/b')")
-    kernel.run("os.rename('/app/a', '/app/b/c'); x = 1")
-    assert kernel.run("%undo\nprint(open('/app/b/c').read())").endswith("x\n")
-    assert kernel.run("print(__import__('tempfile').mkdtemp()[:5])") == "/tmp/\n"
-
-
-def test_private_state_that_comes_into_a_mount_is_hidden_inside_the_walls_too(
+def test_mounted_folders_stay_in_reach_and_private_state_that_comes_into_one_is_hidden(
     start: Start, tmp_path: Path
 ) -> None:
-    (tmp_path / "out").mkdir()
-    kernel = start(f"--WasmKernel.mounts=['{tmp_path}/out:/out:rw']")
+    for name in ("read", "write", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "read" / "data").write_text("mounted")
+    mounts = [f"{tmp_path}/read:/data", f"{tmp_path}/write:/write:rw", f"{tmp_path}/out:/out:rw"]
+    kernel = start(f"--WasmKernel.mounts={mounts}")
+    kernel.run("open('/write/copy', 'w').write(open('/data/data').read())")
+    assert (tmp_path / "write" / "copy").read_text() == "mounted"
     assert kernel.run("import os; print(os.listdir('/out'))") == "[]\n"
     place = tmp_path / "out" / "mine"
     session = get_session_sandbox("one", workspace_root=tmp_path / "other", private_root=place)
     with closing(session):
         assert len(list(place.iterdir())) == 1
         assert kernel.run("print(os.listdir('/out'), os.path.exists('/out/mine'))") == "[] False\n"
-
-
-def test_a_mounted_folder_stays_in_reach(start: Start, tmp_path: Path) -> None:
-    for name in ("read", "write"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "read" / "data").write_text("mounted")
-    mounts = f"['{tmp_path}/read:/data', '{tmp_path}/write:/out:rw']"
-    kernel = start(f"--WasmKernel.mounts={mounts}")
-    kernel.run("open('/out/copy', 'w').write(open('/data/data').read())")
-    assert (tmp_path / "write" / "copy").read_text() == "mounted"
 
 
 SHOW = "from IPython.display import HTML, Markdown\ndisplay(HTML('<b>1</b>'), Markdown('# 2'))"
@@ -163,10 +160,20 @@ def installed(name: str) -> Path:
 THEIRS = ("jupyter_client", "jupyter_core", "nh3", "tinycss2")
 
 
-@pytest.mark.parametrize(
-    ("where", "packages"),
-    [(".", ()), (".", THEIRS), ("{parent}", THEIRS), ("/not/there:/etc/hostname::", ())],
-)
+PATHS = {
+    "their packages": (".", THEIRS),
+    "here": (".", ()),
+    "not there": ("/not/there:/etc/hostname::", ()),
+    "above": ("{parent}", THEIRS),
+}
+FOLDERS = {
+    "the project": ROOT,
+    "home": Path.home(),
+    "the packages": installed("traitlets").parent,
+}
+
+
+@pytest.mark.parametrize(("where", "packages"), sampled(PATHS, 2))
 def test_a_kernel_starts_with_any_path(
     start: Start, tmp_path: Path, where: str, packages: tuple[str, ...]
 ) -> None:
@@ -181,7 +188,7 @@ def test_a_kernel_starts_with_any_path(
     assert {name for name, came in kernel.found().items() if came == "done"} == REACHABLE
 
 
-@pytest.mark.parametrize("cwd", [ROOT, installed("traitlets").parent, Path.home()])
+@pytest.mark.parametrize("cwd", sampled(FOLDERS, 2))
 def test_a_kernel_starts_in_any_folder(start: Start, cwd: Path) -> None:
     """F26: in this project's folder, among the installed packages, in a home on the path."""
     kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}.")
@@ -226,11 +233,3 @@ def test_a_cold_cache_is_filled_from_outside_the_walls(start: Start, tmp_path: P
     kernel = start(WASM_KERNEL_CACHE=str(cold))
     assert kernel.run("print(1 + 1)").endswith("2\n")
     assert list(cold.glob("*.cwasm"))
-
-
-def test_private_state_lies_where_the_trait_says(start: Start, tmp_path: Path) -> None:
-    kernel = start(f"--WasmKernel.private_root={tmp_path / 'mine'}")
-    kernel.run("x = 1; open('/tmp/scratch', 'w').write('x')")
-    (private,) = (tmp_path / "mine").iterdir()
-    assert (private / "tmp" / "scratch").read_text() == "x"
-    assert list((private / "state" / "contents").iterdir())
