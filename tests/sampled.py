@@ -9,8 +9,9 @@ import pytest
 
 
 def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:
-    """The parameters of a test, a tuple for several: each `every`-th case runs always, the others in
-    the soak.
+    """The parameters of a test: each `every`-th case runs always, the others are for the soak.
+
+    A tuple is the values of several parameters.
     """
     return [
         pytest.param(
