@@ -35,6 +35,7 @@ def put_back(sandbox: BaseSandbox) -> BaseSandbox:
     """The sandbox with the variables and files that it had when this was called first."""
     try:
         sandbox.restore(BEGINNING, files=True)
+        sandbox.execute("", silent=True)  # notices, and comms that the page forgets
     except TravelError:
         sandbox.checkpoint(BEGINNING)
     return sandbox

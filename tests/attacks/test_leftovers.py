@@ -186,7 +186,11 @@ def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
 
 
 @pytest.mark.parametrize("name", ["tasks that exit", "broken loop", "tasks", "running loop"])
-def test_f7_what_is_left_in_the_event_loop_fails_no_later_cell(one: Victim, name: str) -> None:
+def test_f7_what_is_left_in_the_event_loop_fails_no_later_cell(
+    victim_of: Making, name: str
+) -> None:
+    one = victim_of()
+    one.says("x = 2")
     one.says(LEFTOVERS[name])
     time.sleep(0.02)
     for value in range(3):
@@ -271,8 +275,8 @@ def test_f7_a_question_that_never_began_leaves_the_way_back_to_a_cell(one: Victi
     assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "2\n"
 
 
-def test_f7_a_cell_asks_for_journeys_only_so_often(one: Victim) -> None:
-    result = one.run(
+def test_f7_a_cell_asks_for_journeys_only_so_often(fresh_victim_of: Making) -> None:
+    result = fresh_victim_of().run(
         "for i in range(5_000):\n  try: get_ipython().run_line_magic('checkpoint', f'n{i}')\n"
         "  except Exception as e: print(i, e); break"
     )
