@@ -102,14 +102,7 @@ def kill_at(folder: Path, operation: int) -> bool:
     return True
 
 
-def test_killed_at_every_operation_of_a_tiny_guest(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.attacks.killed_everywhere", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 50
-
-
-@pytest.mark.parametrize("operation", [9, 45])
+@pytest.mark.parametrize("operation", [2, 9, 17, 45, 78])
 def test_killed_at_the_nth_operation(warm: None, tmp_path: Path, operation: int) -> None:
     kill_at(tmp_path, operation)
     found_in(tmp_path)

@@ -215,8 +215,8 @@ def test_f8_case_47_an_interrupt_at_any_moment_leaves_the_next_cell_able_to_run(
     victim: Victim,
 ) -> None:
     """Before, a loop that no frame ran any more was "already running" for good."""
-    ends = interrupt_many(victim.sandbox, 100, seed=8)
-    assert ends["KeyboardInterrupt"] > 25, ends
+    ends = interrupt_many(victim.sandbox, 40, seed=8)
+    assert ends["KeyboardInterrupt"] > 10, ends
 
 
 SAYS_IT_RUNS = (

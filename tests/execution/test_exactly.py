@@ -168,7 +168,7 @@ THINGS = {
         "print(f(1) is one, f.cache_info().hits)",
         "True 2",
     ),
-    "a compiled pattern's scanner": Thing(
+    "the scanner of a compiled pattern": Thing(
         "import re; s = re.finditer(r'\\d', 'a1b2c3'); _ = next(s)",
         "list(s)",
         "print([m[0] for m in s])",

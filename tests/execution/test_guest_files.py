@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.execution.forks import Opening
 from wasm_kernel import BaseSandbox, create_sandbox
 
 
@@ -71,8 +72,9 @@ def test_what_is_no_notebook_is_refused_in_a_sentence(sandbox: BaseSandbox) -> N
     assert "no.ipynb is not a notebook" in sandbox.execute("%run no.ipynb").stderr
 
 
-def test_history_becomes_a_valid_notebook(sandbox: BaseSandbox) -> None:
+def test_history_becomes_a_valid_notebook(opened: Opening) -> None:
     nbformat = pytest.importorskip("nbformat")
+    sandbox = opened()
     for code in ("x = 41", "x + 1", "1/0", "%notebook out.ipynb"):
         sandbox.execute(code)
     book = nbformat.read(sandbox.workspace / "out.ipynb", as_version=4)
