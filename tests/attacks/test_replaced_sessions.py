@@ -21,7 +21,7 @@ from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.private import PrivateFolders, discard
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
-from wasm_kernel.sessions import metadata, removal, session, staging
+from wasm_kernel.sessions import metadata, removal, staging
 from wasm_kernel.sessions.session import Session
 
 ID = "abc-123"
@@ -133,14 +133,14 @@ def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
     (tmp_path / "aside").mkdir()
     with Folder.open(tmp_path) as root:
         monkeypatch.setattr(os, "stat", stat)
-        settled = staging.publish(root.fd, "aside", ID)
+        settled = staging.publish(root, "aside", ID)
         monkeypatch.undo()
         assert settled == ("aside" not in names(tmp_path))
         if settled:  # the name was free, and taken in one step
             assert names(tmp_path) == [ID]
         (tmp_path / "aside").mkdir(exist_ok=True)
         before = (tmp_path / ID).stat().st_ino
-        assert not staging.publish(root.fd, "aside", ID)
+        assert not staging.publish(root, "aside", ID)
         assert (tmp_path / ID).stat().st_ino == before
 
 
@@ -154,7 +154,7 @@ def arrived_session(root: Path) -> None:
         pass
 
 
-MAKERS = [(new_session, session, "publish"), (arrived_session, staging, "publish")]
+MAKERS = [(new_session, staging, "publish"), (arrived_session, staging, "publish")]
 MAKER_NAMES = ["new", "arrived"]
 
 

@@ -97,13 +97,13 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from wasm_kernel.sessions import session
-publish = session.publish
+from wasm_kernel.sessions import session, staging
+publish = staging.publish
 def killed(*args):
     if sys.argv[2] == "after":
         publish(*args)
     os.kill(os.getpid(), signal.SIGKILL)
-session.publish = killed
+staging.publish = killed
 session.Session(Path(sys.argv[1]), session.ids.new(), new=True)
 """
 

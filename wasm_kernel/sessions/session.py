@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,13 +26,13 @@ from wasm_kernel.folders.hiding import (
     lies_in_session,
 )
 from wasm_kernel.folders.locks import is_used
-from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
 from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
 from wasm_kernel.policy import Mount
-from wasm_kernel.sessions import entries, ids, metadata, removal
+from wasm_kernel.sessions import entries, ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
-from wasm_kernel.sessions.staging import publish, write_metadata
+from wasm_kernel.sessions.staging import SessionExists, staged, write_metadata
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
@@ -163,22 +163,18 @@ class Session:
         """
         if not _is_free(root, self.id):
             return False
-        aside, workspace = removal.new_aside(root, self.id)
-        with workspace, ExitStack() as undo:
-            undo.callback(removal.remove_aside, root, aside, workspace)
-            private = privates.open(self.id, workspace)
-            private.close()
-            undo.callback(discard, private.path)
-            try:
-                write_metadata(workspace, self.id)
+        try:
+            with staged(root, self.id, privates) as (_, workspace, private):
+                private.close()
                 self._unwritten = ""
-            except OSError as problem:
-                self._unwritten = describe(problem)
-            if publish(root.fd, aside, self.id):
-                undo.pop_all()
-                return True
-        _is_free(root, self.id)
-        return False
+                try:
+                    write_metadata(workspace, self.id)
+                except OSError as problem:
+                    self._unwritten = describe(problem)
+        except SessionExists:
+            _is_free(root, self.id)
+            return False
+        return True
 
     @property
     def _spare(self) -> Folder | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.private import PrivateFolders, discard
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata, removal
@@ -49,6 +49,41 @@ def folders_of(
 
 
 @contextmanager
+def staged(
+    root: Folder, name: str, privates: PrivateFolders
+) -> Iterator[tuple[Path, Folder, PrivateFolder]]:
+    """Yields the path of a session's folder until it has its name, the folder, and its private one.
+
+    The session is there when the block has ended, and not if it fails. The block closes the private
+    folder.
+
+    Args:
+        root: The sessions' folder.
+        name: The session's id.
+        privates: The private folders of the sessions in the root.
+
+    Raises:
+        SessionExists: there is something of that name by now.
+        PrivateFolderError: there is no place for the private folder.
+        OSError: it can't be made.
+    """
+    aside, workspace = removal.new_aside(root, ids.new())
+    with workspace, ExitStack() as undo:
+        undo.callback(removal.remove_aside, root, aside, workspace)
+        found = privates.open(name, workspace)
+        undo.callback(_discard, found.path)
+        yield privates.root / aside, workspace, found
+        if not publish(root, aside, name):
+            raise SessionExists(_EXISTS.format(id=name))
+        undo.pop_all()
+
+
+def _discard(private: Path) -> None:
+    with suppress(OSError):
+        discard(private)
+
+
+@contextmanager
 def new_session(root: Path, name: str, private_root: Path | str | None) -> Iterator[SandboxFolders]:
     """The folders of a session that is there when the block has ended, and not if it fails.
 
@@ -58,29 +93,14 @@ def new_session(root: Path, name: str, private_root: Path | str | None) -> Itera
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionExists: there is a session of that id by now.
-        PrivateFolderError: there is no place for its private folder.
-        OSError: it can't be made.
+        SessionExists, PrivateFolderError, OSError: as `staged`.
     """
-    private: Path | None = None
-    with Folder.open(root) as top, ExitStack() as held:
-        aside, workspace = removal.new_aside(top, ids.new())
-        held.callback(workspace.close)
-        try:
-            found = PrivateFolders(root, private_root).open(name, workspace)
-            private, own, real = found.path, workspace.enter(), root / aside
-            folders = SandboxFolders(root / name, real, own, found, private_root)
-            held.callback(folders.close)
+    privates = PrivateFolders(root, private_root)
+    with Folder.open(root) as top, staged(top, name, privates) as (real, workspace, found):
+        own = workspace.enter()
+        with closing(SandboxFolders(root / name, real, own, found, private_root)) as folders:
             yield folders
             write_metadata(workspace, name)
-            if not publish(top.fd, aside, name):
-                raise SessionExists(_EXISTS.format(id=name))
-        except BaseException:
-            if private is not None:
-                with suppress(OSError):
-                    discard(private)
-            removal.remove_aside(top, aside, workspace)
-            raise
 
 
 def write_metadata(workspace: Folder, name: str) -> None:
@@ -99,17 +119,15 @@ def write_metadata(workspace: Folder, name: str) -> None:
         raise
 
 
-def publish(root: int, aside: str, name: str) -> bool:
-    """Gives a staged folder the session's name; returns False if there is one of that name.
+def publish(root: Folder, aside: str, name: str) -> bool:
+    """Gives a staged folder the session's name; returns False if there is something of that name.
 
     Raises:
         OSError: it can't be renamed.
     """
-    if take_name(root, aside, name):
+    if take_name(root.fd, aside, name):
         return True
-    try:
-        os.stat(name, dir_fd=root, follow_symlinks=False)
-    except FileNotFoundError:  # the file system can't take a name at once
-        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)
-        return True
-    return False
+    if root.status(name) is not None:
+        return False
+    root.rename(aside, name)  # the file system can't take a name at once
+    return True
