@@ -246,7 +246,7 @@ class Surprise(BaseException):
 
 
 @pytest.mark.parametrize("kind", [KeyError, RecursionError, Surprise])
-@pytest.mark.parametrize("place", ["squeeze", "store", "save", "tidy"])
+@pytest.mark.parametrize("place", ["squeeze", "store", "save", "tidy", "put_merged"])
 def test_an_unexpected_error_of_the_writer_is_told_and_loses_no_later_commit(
     session_of: Making, monkeypatch: pytest.MonkeyPatch, place: str, kind: type[BaseException]
 ) -> None:
