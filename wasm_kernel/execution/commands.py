@@ -316,7 +316,7 @@ class PendingTravel:
         return {"said": self._plan_travel(line)}
 
     def _listed(self, how: str) -> Mapping[str, Any]:
-        rows = self._state.history.tree.rows()
+        rows = self._state.tree.rows()
         shown = CheckpointTable(rows) if how == "checkpoints" else HistoryTree(rows)
         return {
             "names": [row["name"] for row in rows if row["name"]],

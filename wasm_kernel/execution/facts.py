@@ -59,7 +59,7 @@ def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
 
 def _memory(runner: GuestRunner) -> dict[str, Any]:
     policy = runner.policy
-    commits = runner.state.history.tree.commits.values()
+    commits = runner.state.tree.commits.values()
     return {
         "memory_bytes": runner.memory_bytes,
         "memory_limit_bytes": policy.memory_bytes,

@@ -254,7 +254,7 @@ class GuestRunner:
         """
         for last in (False, True, True):
             self._attach()
-            self.next_count = max(self.next_count, self.state.history.tree.next_count)
+            self.next_count = max(self.next_count, self.state.tree.next_count)
             head = self.state.head
             if head is None:
                 break
@@ -275,7 +275,7 @@ class GuestRunner:
     def _resume(self) -> None:
         """Tells an instance that stands at a commit what it can't know of itself."""
         self.comms.out_of_sync = True
-        reseed = self.state.history.tree.has_parents_seeds
+        reseed = self.state.tree.has_parents_seeds
         if reseed or self._env_is_new or self.state.is_untried:
             self._send_start(self.guest, fresh=False, reseed=reseed)
         self.state.is_untried = False

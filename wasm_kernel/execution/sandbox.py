@@ -291,7 +291,7 @@ class BaseSandbox:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        tree = self._between_cells(lambda: self._runner.state.history.tree).result()
+        tree = self._between_cells(lambda: self._runner.state.tree).result()
         return [Checkpoint(**row) for row in tree.rows()]
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:

@@ -197,8 +197,13 @@ class SessionState:
 
     @property
     def history(self) -> History:
-        """The commits."""
+        """The commits as they are kept, for a fork."""
         return self._live().history
+
+    @property
+    def tree(self) -> Tree:
+        """The commits, and the one that memory is at."""
+        return self._live().history.tree
 
     def _live(self) -> Recorder:
         if self._recorder is None:
@@ -213,7 +218,7 @@ class SessionState:
     @property
     def head(self) -> Commit | None:
         """The commit that the living memory is at, None before the first."""
-        tree = self.history.tree
+        tree = self.tree
         return tree.commits.get(tree.head)
 
     # -- the living guest
@@ -242,7 +247,7 @@ class SessionState:
         head = self.head
         if head is None:
             return self._image_files
-        tree = self.history.tree
+        tree = self.tree
         self.files.sweep(tree.unlinked_files)
         return tuple(self._as_at(head.id, file) for file in tree.origin.files_of(head))
 
@@ -259,7 +264,7 @@ class SessionState:
 
     def discard_unreadable(self, problem: Unreadable) -> None:
         """Drops a commit that can't be read; the head is the state before it now."""
-        lost = self.history.tree.commits[problem.commit_id]
+        lost = self.tree.commits[problem.commit_id]
         count = self.history.forget(lost.id)
         self._notices.tell(texts.unreadable(lost, count, problem), error=describe(problem))
         self._live().save()
@@ -285,7 +290,7 @@ class SessionState:
         Returns:
             Whether there is a state to be at now.
         """
-        head, tree = self.head, self.history.tree
+        head, tree = self.head, self.tree
         target = 0 if begin or head is None else head.parent
         self.travel(Travel(target, (), tree.undone_after_leaving()))
         return target != 0
@@ -330,7 +335,7 @@ class SessionState:
         except (OSError, MemoryError) as problem:
             self._notices.tell(texts.untaken(cell, label, problem), error=describe(problem))
             return False
-        history, tree = self.history, self.history.tree
+        history, tree = self.history, self.tree
         needed = {*tree.names.values(), *tree.undone}
         if tree.undone and not folding.can_fit(history, needed, self._policy.history_bytes):
             history.forget_undone()
@@ -342,7 +347,7 @@ class SessionState:
 
     def _note_files(self) -> None:
         """Files that change from now on change after this commit."""
-        tree, files = self.history.tree, self.files
+        tree, files = self.tree, self.files
         if files.commit(tree.last, tree.commits.keys()):
             files.sweep(tree.unlinked_files)
         if tree.last in tree.commits:
@@ -381,7 +386,7 @@ class SessionState:
         Raises:
             TravelError: it leads nowhere; nothing was changed.
         """
-        tree = self.history.tree if after is None else self.history.tree.after(after)
+        tree = self.tree if after is None else self.tree.after(after)
         travel = tree.plan(how, cells, name, files=files)
         if travel.files is not None:
             if not self.files.keeps:
@@ -433,7 +438,7 @@ class SessionState:
         def changing(path: str, found: os.stat_result | None) -> None:
             changes.touch(path, None if found is None else key_of(found))
 
-        return restore_files(self.files, travel.files, changing, self.history.tree.open_files)
+        return restore_files(self.files, travel.files, changing, self.tree.open_files)
 
     def check_names(self, names: Collection[str]) -> None:
         """Checks that a state like the head can be given names.
@@ -456,7 +461,7 @@ class SessionState:
         """
         self.check_names(names)
         for name in names:
-            self.history.name(name, self.history.tree.head)
+            self.history.name(name, self.tree.head)
             self._notices.log(events.MEMORY_CHECKPOINT, name=name, cell=self._cell)
         self._live().save()
         self._live().sync()
