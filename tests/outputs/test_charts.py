@@ -24,6 +24,22 @@ BARS: dict[str, Any] = {
     },
 }
 LAYERED = BARS | {"layer": [{"data": None, "mark": "rule"}]}
+GRID = {
+    "$schema": SCHEMA,
+    "data": {"values": ROWS},
+    "repeat": {"row": ["a", "b"]},
+    "spec": {
+        "mark": "point",
+        "encoding": {"x": {"field": {"repeat": "row"}}},
+        "params": [{"name": "picked", "select": {"type": "point", "fields": ["a"]}}],
+        "transform": [
+            {"filter": {"and": [{"param": "picked"}, {"not": {"field": "b", "gt": 30}}]}},
+            {"filter": {"field": "a", "oneOf": ["x", "y"]}},
+            {"lookup": "a", "from": {"data": {"values": ROWS}, "key": "a", "fields": ["b"]}},
+            {"regression": "a", "on": "b"},
+        ],
+    },
+}
 INLINE = BARS | {"data": {"values": ROWS}}
 SCATTER: dict[str, Any] = {
     "data": [
@@ -65,8 +81,8 @@ def safe(mime: str, content: Any) -> CleanOutput:
 
 @pytest.mark.parametrize(
     ("mime", "content"),
-    [(LITE, BARS), (LITE, INLINE), (LITE, LAYERED), (PLOTLY, SCATTER), (GEO, PLACES)],
-    ids=["named", "inline", "layered", "plotly", "geojson"],
+    [(LITE, BARS), (LITE, INLINE), (LITE, LAYERED), (LITE, GRID), (PLOTLY, SCATTER), (GEO, PLACES)],
+    ids=["named", "inline", "layered", "grid", "plotly", "geojson"],
 )
 def test_an_everyday_chart_passes_whole(mime: str, content: Any) -> None:
     clean = safe(mime, content)
@@ -128,6 +144,15 @@ def test_a_figure_that_would_load_something_is_refused(layout: Any) -> None:
         {"data": {"values": "a,image\n1,//x.y"}},
         {"datasets": {"d": '[{"image": 1}]'}},
         {"data": "//x.y"},
+        {"transform": [{"filter": "datum.a"}]},
+        {"transform": [{"filter": {"and": [{"param": "p"}, "datum.a"]}}]},
+        {"transform": [{"filter": {"not": "datum.a"}}]},
+        {"transform": [{"filter": {"field": "a", "equal": {"expr": "1"}}}]},
+        {"transform": [{"filter": {"field": "a", "equal": 1, "not": "datum.a"}}]},
+        {"transform": [{"lookup": "a", "from": {"data": {"url": "//x.y"}, "key": "a"}}]},
+        {"params": [{"name": "p", "select": {"type": "point", "on": "click[1]"}}]},
+        {"params": [{"name": "p", "select": {"type": "point", "loess": 1, "on": "click[1]"}}]},
+        {"spec": {"mark": "image"}, "repeat": ["a"], "encoding": {"url": {"field": "a"}}},
         {"mark": {"type": "bar", "tooltip": True}, "data": {"values": [{"image": "//x.y"}]}},
         {"encoding": {"tooltip": {"field": "u", "title": "im\\age"}}},
     ],

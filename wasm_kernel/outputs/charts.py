@@ -198,8 +198,13 @@ _VEGALITE_WORDS = words("""
     bandwidth steps cumulative counts regression loess quantile probs pivot key impute method
     frame keyvals stackedarea header labelOrient titleOrient labelExprs tooltip content
     anchor subtitleColor subtitleFontSize params select encodings bind condition param empty and or
-    not mean max min sum
+    not mean max min sum repeat spec fields filter equal lt lte gt gte oneOf valid lookup from
+    default
     """)
+_FITTING = words("regression loess")
+_FITTED = _FITTING | words("on groupby as method order extent params bandwidth")
+# What stands in a condition for rows. A text in its place would be an expression.
+_COMPARISONS = words("param empty field bin timeUnit equal lt lte gt gte range oneOf valid")
 # A tooltip shows a field of this name as a picture; the name may come with these characters around.
 _PICTURE = "image"
 _AROUND_NAMES = str.maketrans("", "", "\\[]\"'. ")
@@ -237,7 +242,11 @@ def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]
     """
     if isinstance(spec, dict):
         for key, value in stoppable(spec.items()):
+            if key == "on" and isinstance(value, str) and _is_fitted(spec):
+                continue  # the name of a field; elsewhere, it would be an event
             yield key, value
+            if key == "filter":
+                _check_filter(value)
             if key == "data":
                 yield from _of_data(value)
             elif key != "datasets":
@@ -249,6 +258,28 @@ def _described(spec: Any, *, outermost: bool = True) -> Iterator[tuple[str, Any]
     elif isinstance(spec, list):
         for item in stoppable(spec):
             yield from _described(item, outermost=False)
+
+
+def _is_fitted(transform: dict[str, Any]) -> bool:
+    """Returns whether a part of a chart can only be a curve that is fitted to points.
+
+    A selection, whose `on` is an event, has a type; a list of transforms holds no selections.
+    """
+    return set(transform) <= _FITTED and not _FITTING.isdisjoint(transform)
+
+
+def _check_filter(condition: Any) -> None:
+    """Refuses a condition that is an expression, which the renderer would compile."""
+    if isinstance(condition, dict):
+        parts = [condition[name] for name in ("and", "or", "not") if name in condition]
+        if parts and len(condition) == 1:
+            every = parts[0] if isinstance(parts[0], list) else parts
+            for part in stoppable(every):
+                _check_filter(part)
+            return
+        if not parts and _COMPARISONS.issuperset(condition):
+            return
+    raise NotShowable("a Vega-Lite chart with a filter that is an expression")
 
 
 def _of_data(data: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,8 @@ from wasm_kernel.state.stored import Usable
 
 FILES_KEPT = "The files in /app are as the cell left them."
 KEPT = (
-    "The variables are as they were before this cell; the files in /app are as the cell left them."
+    "The variables are as they were before this cell, without what it imported; the files in /app "
+    "are as the cell left them."
 )
 TAKE_BACK = " %restore --files takes that back."
 KEPT_OF_CALLBACK = (

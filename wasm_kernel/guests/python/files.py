@@ -43,15 +43,20 @@ _LAYOUT = "3"
 _BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
 _REINSTALL = "Reinstall wasm-kernel."
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
-_UNPACKED, _FOLDER = {"jedi", "parso"}, "wasm-kernel"
+_UNPACKED, _FOLDER = {"jedi", "parso", "nbformat", "jsonschema_specifications"}, "wasm-kernel"
 _LEFT_OUT = ("/tests/", "/test/", "/__pycache__/", "/third_party/django-stubs/", "/typeshed/stubs/")
 
 PACKAGES = (
     *("IPython", "ipython_pygments_lexers", "traitlets", "pygments", "matplotlib_inline", "comm"),
     *("stack_data", "executing", "asttokens", "pure_eval", "ipywidgets", "jedi", "parso"),
     *("prompt_toolkit", "wcwidth"),
+    # what Plotly and Altair need to show a figure
+    *("nbformat", "fastjsonschema", "jsonschema", "jsonschema_specifications", "referencing"),
 )
-"""The packages that the agent needs inside the guest, by the names that they are imported by."""
+"""The packages that are added to the guest's own, by the names that they are imported by."""
+
+_STAND_INS = ("rpds_py",)
+"""Compiled packages whose interface the agent brings in pure Python (its folder `stand_ins`)."""
 
 _METADATA = re.compile(r"([^/-]+)-([^/-]+)\.dist-info/METADATA")
 
@@ -182,7 +187,7 @@ def find() -> GuestFiles:
         binary, stdlib, python_version = digests[_BINARY], digests[_STDLIB], versions[0]
     except (KeyError, IndexError):
         raise BundleError(f"the Python guest's description is incomplete. {_REINSTALL}") from None
-    added = {_distribution(package): _version(package) for package in PACKAGES}
+    added = {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
     return GuestFiles(
         key=_key(binary, stdlib, added=added),
         binary=str(folder / _BINARY),
@@ -311,7 +316,7 @@ def _make(files: GuestFiles, folder: Path) -> None:
 
 def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
     """Yields what `importlib.metadata` reads of the packages that the guest is given."""
-    for name in sorted(set(map(_distribution, PACKAGES)) & set(files.packages)):
+    for name in sorted(set(map(_distribution, PACKAGES + _STAND_INS)) & set(files.packages)):
         version = files.packages[name]
         folder = f"{name.replace('-', '_')}-{version}.dist-info"
         yield f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
