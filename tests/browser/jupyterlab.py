@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ FLAGS = [
 KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-python": (),
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
+    "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
 }
 NATIVE = ROOT / "build" / "gallery-venv" / "bin" / "python"
 """An environment with ipykernel and what the gallery imports; `make soak` makes it."""

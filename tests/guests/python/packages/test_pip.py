@@ -37,6 +37,7 @@ def test_a_package_can_be_imported_in_the_same_cell(guest: BaseSandbox, index: M
     assert result.stdout.splitlines() == [
         "Fetching one-1.5-py3-none-any.whl",
         "Fetching two-1.0-py3-none-any.whl",
+        "Installing one, two",
         "Successfully installed one-1.5 two-1.0",
     ]
     assert not result.files_created

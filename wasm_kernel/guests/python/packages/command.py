@@ -94,6 +94,7 @@ class PipCommand:
             wheels = self._resolve(asked, known, fetched, context)
             fresh = [w for w in wheels.values() if _is_new(w, there)]
             if fresh and not context.cancelled:
+                context.report(f"Installing {', '.join(wheel.name for wheel in fresh)}")
                 self._site.change(fresh, asked=roots)
         if context.cancelled:
             raise Cancelled
