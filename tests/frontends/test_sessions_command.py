@@ -209,7 +209,7 @@ def test_an_archive_goes_out_and_comes_in(command: Command, root: Path, tmp_path
     made = json.loads(good(command("import", f"{ID}.tar.gz", "--as", "named", "--json")))
     assert made["session_id"] == "named"
     (tmp_path / "bad").write_bytes(b"no archive")
-    assert "no archive of a session" in failed(command("import", "bad"))
+    assert "not an archive of a session" in failed(command("import", "bad"))
     assert "missing" in failed(command("import", "missing"))
 
 

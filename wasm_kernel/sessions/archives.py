@@ -70,7 +70,7 @@ def export_session(
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        SessionIdError: `session_id` is none (a `ValueError`).
+        SessionIdError: `session_id` is not an id (a `ValueError`).
         FileNotFoundError: there is no such session.
         FileExistsError: `target` is there already.
         ArchiveError: `target` lies in the session itself (a `ValueError`).
@@ -154,7 +154,7 @@ def import_session(
     Raises:
         ArchiveError: it is no such archive, is damaged, or holds what it may not (a `ValueError`).
         SessionExists: there is a session of that id already (a `FileExistsError`).
-        SessionIdError: `session_id` is none (a `ValueError`).
+        SessionIdError: `session_id` is not an id (a `ValueError`).
         OSError: the archive can't be read, or the session not be written. Nothing of it is left.
     """
     wanted = None if session_id is None else ids.checked(session_id)

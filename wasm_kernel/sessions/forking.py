@@ -1,6 +1,6 @@
 """`%fork`: another session that begins where the running cell ends.
 
-Memory can't be kept in the midst of a cell. So the cell is told the new session's id at once, and
+Memory can't be kept in the midst of a cell. So the cell gets the new session's id at once, and
 the fork is made when it is over. The kernel's process is confined to its own session: the broker
 makes the new one, beside it.
 """
@@ -60,7 +60,7 @@ class Forked(Struct, frozen=True):
     """The session was made.
 
     Attributes:
-        notice: What the cell's author must be told, such as which files were left out.
+        notice: A text for the cell's author, such as which files were left out.
     """
 
     notice: str = ""
@@ -150,7 +150,7 @@ class ForkAction:
         self.id = ids.new()
 
     def run(self, context: ActionContext) -> None:
-        """As `AfterCellAction` has it; the cell's author is told what went wrong."""
+        """Makes the fork; the cell's author reads what went wrong."""
         try:
             request = ForkSession(self.id, reseed=not self._deterministic)
             with self._sandbox.frozen():
@@ -166,5 +166,5 @@ class ForkAction:
         self._session.forked(self.id)
 
     def cell_lost(self, context: ActionContext) -> None:
-        """As `AfterCellAction` has it: there is no end of the cell to begin at."""
+        """Makes no fork: there is no end of the cell to begin at."""
         context.say(_NOT_MADE.format(id=self.id, why=_LOST), "stderr")

@@ -25,7 +25,7 @@ _EXISTS = (
 
 
 class SessionExists(WasmKernelError, FileExistsError):
-    """There is a session of that id already; nothing was imported."""
+    """A session of that id exists already; nothing was imported."""
 
 
 def folders_of(

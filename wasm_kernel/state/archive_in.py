@@ -84,12 +84,12 @@ _ELSEWHERE = (
 _DAMAGED = "The variables were not imported: {why}. The files are all there."
 
 LeadsOut = Callable[[int, str, Callable[[], None]], bool]
-"""Whether a link leads out of a folder: its descriptor, and the link's path in it. Calls the
-function at each step of the way; what that raises ends the walk."""
+"""A function that tells whether a link leads out of a folder: by the folder's descriptor, and the
+link's path in it. It calls the function at each step of the way; what that raises ends the walk."""
 
 
 class _AnyManifest(Struct):
-    """What every version of a manifest has."""
+    """The fields that every version of a manifest has."""
 
     session_id: str
     kind: str
@@ -101,13 +101,13 @@ def read_manifest(data: bytes) -> Manifest:
     """Returns a manifest; `why_not` tells of variables in a format that is not read.
 
     Raises:
-        ArchiveError: it is none, or one of a later version.
+        ArchiveError: it is not a manifest, or one of a later version.
     """
     try:
         raw = msgspec.json.decode(data, type=_AnyManifest)
         version = bytes(raw.version)
         if raw.kind != KIND:
-            raise ArchiveError("This is no archive of a session.")
+            raise ArchiveError("This is not an archive of a session.")
         if version == b"%d" % _FIRST_VERSION:
             has_memory = bytes(raw.memory) != b"null"
             return Manifest(raw.session_id, why_not=_FIRST_FORMAT if has_memory else "")
@@ -118,7 +118,7 @@ def read_manifest(data: bytes) -> Manifest:
                 "later one."
             )
         manifest = msgspec.json.decode(data, type=Manifest)
-        return replace(manifest, why_not="")  # a stranger's sentence is told to nobody
+        return replace(manifest, why_not="")  # nobody is shown a stranger's sentence
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         what = problem if isinstance(problem, msgspec.ValidationError) else "it can't be read"
         raise ArchiveError(f"The archive's manifest says what can't be: {what}.") from None
@@ -126,7 +126,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 @dataclass(frozen=True)
 class Imported:
-    """What came out of an archive.
+    """The outcome of an import.
 
     Attributes:
         session_id: The id of the session that is there now.
@@ -161,9 +161,9 @@ class ArchiveReader:
         self._files = 0
         info, content = next(self._members, (None, None))
         if info is None:
-            raise ArchiveError("This is no archive of a session: it is empty.")
+            raise ArchiveError("This is not an archive of a session: it is empty.")
         if info.name != MANIFEST or content is None or info.size > _MANIFEST_MOST_BYTES:
-            raise ArchiveError("This is no archive of a session: it does not begin as one.")
+            raise ArchiveError("This is not an archive of a session: it does not begin as one.")
         self.manifest = read_manifest(content.read(info.size))
 
     @classmethod
@@ -176,7 +176,7 @@ class ArchiveReader:
             max_bytes: The most bytes that may come out of it, and that it may become on disk.
 
         Raises:
-            ArchiveError: it is none, is damaged, or is too large.
+            ArchiveError: it is not one, is damaged, or is too large.
         """
         with members(source, max_bytes) as found:
             reader = cls(found, max_bytes)
@@ -198,12 +198,12 @@ class ArchiveReader:
         Args:
             session_id: The session.
             folders: Its folders, which are empty.
-            image: The base image of this machine; None if there is none that the variables fit.
+            image: The base image of this machine; None if the variables fit no image here.
             library: The guest's names of the folders whose files are the same on every machine.
             leads_out: Tells which links are taken away again.
 
         Raises:
-            ArchiveError: a member is none that may be in it, or one is missing.
+            ArchiveError: a member may not be in it, or one is missing.
             OSError: one can't be written.
         """
         memory, note = self.manifest.memory, self.manifest.why_not
@@ -363,7 +363,7 @@ class _MemoryReader:
         """Puts a member of the archive aside.
 
         Raises:
-            ArchiveError: it is none that belongs there.
+            ArchiveError: it does not belong there.
             OSError: it can't be written.
         """
         if self._problem:
@@ -440,7 +440,7 @@ class _MemoryReader:
             images = ImagePair(theirs, ours, self._library, open_files)
             for commit in self._commits:
                 if commit.parent and commit.parent not in rebased:
-                    raise HistoryError("a state stands on one that is not there")
+                    raise HistoryError("a state is based on one that is not there")
                 rebased[commit.id] = rebase_commit(
                     commit, self._folder, contents, images, self._budget.take_bytes
                 )

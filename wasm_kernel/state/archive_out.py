@@ -66,14 +66,14 @@ OpenPaths = Annotated[dict[str, tuple[str, str]], Meta(max_length=_OPEN_FILES_MO
 
 
 class ArchivedMemory(Struct, frozen=True):
-    """What the manifest says of the variables.
+    """The manifest's part about the variables.
 
     Attributes:
         artifact: Names the guest, the agent and all else that memory depends on.
         image: Names the very base image that the states were saved over.
         facts: The description of that image.
         states: The numbers of the states, ascending.
-        at: The state that memory stands at.
+        at: The state that memory is at.
         after: The newest state when it was left there.
         names: States by name.
         undone: States that were left by going back, the latest last.
@@ -120,7 +120,7 @@ class ArchivedMemory(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What an archive of a session says of itself, in its first member.
+    """The first member of an archive: what it says of itself.
 
     Attributes:
         session_id: The session that it was made of.
@@ -156,7 +156,7 @@ class Variables(Struct, frozen=True):
 
 
 def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Variables | str:
-    """Returns the variables of a session that can be archived, or why there are none.
+    """Returns the variables of a session that can be archived, or a sentence why it has none.
 
     Args:
         folders: The session's folders, which nobody uses meanwhile; None if it has no private one.
@@ -254,7 +254,7 @@ def identities_here(
 
 @dataclass(frozen=True)
 class Exported:
-    """What an archive was made of.
+    """The outcome of an export.
 
     Attributes:
         session_id: The session.
@@ -286,7 +286,7 @@ def write_archive(
         session_id: The session.
         workspace: Its workspace.
         folders: All of its folders; None if it has no private one.
-        variables: Its variables, or why there are none.
+        variables: Its variables, or a sentence why there are none.
 
     Raises:
         OSError: it can't be written.

@@ -120,8 +120,9 @@ class FileContents(_NumberedFiles):
         return [number for number in needed if number not in there]
 
     def has_later(self, number: int) -> bool:
-        """Whether contents lie here that are later than all that are known, and more than the one
-        that a killed process may have kept before it could note it.
+        """Returns whether contents lie here that are later than all that are known.
+
+        One may: a killed process had kept it, and could not note it any more.
         """
         return sum(other > number for other in self._numbers()) > 1
 
@@ -302,7 +303,7 @@ class FileContents(_NumberedFiles):
                 here.remove(aside)
 
     def has_a_name_elsewhere(self, number: int) -> bool:
-        """Whether a content lies in the workspace, too, so that it takes no room here."""
+        """Returns whether a content lies in the workspace, too, so that it takes no room here."""
         found = self._folder().status(str(number))
         return found is not None and found.st_nlink > 1
 

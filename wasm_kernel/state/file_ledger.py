@@ -1,4 +1,4 @@
-"""What the workspace's paths held at earlier commits: in memory, and in a journal on disk.
+"""The earlier contents of the workspace's paths: a ledger in memory, and its journal on disk.
 
 Commits are numbered as time goes on, also when memory went back between two of them, and files
 have one past only. What a path held when a commit was taken is what it held when it first changed
@@ -45,25 +45,25 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 class _PreImage(Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
-    """What stood at a path of the workspace before it changed."""
+    """A record of what stood at a path of the workspace before it changed."""
 
 
 class Absent(_PreImage, frozen=True, tag="nothing"):
-    """There was nothing."""
+    """The path was empty."""
 
 
 class KeptFolder(_PreImage, frozen=True, tag="folder"):
-    """There was a folder."""
+    """A folder, whose own entries are records of their own."""
 
 
 class KeptLink(_PreImage, frozen=True, tag="link"):
-    """There was a symbolic link, with this text."""
+    """A symbolic link with this text."""
 
     text: str
 
 
 class KeptFile(_PreImage, frozen=True, tag="file"):
-    """There was a file, whose content is kept (`FileContents`).
+    """A file, whose content is kept (`FileContents`).
 
     Attributes:
         kept: The number of the content.
@@ -83,7 +83,7 @@ class KeptFile(_PreImage, frozen=True, tag="file"):
 
 
 class NotKept(_PreImage, frozen=True, tag="unkept"):
-    """There was something that could not be kept: `large`, `room` (none was left), `unreadable`, or
+    """Something that could not be kept: `large`, `room` (no room was left), `unreadable`, or
     `changed` (from outside, after it was kept).
     """
 
@@ -95,7 +95,7 @@ PreImage = Absent | KeptFolder | KeptLink | KeptFile | NotKept
 
 
 class FileChanged(Struct, frozen=True, tag_field="record", tag="file"):
-    """What stood at a path, relative to the workspace, when it first changed after a commit."""
+    """A path, relative to the workspace, that first changed after a commit, and what it held."""
 
     since: Natural
     path: str
@@ -229,7 +229,7 @@ def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
 
 
 def _is_possible(record: FileChanged) -> bool:
-    """Whether a path stays below the workspace, and the system can have it and a link's text."""
+    """Returns whether a path stays in the workspace, and the system can have it and a link."""
     text = record.was.text if isinstance(record.was, KeptLink) else ""
     try:
         os.fsencode(record.path + text)
@@ -263,7 +263,7 @@ def _digest(text: bytes, before: bytes) -> bytes:
 
 
 class FileLedger:
-    """What paths held, for one workspace. The guest's thread owns it; close it.
+    """The ledger of one workspace: what paths held. The guest's thread owns it; close it.
 
     A record is on disk before what it speaks of happens.
 
@@ -389,7 +389,7 @@ class FileLedger:
             self._journal.remove()
 
     def knows(self, path: str) -> bool:
-        """Whether what a path held at the last commit is known already."""
+        """Returns whether what a path held at the last commit is known already."""
         entries = self._by_path.get(path)
         return entries is not None and entries[-1].since >= self.at_commit
 

@@ -57,7 +57,7 @@ def restore_files(
 
 
 def restore_unlinked(versions: FileVersions, name: str, commit: int) -> bool:
-    """Has an unlinked file be what it was at a commit; False if it can't be."""
+    """Makes an unlinked file what it was at a commit; returns False if it can't be."""
     if commit < versions.ledger.known_from:
         return False
     was = versions.ledger.at(name, commit)
@@ -86,35 +86,25 @@ class _FileRestore:
     def run(self, state: dict[str, PreImage], lookup: Lookup) -> RestoredFiles:
         """Brings every path back to what it held."""
         deepest_first = sorted(state, key=lambda path: (-path.count("/"), path))
-        for path in deepest_first:
-            self.attempt(path, state[path], self.clear, lookup)
-        for path in reversed(deepest_first):
-            if isinstance(state[path], KeptFolder):
-                self.attempt(path, state[path], self.make_folder, lookup)
-        for path in sorted(state):
-            if isinstance(state[path], KeptFile | KeptLink):
-                self.attempt(path, state[path], self.put, lookup)
+        folders = [path for path in deepest_first if isinstance(state[path], KeptFolder)]
+        files = [path for path in sorted(state) if isinstance(state[path], KeptFile | KeptLink)]
+        steps = [(self.clear, path) for path in deepest_first]
+        steps += [(self.make_folder, path) for path in reversed(folders)]
+        steps += [(self.put, path) for path in files]
+        for step, path in steps:
+            if path in self._missed:
+                continue
+            try:
+                folder, name = lookup.parent(path, make=step == self.put)
+                step(path, state[path], name, folder)
+            except Changed:
+                self._miss(path, NotKept("changed"))
+            except OSError as problem:
+                is_empty = problem.errno in _NOWHERE
+                if step == self.clear and (is_empty or not isinstance(state[path], Absent)):
+                    continue  # nothing is there, or another step will find out
+                self._miss(path, NotKept("unwritable"))
         return self._restored
-
-    def attempt(
-        self,
-        path: str,
-        was: PreImage,
-        step: Callable[[str, PreImage, str, int], None],
-        lookup: Lookup,
-    ) -> None:
-        """Does a step for a path; what goes wrong is noted."""
-        if path in self._missed:
-            return
-        try:
-            folder, name = lookup.parent(path, make=step == self.put)
-            step(path, was, name, folder)
-        except Changed:
-            self._miss(path, NotKept("changed"))
-        except OSError as problem:
-            if step == self.clear and (problem.errno in _NOWHERE or not isinstance(was, Absent)):
-                return  # nothing is there, or another step will find out
-            self._miss(path, NotKept("unwritable"))
 
     def _miss(self, path: str, why: NotKept) -> None:
         self._missed.add(path)
@@ -168,7 +158,7 @@ class _FileRestore:
             self._versions.ledger.note_same_file(was.identity, file_identity(name, folder))
 
     def _is_there(self, was: KeptFile, name: str, folder: int, found: os.stat_result) -> bool:
-        """Whether a file is the very one that was there, or holds the same."""
+        """Returns whether a file is the very one that was there, or holds the same."""
         if self._versions.contents.shared.get(key_of(found)) == was.kept:
             return True  # it is the content itself
         if (found.st_size, found.st_mtime_ns) != (was.size, was.mtime):

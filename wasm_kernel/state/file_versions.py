@@ -70,7 +70,7 @@ class FileVersions:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept at all."""
+        """True if anything is kept at all."""
         return self._is_begun and self._most_bytes > 0
 
     def limit(self, *, most_bytes: int, copy_bytes: int) -> None:
@@ -207,7 +207,7 @@ class FileVersions:
         found: os.stat_result | None,
         change: Change,
     ) -> bool:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         if not self.keeps:
             return False
         new = path is not None and name != "." and not self.ledger.knows(path)
@@ -218,19 +218,19 @@ class FileVersions:
         return new
 
     def before_creation(self, path: str | None) -> bool:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         new = self.keeps and path is not None and not self.ledger.knows(path)
         if new and path is not None:
             self._add(path, Absent())
         return new
 
     def after_removal(self, path: str | None) -> None:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         if self.keeps and path is not None:
             self.ledger.forget_absence(path)
 
     def before_write(self, path: str | None, key: Key, fd: int) -> None:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         if not self.keeps:
             return
         known = path is None or path in self.unlinked.fresh or self.ledger.knows(path)
@@ -243,7 +243,7 @@ class FileVersions:
         self._unshare(key)
 
     def _is_at(self, path: str, key: Key) -> bool:
-        """Whether a path still leads to a file."""
+        """Returns whether a path still leads to a file."""
         with contextlib.suppress(OSError, ValueError), self.place_of(path) as (folder, name):
             return key_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) == key
         return False
@@ -343,21 +343,21 @@ class FileVersions:
         return was
 
     def keep_unlinked(self, folder: int, name: str, found: os.stat_result) -> str:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         return self.unlinked.keep(folder, name, found) if self.keeps else ""
 
     def drop_unlinked(self, name: str) -> None:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         if name in self.unlinked.fresh:
             self.unlinked.remove(name)
 
     def open_unlinked(self, name: str, flags: int) -> int:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         folder, number = self.unlinked.at(name)
         return folder.open_regular(number, flags)
 
     def same_file(self, one: str, other: str) -> bool:
-        """As `FileHistory` has it."""
+        """Does as `FileHistory` says."""
         return self.ledger.first_identity(one) == self.ledger.first_identity(other)
 
     def state(self, commit: int) -> dict[str, PreImage]:

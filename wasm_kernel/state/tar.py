@@ -48,7 +48,7 @@ _STEPS_EACH = 64  # for each member: a tree's order takes three, a link's way so
 
 
 class ArchiveError(WasmKernelError, ValueError):
-    """This is no archive of a session, or not one that can be trusted; nothing was imported."""
+    """An archive that is not a session's, or that can't be trusted; nothing was imported."""
 
 
 class ArchiveWriter:
@@ -135,7 +135,7 @@ def _read(descriptor: int, ranges: list[tuple[int, int]]) -> Iterator[bytes]:
 
 
 class ArchiveBudget:
-    """What an archive may still cost: bytes on disk, and steps from folder to folder.
+    """The cost that an archive may still have: bytes on disk, and steps from folder to folder.
 
     A name in it may be as deep as a path may be long, and there may be a million of them. So the
     way to a member goes on from where the last one was put, as in an archive that was made in a
@@ -177,7 +177,7 @@ class ArchiveBudget:
 
 
 class _Bounded(io.RawIOBase):
-    """What the compression holds, up to a limit, never too much at once, and only forwards.
+    """The bytes that the compression holds: so many in all, few at once, and only forwards.
 
     The standard library's reader takes a header's word for everything: it reads what is said to be
     there at once, and searches it with expressions that take the square of its length. So all that
@@ -279,7 +279,7 @@ def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
         most: The most bytes that may come out of it.
 
     Raises:
-        ArchiveError: it is none, is damaged, or is too large.
+        ArchiveError: it is not one, is damaged, or is too large.
     """
     try:
         compressed = source.read(2) == b"\x1f\x8b"
@@ -291,7 +291,7 @@ def members(source: BinaryIO, most: int) -> Iterator[Iterator[Member]]:
     except ArchiveError:
         raise
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, *DAMAGED) as problem:
-        raise ArchiveError("This is no archive of a session, or it is damaged.") from problem
+        raise ArchiveError("This is not an archive of a session, or it is damaged.") from problem
 
 
 def _each(tar: tarfile.TarFile, source: _Bounded) -> Iterator[Member]:
