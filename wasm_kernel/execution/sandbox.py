@@ -6,7 +6,6 @@ after another; `interrupt` and `close` act at once.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
@@ -184,13 +183,11 @@ class BaseSandbox:
         except BaseException:
             self._runner.clock.expect(-1)
             raise
-        begun = time.monotonic()
-        turn, stopped = self._turns.run_cell(request, listener)
-        duration = time.monotonic() - begun
-        result = result_of(turn, stopped, self._runner, duration, self.session_id)
-        self._turns.sync(listener, is_after_loss=stopped is not None)
+        turn = self._turns.run_cell(request, listener)
+        result = result_of(turn, self._runner, self.session_id)
+        self._turns.sync(listener, is_after_loss=turn.stopped is not None)
         self._hooks.executed()
-        log_outcome(self._logger, self._language.name, turn, stopped, result)
+        log_outcome(self._logger, self._language.name, turn, result)
         return result
 
     def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:

@@ -103,6 +103,8 @@ class Turn:
         comms: What the turn says and takes on comms.
         limits: The settings of the limits that it met.
         reply: The agent's reply, once there is one.
+        stopped: How the guest was lost in it; None if it came back.
+        seconds: How long a cell took, from its wait for the page's widgets on.
         error: The last error that it showed.
         output: What it showed.
     """
@@ -124,6 +126,8 @@ class Turn:
         self.limits: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
+        self.stopped: GuestStopped | None = None
+        self.seconds = 0.0
         self.output = CellOutput(wanted=listener.collects)
 
     @property

@@ -53,15 +53,9 @@ class GuestTurns:
 
     # -- cells
 
-    def run_cell(
-        self, request: Mapping[str, Any], listener: Listener
-    ) -> tuple[Turn, GuestStopped | None]:
-        """Runs a cell. If the guest is lost before the cell can begin, the cell is refused.
-
-        Returns:
-            The cell's turn, and how the guest was lost, or None if it came back.
-        """
-        runner = self._runner
+    def run_cell(self, request: Mapping[str, Any], listener: Listener) -> Turn:
+        """Runs a cell. If the guest is lost before the cell can begin, the cell is refused."""
+        runner, began = self._runner, time.monotonic()
         try:
             travels = runner.language.parse_cell(request["code"]).only_commands(TRAVELS)
             refused = self.sync(listener, for_cell=True) if travels is None else None
@@ -71,15 +65,18 @@ class GuestTurns:
         request = {**request, "execution_count": runner.next_count, "alone": [*self._missed]}
         turn = runner.new_turn(request, listener)
         self._tell_notices(turn)
-        if refused is not None:
+        if refused is None:
+            self._run_and_keep(turn, travels)
+        else:
             runner.clock.expect(-1)
-        stopped = refused or self._run_and_keep(turn, travels)
-        if stopped is not None:
-            turn.error = as_error(stopped)
+            turn.stopped = refused
+        if turn.stopped is not None:
+            turn.error = as_error(turn.stopped)
             listener.emit(turn.error)
-        return turn, stopped
+        turn.seconds = time.monotonic() - began
+        return turn
 
-    def _run_and_keep(self, turn: Turn, travels: list[CommandLine] | None) -> GuestStopped | None:
+    def _run_and_keep(self, turn: Turn, travels: list[CommandLine] | None) -> None:
         try:
             if travels is None:
                 self._runner.run(turn)
@@ -87,12 +84,11 @@ class GuestTurns:
                 self._run_without_guest(turn, travels)
         except GuestStopped as stopped:
             self._recover(turn, stopped, for_cell=True)
-            return stopped
+            return
         began = time.monotonic()
         self._finish_cell(turn, ran=travels is None)
         _LOG.debug("%.1f ms: the cell's effects are kept", (time.monotonic() - began) * 1000)
         self._tell_notices(turn)
-        return None
 
     def _run_without_guest(self, turn: Turn, travels: list[CommandLine]) -> None:
         """Plans what a cell asks for that only travels: it works whatever became of the guest.
@@ -152,7 +148,7 @@ class GuestTurns:
         if no cell can begin there.
         """
         _LOG.debug("the guest was lost", exc_info=stopped)
-        runner = self._runner
+        runner, turn.stopped = self._runner, stopped
         runner.close_guest()
         runner.commands.cell_lost(turn, runner.clock)
         runner.state.fall_back()
@@ -180,7 +176,7 @@ class GuestTurns:
         seconds: float,
         *,
         for_cell: bool = False,
-    ) -> tuple[Turn, GuestStopped | None]:
+    ) -> Turn:
         """Runs a turn that is not a cell, with a soft limit.
 
         Args:
@@ -194,10 +190,10 @@ class GuestTurns:
             self._runner.run(turn, seconds)
         except GuestStopped as stopped:
             self._recover(turn, stopped, for_cell=for_cell)
-            return turn, stopped
-        if turn.is_comm:
-            self._runner.state.commit_between(self._runner.guest.instance)
-        return turn, None
+        else:
+            if turn.is_comm:
+                self._runner.state.commit_between(self._runner.guest.instance)
+        return turn
 
     def query(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the guest's answer to a question.
@@ -206,9 +202,9 @@ class GuestTurns:
             GuestStopped: the guest was lost over it.
         """
         limit = self._runner.policy.query_seconds
-        turn, stopped = self._ask(request, NoListener(), limit)
-        if stopped is not None:
-            raise stopped
+        turn = self._ask(request, NoListener(), limit)
+        if turn.stopped is not None:
+            raise turn.stopped
         return turn.reply or {}
 
     def open_comms(self, listener: Listener) -> dict[str, str]:
@@ -231,13 +227,13 @@ class GuestTurns:
 
     def _run_callbacks(self, request: Mapping[str, Any], listener: Listener) -> None:
         begun, limit = time.monotonic(), self._runner.policy.comm_seconds
-        turn, stopped = self._ask(request, listener, limit)
+        turn = self._ask(request, listener, limit)
         interrupted = turn.error is not None and turn.error.ename == "KeyboardInterrupt"
-        if time.monotonic() - begun >= limit and (interrupted or stopped):
+        if time.monotonic() - begun >= limit and (interrupted or turn.stopped):
             listener.emit(Stream("stderr", _TOO_LONG.format(seconds=limit)))
-        if stopped is not None:
+        if turn.stopped is not None:
             listener.emit(Stream("stderr", _IN_A_CALLBACK))
-            listener.emit(as_error(stopped))
+            listener.emit(as_error(turn.stopped))
         self.sync(listener)
 
     def sync(
@@ -261,10 +257,10 @@ class GuestTurns:
             return None
         most = _SYNC_SECONDS_AFTER_LOSS if is_after_loss else _SYNC_SECONDS
         seconds = min(most, policy.comm_seconds, max(1.0, policy.cell_timeout or most))
-        turn, stopped = self._ask(comms.sync_request, listener, seconds, for_cell=for_cell)
-        if stopped is not None and not turn.request_taken:
-            return stopped
-        reply = {} if stopped is not None else turn.reply or {}
+        turn = self._ask(comms.sync_request, listener, seconds, for_cell=for_cell)
+        if turn.stopped is not None and not turn.request_taken:
+            return turn.stopped
+        reply = {} if turn.stopped is not None else turn.reply or {}
         for stale in comms.sync(reply):
             listener.comm(CommMessage("close", stale))
         return None
@@ -298,35 +294,21 @@ def as_error(stopped: GuestStopped) -> Error:
     return Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
 
 
-def result_of(
-    turn: Turn,
-    stopped: GuestStopped | None,
-    runner: GuestRunner,
-    duration: float,
-    session_id: str | None,
-) -> SandboxResult:
-    """Returns the result of a cell.
-
-    Args:
-        turn: The cell's turn.
-        stopped: How its guest was lost, or None if it came back.
-        runner: The guest, for what it used and changed.
-        duration: Wall-clock seconds.
-        session_id: The session's id, if there is one.
-    """
+def result_of(turn: Turn, runner: GuestRunner, session_id: str | None) -> SandboxResult:
+    """Returns the result of a cell's turn; `runner` knows what it used and changed."""
     reply: Mapping[str, Any] = turn.reply or {}
-    if stopped is not None:  # what a lost guest said of its end is no end
+    if turn.stopped is not None:  # what a lost guest said of its end is no end
         reply = {"status": "error", "execution_count": runner.next_count, "payload": []}
     error, files = _cell_error(turn, reply), runner.changes.compare()
     return SandboxResult(
         success=error is None,
         stdout=turn.output.text("stdout"),
         stderr=turn.output.text("stderr"),
-        exit_code=getattr(stopped, "code", 1) if error else 0,
+        exit_code=getattr(turn.stopped, "code", 1) if error else 0,
         error=error,
         fuel_consumed=runner.fuel.consumed,
         memory_used_bytes=runner.memory_bytes,
-        duration=duration,
+        duration=turn.seconds,
         files_created=tuple(sorted(files.created)),
         files_modified=tuple(sorted(files.modified)),
         files_deleted=tuple(sorted(files.deleted)),
@@ -337,19 +319,13 @@ def result_of(
     )
 
 
-def log_outcome(
-    logger: SandboxLogger,
-    runtime: str,
-    turn: Turn,
-    stopped: GuestStopped | None,
-    result: SandboxResult,
-) -> None:
+def log_outcome(logger: SandboxLogger, runtime: str, turn: Turn, result: SandboxResult) -> None:
     """Sends the events of a cell that has ended."""
     limits = set(turn.limits)
-    if stopped is not None:
-        if stopped.setting:
-            limits.add(stopped.setting)
-        trap = type(stopped).__name__
+    if turn.stopped is not None:
+        if turn.stopped.setting:
+            limits.add(turn.stopped.setting)
+        trap = type(turn.stopped).__name__
         logger.log_event(events.EXECUTION_TRAP, runtime=runtime, trap=trap)
     for limit in sorted(limits):
         logger.log_event(events.EXECUTION_LIMIT, runtime=runtime, limit=limit)
