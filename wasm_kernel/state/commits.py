@@ -1,4 +1,4 @@
-"""What the commits of a session hold: in memory until it is written, on disk from then on.
+"""The contents of a session's commits: in memory until it is written, on disk from then on.
 
 The pages of a commit are one file, `contents/SHA-256`, which is written aside, gets its name as a
 whole and is never written again; forks have it by a hard link. **A page is used only after the
@@ -45,7 +45,7 @@ Stamp = tuple[int, ...]
 
 
 class Unreadable(HistoryError):
-    """A commit can't be read."""
+    """The error of a commit that can't be read; `commit_id` is its number."""
 
     def __init__(self, commit_id: int, why: str) -> None:
         super().__init__(why)

@@ -25,7 +25,7 @@ Commits = Mapping[int, Commit]
 def plan(
     commits: Commits, head: int, kept: Collection[int], keep: int
 ) -> list[tuple[int, int | None]]:
-    """What to fold away: pairs of a commit and the child it becomes a part of, oldest first.
+    """Returns what to fold away: a commit and the child it becomes a part of each, oldest first.
 
     Args:
         commits: Every commit.
@@ -53,7 +53,7 @@ def plan(
 
 
 def _last_states(commits: Commits, head: int, keep: int) -> set[int]:
-    """The states that so many cells before the head can be undone to."""
+    """Returns the states that so many cells before the head can be undone to."""
     states: set[int] = set()
     at, left = head, keep
     while at and left > 0:
@@ -65,7 +65,7 @@ def _last_states(commits: Commits, head: int, keep: int) -> set[int]:
 
 
 def chains(steps: Iterable[tuple[int, int | None]]) -> dict[int | None, list[int]]:
-    """A plan's steps by the commit that they become a part of in the end, oldest first.
+    """Returns a plan's steps by the commit that they become a part of in the end, oldest first.
 
     Under None is what is dropped. So each commit that stays is written once.
     """
@@ -97,7 +97,7 @@ def can_fit(history: History, kept: Collection[int], most: int) -> bool:
 
 
 def spared(commits: Commits, chain: list[int], child: int) -> list[int]:
-    """What of a chain is worth folding: the oldest stay if they are far larger than the rest.
+    """Returns what of a chain is worth folding: not its oldest, if far larger than the rest.
 
     Folding writes everything anew. A large state that many small ones stand on waits until those
     have become a good part of it.
@@ -111,7 +111,7 @@ def spared(commits: Commits, chain: list[int], child: int) -> list[int]:
 
 
 def _saves_much(commits: Commits, chain: list[int], child: int) -> bool:
-    """Whether a good part of a chain would vanish, as there are newer versions of pages."""
+    """Returns whether a good part of a chain would vanish, as there are newer versions of pages."""
     line = [commits[one] for one in (child, *reversed(chain))]
     whole, _ = merge(line)
     return _FAR * (sum(commit.page_bytes for commit in line) - whole.page_bytes) > whole.page_bytes
@@ -188,7 +188,7 @@ def _drop(history: History, chain: list[int]) -> None:
 
 
 def _is_free(history: History, chain: Collection[int], child: int | None) -> bool:
-    """Whether a chain can go still: nobody needs it but those among it, and the child."""
+    """Returns whether a chain can go still: nobody needs it but those among it, and the child."""
     commits = history.tree.commits
     below = {c.parent for c in commits.values() if c.id not in (*chain, child)}
     return (below | history.needed).isdisjoint(chain) and (child is None or child in commits)

@@ -37,7 +37,7 @@ _OWN = (APP, TMP)
 
 
 class Fork(Struct, frozen=True):
-    """What a fork begins with.
+    """The beginning of a fork.
 
     Attributes:
         history: Its history, open.

@@ -30,7 +30,7 @@ FORMAT = "7"
 
 
 class ImageRecord(msgspec.Struct, frozen=True):
-    """What is known of an image besides its bytes.
+    """All that is known of an image besides its bytes.
 
     Attributes:
         size: The size of its memory in bytes.
@@ -77,12 +77,12 @@ class BaseImage(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Names this very image, which memory is saved relative to."""
+        """The name of this very image, which memory is saved relative to."""
         return f"{self.name}.{self.record.build}"
 
     @property
     def files(self) -> tuple[OpenFile, ...]:
-        """What it has open."""
+        """The files that it has open."""
         return self.record.files
 
     def attach(self, instance: Instance) -> None:

@@ -36,7 +36,7 @@ from wasm_kernel.wasi_files.open_files import OpenFile
 
 NAME, VERSION = "index", 2
 DAMAGED = (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading JSON raises if somebody else wrote it."""
+"""The errors of reading JSON that somebody else wrote."""
 
 ID_MOST = 1 << 31
 """The highest number of a commit; none gets a higher one, as it could not be read again."""
@@ -63,7 +63,7 @@ Digest = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
 
 
 class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields=True):
-    """What is known of a commit besides its pages.
+    """The record of a commit: all that is known of it besides its pages.
 
     A commit that is recorded again replaces the one before: others were folded into it.
 
@@ -106,13 +106,13 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
 
 
 class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
-    """Commits that are no more."""
+    """The record of commits that are no more."""
 
     ids: tuple[Id, ...]
 
 
 class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
-    """Memory is at a commit that is not the newest one.
+    """The record of memory being at a commit that is not the newest one.
 
     Attributes:
         at: The commit; 0 before the first.
@@ -131,14 +131,14 @@ class Head(Struct, frozen=True, tag="head", forbid_unknown_fields=True):
 
 
 class Name(Struct, frozen=True, tag="name", forbid_unknown_fields=True):
-    """A state has a name, which no other has from now on."""
+    """The record of a state's name, which no other has from now on."""
 
     name: str
     id: Id
 
 
 class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
-    """What a history has from another one that it was forked off.
+    """The record of a fork: what its history has from its parent's.
 
     The commits that a fork has from its parent speak of the parent's files: which file was open is
     told by what the system calls it (`identity.py`), and a copy is called otherwise.
@@ -154,11 +154,11 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
     files: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def inherits(self, commit: Commit) -> bool:
-        """Whether a commit comes from the parent."""
+        """Returns whether a commit comes from the parent."""
         return commit.id <= self.last
 
     def files_of(self, commit: Commit) -> tuple[OpenFile, ...]:
-        """What was open at a commit, as it is called here."""
+        """Returns the files that were open at a commit, as they are called here."""
         if not self.inherits(commit):
             return commit.files
         return tuple(
@@ -291,7 +291,7 @@ def _digest(text: bytes, salt: bytes) -> bytes:
 
 
 class RewriteNeeded(OSError):
-    """Nothing can be appended: the index was removed, or is as long as it may be."""
+    """The error of an index that was removed, or is as long as it may be."""
 
 
 class Index:

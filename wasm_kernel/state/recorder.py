@@ -176,7 +176,7 @@ class Recorder:
             self._trouble(problem)
 
     def sync(self) -> None:
-        """Has all that is written so far come to the disk itself, soon."""
+        """Has all that is written so far flushed to the disk itself, soon."""
         self._sync_asked = True
         self._jobs.put(self.history.tree.last)
 

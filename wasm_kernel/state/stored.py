@@ -1,4 +1,4 @@
-"""What lies on disk of a session's memory: read strictly, looked at from outside, set aside.
+"""A session's memory as it lies on disk: read strictly, looked at from outside, set aside.
 
 The folder holds the `index`, the folder `contents`, and in `unused` what can't be used and is kept
 as long as there is room for it.
@@ -40,7 +40,7 @@ _USELESS = "what was saved of them can't be used ({why})"
 
 
 class Usable(Struct, frozen=True):
-    """What of a stored state can be used.
+    """The part of a stored state that can be used.
 
     Attributes:
         tree: The commits that are whole, as all that they stand on are.
@@ -56,7 +56,7 @@ class Usable(Struct, frozen=True):
 
 
 class StoredState(Struct, frozen=True):
-    """What an index says of a session's memory. Nothing is believed whose digest does not fit.
+    """A session's memory as its index says. Nothing is believed whose digest does not fit.
 
     Attributes:
         reading: The index.
@@ -151,7 +151,7 @@ class StoredState(Struct, frozen=True):
         return Usable(used, max(lost, int(broken)), certain and head == tree.head, damaged)
 
     def _usable_head(self, whole: Mapping[int, Commit]) -> int:
-        """The commit that memory was at, or the nearest before it that is whole.
+        """Returns the commit that memory was at, or the nearest before it that is whole.
 
         If nothing is known of what was before it, memory was last where an older record says.
         """

@@ -71,7 +71,7 @@ _REASONS = {
 
 
 def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
-    """A session that was there goes on."""
+    """A notice of a session that goes on."""
     after = _place(head)
     if forked:
         return (
@@ -87,12 +87,12 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
 
 
 def lost(problem: Exception) -> str:
-    """A session's variables are gone."""
+    """A notice of variables that are gone."""
     return f"[wasm-kernel] The variables are gone: {problem}. The files in /app are all there.\n"
 
 
 def unsaved(problem: Exception) -> str:
-    """Nothing can be written."""
+    """A notice of a disk that takes no states."""
     return (
         f"[wasm-kernel] This session's variables can't be saved to disk ({describe(problem)}). It "
         "goes on in memory; what is not saved is lost when this kernel or sandbox ends.\n"
@@ -100,7 +100,7 @@ def unsaved(problem: Exception) -> str:
 
 
 def untaken(cell: int, label: str, problem: Exception) -> str:
-    """There was no room for what a cell did."""
+    """A notice of a state that could not be kept."""
     return (
         f"[wasm-kernel] The state after In[{cell}] ({label}) could not be kept "
         f"({describe(problem)}); the variables themselves are all there. The next cell tries "
@@ -109,7 +109,7 @@ def untaken(cell: int, label: str, problem: Exception) -> str:
 
 
 def unreadable(commit: Commit, count: int, problem: Exception) -> str:
-    """A saved state can't be read, and so many are lost with all that stood on it."""
+    """A notice of a saved state that can't be read; `count` states are lost in all."""
     if not commit.parent:
         return lost(problem)
     also = f"; {count - 1} states that came later are lost, too" if count > 1 else ""
@@ -120,7 +120,7 @@ def unreadable(commit: Commit, count: int, problem: Exception) -> str:
 
 
 def dead(commit: Commit) -> str:
-    """A saved state was left, as no guest runs in it."""
+    """A notice of a saved state that was left, as no guest runs in it."""
     return (
         f"[wasm-kernel] No guest runs in the saved state after {_place(commit)}. The variables are "
         "as they were before that.\n"
@@ -128,7 +128,7 @@ def dead(commit: Commit) -> str:
 
 
 def damaged(usable: Usable, head: Commit) -> str:
-    """Saved states were damaged; the session goes on at one that is whole."""
+    """A notice of damaged states; the session goes on at one that is whole."""
     doubt = (
         ", the newest state that can be used; that may not be where the session was left, and "
         "names of checkpoints may be missing"
@@ -141,7 +141,7 @@ def damaged(usable: Usable, head: Commit) -> str:
 
 
 def narrowed(cells: int, most: int) -> str:
-    """The cap on the history's size leaves fewer cells to undo."""
+    """A notice of a cap on the history's size that leaves fewer cells to undo."""
     count = "only the last cell" if cells == 1 else f"only the last {cells} cells"
     return (
         "[wasm-kernel] The states of the last cells take more room on disk than history_bytes "
@@ -151,7 +151,7 @@ def narrowed(cells: int, most: int) -> str:
 
 
 def no_room_for_names(most: int) -> str:
-    """Another named state would take too much room on disk."""
+    """The refusal of another named state, which would take too much room on disk."""
     return (
         "The checkpoint was not made: named states stay on disk as long as the session, and with "
         f"this one they would take more than history_bytes allows ({readable(most)}). The "
@@ -161,7 +161,7 @@ def no_room_for_names(most: int) -> str:
 
 
 def left_out(reasons: Mapping[str, str]) -> str:
-    """Files of the parent, by path, were not copied into a fork."""
+    """A notice of files of the parent, by path, that were not copied into a fork."""
     named = [f"{path!a} ({reason})" for path, reason in list(reasons.items())[:_NAMED]]
     names = ", ".join([*named, "..."] if len(reasons) > _NAMED else named)
     return f"[wasm-kernel] {len(reasons)} of the parent's files are not in this fork: {names}.\n"
@@ -172,7 +172,7 @@ def _place(commit: Commit) -> str:
 
 
 def not_kept(files: Mapping[str, NotKept]) -> str:
-    """Files, by path, that a cell changed and that could not be kept."""
+    """A notice of files, by path, that a cell changed and that could not be kept."""
     return (
         f"[wasm-kernel] {_each(files)} could not be kept as before this cell; %undo --files will "
         "leave the file as it is. Raise file_copy_bytes or files_history_bytes to keep more.\n"
@@ -180,14 +180,14 @@ def not_kept(files: Mapping[str, NotKept]) -> str:
 
 
 def keeps_no_files(problem: OSError) -> str:
-    """The record of earlier files can't be written."""
+    """A notice of a record of earlier files that can't be written."""
     return (
         f"[wasm-kernel] Earlier versions of files can't be kept on disk ({describe(problem)}): "
         "after a crash of the kernel, %undo --files would not know them.\n"
     )
 
 
-def tell_restored(found: RestoredFiles | None, hear: Callable[[str, str], None]) -> None:
+def tell_restored(found: RestoredFiles | None, write: Callable[[str, str], None]) -> None:
     """Says what was done to files, and what could not be; nothing if they stayed."""
     if found is None:
         return
@@ -196,9 +196,9 @@ def tell_restored(found: RestoredFiles | None, hear: Callable[[str, str], None])
         for what, paths in (("brought back", found.back), ("removed", found.removed))
         if paths
     ]
-    hear("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")
+    write("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")
     if found.missed:
-        hear("stderr", f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n")
+        write("stderr", f"[wasm-kernel] Not brought back: {_each(dict(found.missed))}.\n")
 
 
 def reasons(found: RestoredFiles) -> dict[str, str]:

@@ -171,7 +171,7 @@ class Tree(Struct, frozen=True):
         return replace(travel, how=how, files=travel.target if files else None)
 
     def _undo(self, cells: int) -> Travel:
-        """Before the last so many cells; what ran uncounted after the first goes with it."""
+        """Leads before the last so many cells; what ran uncounted after the first goes with it."""
         if cells < 1:
             raise TravelError("%undo takes the number of cells to undo, at least 1.")
         left: list[Commit] = []
