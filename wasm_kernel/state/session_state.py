@@ -88,6 +88,7 @@ class SessionState:
         self._image_files: tuple[OpenFile, ...] = ()
         self._not_kept: set[str] = set()  # the paths that were told
         self._files_troubled = self._removal_told = False
+        self._is_wanted = folders.lasting  # after the end
 
     # -- beginning and end
 
@@ -176,6 +177,7 @@ class SessionState:
     def forget_at_end(self) -> None:
         """Has whoever opens the session next begin without these variables. Any thread."""
         self._lock.begin_anew()
+        self._is_wanted = False
 
     def close(self) -> None:
         """Writes what is left."""
@@ -183,7 +185,7 @@ class SessionState:
         try:
             if self._recorder is not None:
                 self._recorder.close()
-                ended = self._recorder.history.close(sync=True)
+                ended = self._recorder.history.close(sync=self._is_wanted)
                 self._recorder = None
             if self._inherited is not None:  # a fork that was never opened has it still
                 self._inherited.history.close()
