@@ -33,6 +33,7 @@ TRIES: dict[str, Callable[[], object]] = {
     "own files": lambda: list(Path("/proc/self/fd").iterdir()),
     "home": lambda: list(Path.home().iterdir()),
     "working folder": lambda: list(Path.cwd().iterdir()),
+    "write there": lambda: Path("probe-wrote").write_text("x"),
     "secret": SECRET.read_text,
     "write secret": lambda: SECRET.write_text("changed"),
     "other sessions": lambda: list(SECRET.parent.iterdir()),

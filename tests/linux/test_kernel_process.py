@@ -183,7 +183,7 @@ def test_a_kernel_starts_with_any_path(
     path = where.format(cwd=cwd, parent=cwd.parent)
     for name in packages:
         shutil.copytree(installed(name), (cwd / path).resolve() / name)
-    kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}{path}")
+    kernel = start("--WasmKernel.folder=none", cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}{path}")
     kernel.run(SHOW)
     assert {name for name, came in kernel.found().items() if came == "done"} == REACHABLE
 
@@ -194,8 +194,21 @@ def test_a_kernel_starts_in_any_folder(start: Start, cwd: Path) -> None:
     kernel = start(cwd=cwd, PYTHONPATH=f"{ROOT}{os.pathsep}.")
     kernel.run(SHOW)
     reached = {name for name, came in kernel.found().items() if came == "done"}
-    packages = {"working folder"} if cwd.is_relative_to(sys.prefix) else set()
-    assert reached == REACHABLE | packages
+    shown = set() if cwd == Path.home() else {"working folder"}
+    assert reached == REACHABLE | shown
+
+
+def test_the_notebooks_folder_is_in_reach_to_be_read_and_nothing_around_it(
+    start: Start, tmp_path: Path
+) -> None:
+    book = tmp_path / "book"
+    (book / "data").mkdir(parents=True)
+    (book / "data" / "x").write_text("x")
+    kernel = start(cwd=book)
+    assert kernel.run("print(open('data/x').read())") == "x\n"
+    reached = {name for name, came in kernel.found().items() if came == "done"}
+    assert reached == REACHABLE | {"working folder"}
+    assert [path.name for path in book.iterdir()] == ["data"]
 
 
 def test_a_module_that_is_missing_is_named_in_a_sentence(tmp_path: Path) -> None:
