@@ -300,7 +300,7 @@ def test_magics_for_figures_keep_them_inline(figures: Notebook, magic: str) -> N
     assert len(figures.run(PLOT).data("image/png")) == 1
 
 
-@pytest.mark.parametrize("gui", ["qt", "tk", "notebook", "widget", "osx"])
+@pytest.mark.parametrize("gui", ["qt", "tk", "osx"])
 def test_a_backend_that_needs_a_window_is_refused_in_words(figures: Notebook, gui: str) -> None:
     shown = figures.run(f"%matplotlib {gui}")
     assert "no windows" in shown.stream("stderr")

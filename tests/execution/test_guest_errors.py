@@ -58,6 +58,8 @@ def test_a_full_workspace_says_what_can_be_done(module_sandbox: BaseSandbox, cod
         ("requests", "has no network"),
         ("grpc", "has no network"),
         ("torch", "MLPClassifier"),
+        ("ipympl", "%matplotlib inline"),
+        ("matplotlib.backends.backend_nbagg", "Figures are drawn inline here"),
         ("dotenv", "%pip install python-dotenv"),
         ("resource", "belongs to an operating system"),
     ],
@@ -92,6 +94,11 @@ def test_a_connection_says_at_once_that_there_is_no_network(
     result = module_sandbox.execute(f"import http.client, pandas, socket, urllib.request\n{code}")
     assert result.error is not None
     assert "the sandbox has no network, so example.org can't be reached" in result.error.evalue
+
+
+def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: BaseSandbox) -> None:
+    code = "from statsmodels.datasets import spector; spector.load_pandas()"
+    assert "pandas.read_csv('spector.csv')" in shown(module_sandbox.execute(code))
 
 
 def test_packages_find_what_they_import_of_ssl(module_sandbox: BaseSandbox) -> None:

@@ -35,3 +35,12 @@ def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> N
     assert '<img src="data:image/png;base64,' in page
     assert ".anim-controls {display: none}" in page
     assert "<script" not in page
+
+
+def test_a_notebook_that_asks_for_figures_with_a_script_runs_on(
+    module_sandbox: BaseSandbox,
+) -> None:
+    code = "%matplotlib widget\nimport matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+    result = module_sandbox.execute(code)
+    assert "drawn inline instead" in result.stderr
+    assert [output.data for output in result.outputs if "image/png" in output.data]

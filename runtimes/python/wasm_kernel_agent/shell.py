@@ -22,7 +22,7 @@ from wasm_kernel_agent import stdlib_patches, tracebacks
 from wasm_kernel_agent.completion import ObjectBeforeDot
 from wasm_kernel_agent.display import FrameHook, FramePublisher, Outbox
 from wasm_kernel_agent.event_loop import Awaiter, allow_tasks
-from wasm_kernel_agent.host import flush
+from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.magics.basics import BasicMagics, limit_in_place
 from wasm_kernel_agent.magics.files import SessionFileMagics
 from wasm_kernel_agent.magics.pip import PipMagics
@@ -161,7 +161,14 @@ class GuestShell(_Base):  # type: ignore[misc]
             raise stdlib_patches.no_window(gui)
 
     def enable_matplotlib(self, gui: Any = None) -> Any:
-        """Draws figures inline, or without showing them; refuses windows."""
+        """Draws figures inline, or without showing them; refuses windows.
+
+        Figures that would be drawn by a script in the page are drawn inline, too, so that a
+        notebook which asks for them runs on.
+        """
+        if gui in stdlib_patches.SCRIPTED_FIGURES:
+            note(stdlib_patches.NO_SCRIPTED_FIGURES.format(gui=gui))
+            gui = "inline"
         if gui not in (None, "auto", "inline", "agg", "svg", "pdf", "ps"):
             raise stdlib_patches.no_window(gui)
         return super().enable_matplotlib(gui)

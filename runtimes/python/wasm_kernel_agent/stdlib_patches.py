@@ -69,6 +69,13 @@ _LARGE = 2**24  # of the numbers that wrap around, one in 128 is smaller
 _SAMPLE = 10_000  # of an array's elements
 
 
+SCRIPTED_FIGURES = ("widget", "ipympl", "notebook", "nbagg")
+NO_SCRIPTED_FIGURES = (
+    "%matplotlib {gui} needs a script in the page, which is not to be had here. Figures are drawn "
+    "inline instead; for figures that answer, use Plotly or Altair (%pip install)."
+)
+
+
 def no_window(gui: Any) -> UsageError:
     """Returns the error for a matplotlib backend that needs a window."""
     return UsageError(f"the sandbox has no windows, so no {gui!r} figures; use %matplotlib inline")

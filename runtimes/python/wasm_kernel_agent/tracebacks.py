@@ -43,6 +43,15 @@ _FULL = (
     "is full). Delete what you no longer need, and close files that you deleted, or raise "
     "workspace_bytes or workspace_files (WasmKernel.workspace_bytes, WasmKernel.workspace_files)."
 )
+_DATA_SET = re.compile(r"/statsmodels/datasets/\w+/(\w+\.csv)$")
+_NO_DATA_SET = (
+    "This data set is not built in. Take {file} out of the statsmodels package on your machine "
+    "({folder}), put it beside the notebook, and read it with pandas.read_csv('{file}')."
+)
+_NO_BACKEND = (
+    "Figures are drawn inline here: this way to draw them needs a window, or a script in the page. "
+    "Use %matplotlib inline; for figures that answer, Plotly and Altair (%pip install)."
+)
 _INTEGERS = (
     "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
     "in the call that makes it."
@@ -201,6 +210,9 @@ def add_hint(error: BaseException) -> None:
 
 
 def _missing_file(error: BaseException) -> str:
+    lacking = _DATA_SET.search(text_of(error))
+    if lacking is not None:
+        return _NO_DATA_SET.format(file=lacking[1], folder=lacking[0].strip("/"))
     name = getattr(error, "filename", None)
     if not isinstance(name, str) or not name or os.path.normpath(name).startswith(_GUEST_FOLDERS):
         return ""
@@ -217,6 +229,8 @@ def _full(error: BaseException) -> str:
 
 def _missing_module(error: BaseException) -> str:
     name = getattr(error, "name", None)
+    if isinstance(name, str) and name.startswith("matplotlib.backends."):
+        return _NO_BACKEND
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
         return ""  # a part of a package that is built in
     return unavailable.advice_on_module(name)

@@ -80,6 +80,10 @@ _PACKAGE = (
     "first. If it is the package {package}, and pure Python, %pip install {package} brings it "
     "in where this kernel allows %pip."
 )
+_SCRIPTED = (
+    "ipympl draws by a script in the page, and by a part of matplotlib that is not built in. In "
+    "its place: %matplotlib inline; for figures that answer, Plotly and Altair (%pip install)."
+)
 _PLATFORM = "{name} belongs to an operating system; the sandbox has none."
 _WORD = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 
@@ -88,6 +92,8 @@ def advice_on_module(name: str) -> str:
     """Returns what can be done about a module that is not there."""
     if name in sys.stdlib_module_names:
         return _PLATFORM.format(name=name)
+    if name == "ipympl":
+        return _SCRIPTED
     if name in STAND_INS:
         return _COMPILED.format(name=name) + _INSTEAD.format(stand_in=STAND_INS[name])
     package = PACKAGES.get(name, name)
