@@ -146,7 +146,7 @@ def import_session(
         session_id: The id that the session gets; a new one by default.
         same_id: Let it keep the id that it had.
         max_bytes: The most bytes that may come out of the archive, and that it may become on disk
-            meanwhile: states of the memory are written twice.
+            meanwhile: the first state of the memory is written twice.
         progress: Hears plain sentences about what takes long.
         logger: Hears of it; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.

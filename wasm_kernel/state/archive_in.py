@@ -372,7 +372,7 @@ class _MemoryReader:
             raise ArchiveError("The archive holds something in its memory that it does not name.")
         self._expected.discard(name)
         self._budget.take_bytes(info.size)  # holes, too: all of it is going to be read
-        descriptor = self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        descriptor = self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
         try:
             unpack(info, content, descriptor)
         finally:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.engine import abi
 from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.commits import ContentFile, places, write_content
 from wasm_kernel.state.index import ID_MOST, Commit
@@ -81,6 +82,8 @@ def rebase_commit(
     with ContentFile(source, commit) if commit.runs else contextlib.nullcontext() as file:
         if file is not None:
             file.verify()
+        if not pages and not empty:
+            return _taken_over(commit, source, target, images, take)
         pieces = sorted([*places(commit), *((first, count, _THEIRS) for first, count in pages)])
         fitted = replace(
             commit,
@@ -91,6 +94,18 @@ def rebase_commit(
         take(fitted.page_bytes + len(msgspec.json.encode(fitted)))
         name, _ = write_content(target, _content(file, images.theirs, pieces))
     return replace(fitted, content=name)
+
+
+def _taken_over(
+    commit: Commit, source: Folder, target: Folder, images: ImagePair, take: Callable[[int], None]
+) -> Commit:
+    """Puts a commit into a history's folder whose content stays as it is: the very file."""
+    fitted = replace(commit, files=tuple(_file(each, images) for each in commit.files))
+    take(len(msgspec.json.encode(fitted)))
+    if commit.content:
+        with contextlib.suppress(FileExistsError):  # another commit's pages are the same
+            link_or_copy(source.fd, commit.content, commit.content, target.fd)
+    return fitted
 
 
 def _checked(commit: Commit) -> Commit:
