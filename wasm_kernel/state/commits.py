@@ -371,12 +371,11 @@ def missing_in(folder: Folder, commits: Iterable[Commit]) -> set[int]:
     """Returns the commits whose content is not in a folder, or not as long as it should be."""
     found: set[int] = set()
     for commit in commits:
-        if not commit.runs and not commit.content:
-            continue
-        status = folder.status(commit.content) if commit.content else None
-        there = status is not None and stat.S_ISREG(status.st_mode)
-        if not there or (status is not None and status.st_size != commit.page_bytes):
-            found.add(commit.id)
+        if commit.runs or commit.content:
+            status = folder.status(commit.content) if commit.content else None
+            there = status is not None and stat.S_ISREG(status.st_mode)
+            if status is None or not there or status.st_size != commit.page_bytes:
+                found.add(commit.id)
     return found
 
 
