@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ from wasm_kernel.policy import ExecutionPolicy
 
 if TYPE_CHECKING:
     from wasm_kernel import BaseSandbox
+
+# jsonschema, which nbformat imports, builds a grammar of web addresses with it for two seconds.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # `make soak` runs the whole suite many times: what a run draws here is a sample.
 # A busy machine draws its first inputs slowly; that says nothing about the code.

@@ -294,17 +294,16 @@ def test_the_inline_backend_has_the_name_that_libraries_look_for(figures: Notebo
     )
 
 
-@pytest.mark.parametrize("magic", ["%matplotlib", "%matplotlib inline", "%pylab inline", "%pylab"])
-def test_magics_for_figures_keep_them_inline(figures: Notebook, magic: str) -> None:
-    assert figures.run(magic).reply["status"] == "ok"
-    assert len(figures.run(PLOT).data("image/png")) == 1
+def test_magics_for_figures_keep_them_inline(figures: Notebook) -> None:
+    for magic in ("%matplotlib", "%matplotlib inline", "%pylab inline", "%pylab"):
+        assert figures.run(magic).reply["status"] == "ok", magic
+        assert len(figures.run(PLOT).data("image/png")) == 1, magic
 
 
-@pytest.mark.parametrize("gui", ["qt", "tk", "osx"])
-def test_a_backend_that_needs_a_window_is_refused_in_words(figures: Notebook, gui: str) -> None:
-    shown = figures.run(f"%matplotlib {gui}")
-    assert "no windows" in shown.stream("stderr")
-    assert len(figures.run(PLOT).data("image/png")) == 1
+def test_a_backend_that_needs_a_window_is_refused_in_words(figures: Notebook) -> None:
+    for gui in ("qt", "tk", "osx"):
+        assert "no windows" in figures.run(f"%matplotlib {gui}").stream("stderr"), gui
+        assert len(figures.run(PLOT).data("image/png")) == 1, gui
 
 
 def test_a_wide_table_is_cut_as_in_every_notebook(nb: Notebook) -> None:

@@ -66,9 +66,15 @@ def check_texts(value: Any) -> None:
             check_texts(item)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_nothing_harmful_leaves_the_kernel(kernel: RealKernel, route: str) -> None:
-    begin, *sending = cells(ARMED, [route])
+@pytest.mark.parametrize(
+    ("route", "every"),
+    [
+        *((route, 4 if route == "error" else 1) for route in ROUTES),  # tracebacks take their time
+        pytest.param("error", 1, marks=pytest.mark.soak),
+    ],
+)
+def test_nothing_harmful_leaves_the_kernel(kernel: RealKernel, route: str, every: int) -> None:
+    begin, *sending = cells(ARMED[::every], [route])
     assert said(kernel, begin)[0]["status"] == "ok"
     bundles = 0
     for source in sending:
