@@ -21,7 +21,7 @@ from wasm_kernel.sessions.files import (
     read_session_file,
     write_session_file,
 )
-from wasm_kernel.sessions.paths import LINKS_MOST, SessionPathError, normalized
+from wasm_kernel.sessions.paths import LINKS_MOST, SessionPathError, normalize
 
 ID = "s"
 NAMES = st.sampled_from(["a", "b", "c", "dd"])
@@ -219,7 +219,7 @@ def test_no_operation_reaches_outside(
 @pytest.mark.parametrize("path", ["", "/", "/a", "\\a", "a\0b", "C:", "c:\\x", "z:a", "//a"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
     with pytest.raises(SessionPathError):
-        normalized(path)
+        normalize(path)
 
 
 @pytest.mark.parametrize(
@@ -235,16 +235,16 @@ def test_a_path_that_is_none_is_refused(path: str) -> None:
     ],
 )
 def test_the_names_along_a_path(path: str, parts: list[str]) -> None:
-    assert normalized(path) == parts
+    assert normalize(path) == parts
 
 
 def test_a_path_that_is_no_text_is_a_type_error() -> None:
     with pytest.raises(TypeError):
-        normalized(Path("a"))  # type: ignore[arg-type]
+        normalize(Path("a"))  # type: ignore[arg-type]
 
 
 def test_an_error_escapes_what_a_terminal_would_obey() -> None:
     with pytest.raises(SessionPathError) as caught:
-        normalized("/\x1b]0;title\x07\u202e" + "x" * 100_000)
+        normalize("/\x1b]0;title\x07\u202e" + "x" * 100_000)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500

@@ -190,7 +190,7 @@ def _removed(place: Place, one: Orphan) -> bool:
         return False
 
 
-def described() -> Iterator[str]:
+def describe() -> Iterator[str]:
     """Sentences on what is left of workspaces, for people."""
     found = orphans()
     for sure, words in (

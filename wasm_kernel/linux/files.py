@@ -183,8 +183,7 @@ def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bo
         other_folder: A descriptor of the folder of `other_name`, in the same file system.
         other_name: Another file.
     """
-    names = os.fsencode(name), os.fsencode(other_name)
-    return _renameat2()(folder, names[0], other_folder, names[1], _EXCHANGE) == 0
+    return _rename(folder, name, other_folder, other_name, _EXCHANGE)
 
 
 def take_name(folder: int, name: str, new: str) -> bool:
@@ -195,17 +194,22 @@ def take_name(folder: int, name: str, new: str) -> bool:
         name: The name that it has.
         new: The name that it is to have.
     """
-    return _renameat2()(folder, os.fsencode(name), folder, os.fsencode(new), _NOREPLACE) == 0
+    return _rename(folder, name, folder, new, _NOREPLACE)
+
+
+def _rename(folder: int, name: str, there: int, new: str, flags: int) -> bool:
+    one = (ctypes.c_int, ctypes.c_char_p)
+    rename = _from_library("renameat2", *one, *one, ctypes.c_uint)
+    return rename(folder, os.fsencode(name), there, os.fsencode(new), flags) == 0
 
 
 @cache
-def _renameat2() -> Callable[..., int]:
-    """Returns the C library's renameat2, or what always fails if the library has none."""
-    function: Any = getattr(ctypes.CDLL(None), "renameat2", None)
+def _from_library(name: str, *types: type[Any]) -> Callable[..., int]:
+    """Returns a function of the C library, or what always fails if the library is too old."""
+    function: Any = getattr(ctypes.CDLL(None), name, None)
     if function is None:
         return lambda *_: -1
-    one = (ctypes.c_int, ctypes.c_char_p)
-    function.argtypes = (*one, *one, ctypes.c_uint)
+    function.argtypes = types
     return cast("Callable[..., int]", function)
 
 
@@ -241,7 +245,7 @@ def file_identity_below(folder: int, path: str) -> str:
         with FolderWalk(folder) as walk:
             for part in parts[:-1]:
                 walk.enter(part)
-            return file_identity(f"/proc/self/fd/{walk.fd}/{parts[-1]}")
+            return file_identity(parts[-1], walk.fd)
     except (OSError, ValueError):  # a link, say, or no name that this system can have
         return ""
 
@@ -306,7 +310,9 @@ class FileMark(Struct, frozen=True):
 
 def _birth(fd: int, path: bytes, flags: int) -> str:
     answer = ctypes.create_string_buffer(_ANSWER)
-    if _statx()(fd, path, flags, _WANTED, answer):
+    word, text = ctypes.c_uint, ctypes.c_char_p
+    statx = _from_library("statx", ctypes.c_int, text, ctypes.c_int, word, text)
+    if statx(fd, path, flags, _WANTED, answer):
         return ""
     seconds, nanoseconds = struct.unpack_from("<qI", answer, 80)
     known = struct.unpack_from("<I", answer)[0] & _BORN
@@ -336,14 +342,3 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-@cache
-def _statx() -> Callable[..., int]:
-    """Returns the C library's statx, or what always fails if the library is too old to have it."""
-    function: Any = getattr(ctypes.CDLL(None), "statx", None)
-    if function is None:
-        return lambda *_: -1
-    word = ctypes.c_uint
-    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, word, ctypes.c_char_p]
-    return cast("Callable[..., int]", function)

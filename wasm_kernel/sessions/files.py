@@ -34,11 +34,11 @@ from wasm_kernel.sessions import entries, ids, removal
 from wasm_kernel.sessions.paths import (
     WORKSPACE_ROOT,
     SessionPathError,
-    lexical,
-    located,
-    normalized,
-    parts_of,
+    locate,
+    normalize,
     resolve,
+    resolve_names,
+    split_path,
 )
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.wasi_files.preopens import is_cover, is_hidden_name
@@ -173,11 +173,11 @@ def write_session_file(
         )
 
     workspace = _place_of(session_id, workspace_root, private_root)
-    parts_of(relative_path)
+    split_path(relative_path)
     if workspace.is_symlink() or workspace.is_dir():
         write()
     else:
-        if not lexical(relative_path):
+        if not resolve_names(relative_path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
         with _begun(Path(workspace_root), workspace.name, told, private_root):
             write()
@@ -281,7 +281,7 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
         OSError: a folder on the way can't be looked at, or links lead in circles.
     """
     ids.checked(session_id)
-    parts = parts_of(relative_path)
+    parts = split_path(relative_path)
     workspace = _folder_for(session_id, relative_path, workspace_root)
     try:
         return workspace.joinpath(*resolve(workspace, parts, relative_path))
@@ -330,7 +330,7 @@ def _folder_for(
     try:
         return folder_of(session_id, workspace_root, private_root)
     except FileNotFoundError:
-        lexical(path)
+        resolve_names(path)
         words = f"There is no session {session_id}, and so no such file"
         raise _named_error(FileNotFoundError(errno.ENOENT, words), path) from None
 
@@ -345,7 +345,7 @@ def _at(
     follow: bool = True,
     make: bool = False,
 ) -> T:
-    """Calls `act` with what a path leads to, as `located` has it; returns its result.
+    """Calls `act` with what a path leads to, as `locate` has it; returns its result.
 
     Args:
         session_id: The session.
@@ -357,11 +357,11 @@ def _at(
         make: Makes folders that are missing.
     """
     ids.checked(session_id)
-    parts = parts_of(path)
+    parts = split_path(path)
     workspace = _folder_for(session_id, path, workspace_root, private_root)
 
     def try_once() -> T:
-        with located(workspace, parts, path, follow=follow, make=make) as (walk, name):
+        with locate(workspace, parts, path, follow=follow, make=make) as (walk, name):
             return act(walk, name)
 
     return _again(path, try_once)
@@ -419,7 +419,7 @@ def _is_file(workspace: Path, folder: int, parts: tuple[str, ...]) -> bool:
         mode = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
         if not stat.S_ISLNK(mode):
             return stat.S_ISREG(mode)
-        with located(workspace, parts, "/".join(parts)) as (walk, name):
+        with locate(workspace, parts, "/".join(parts)) as (walk, name):
             return stat.S_ISREG(os.stat(name, dir_fd=walk.fd, follow_symlinks=False).st_mode)
     except (OSError, SessionPathError):
         return False  # removed meanwhile, or a link that leads out of the session
@@ -437,7 +437,7 @@ class Pattern:
     """
 
     def __init__(self, text: str) -> None:
-        parts = normalized(text)
+        parts = normalize(text)
         if not parts or ".." in parts:
             raise SessionPathError("A pattern stays inside the session workspace", text)
         if parts[-1] == _ANY_FOLDERS:

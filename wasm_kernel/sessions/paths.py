@@ -45,7 +45,7 @@ def printable(path: str) -> str:
     return repr(path[:_SHOWN_CHARACTERS])
 
 
-def parts_of(path: str) -> list[str]:
+def split_path(path: str) -> list[str]:
     """Returns the names along a path, split at its slashes; `..` is left in its place.
 
     A name may hold backslashes: the walk finds out whether they separate names.
@@ -64,28 +64,28 @@ def parts_of(path: str) -> list[str]:
     return _names(path)
 
 
-def normalized(path: str) -> list[str]:
+def normalize(path: str) -> list[str]:
     """Returns the names along a path whose backslashes separate names like its slashes.
 
     Raises:
-        SessionPathError: as `parts_of`; or the path names a drive.
+        SessionPathError: as `split_path`; or the path names a drive.
     """
-    parts_of(path)
+    split_path(path)
     plain = path.replace("\\", "/")
     if _begins_elsewhere(plain):
         raise SessionPathError(_ABSOLUTE, path)
     return _names(plain)
 
 
-def lexical(path: str) -> tuple[str, ...]:
+def resolve_names(path: str) -> tuple[str, ...]:
     """Returns the names that a path means in a session that has no folder yet.
 
     Raises:
-        SessionPathError: as `normalized`; or the path leaves the workspace, or leads through a
+        SessionPathError: as `normalize`; or the path leaves the workspace, or leads through a
             reserved name.
     """
     found: list[str] = []
-    for name in normalized(path):
+    for name in normalize(path):
         if name == "..":
             if not found:
                 raise SessionPathError(_ESCAPES, path)
@@ -120,7 +120,7 @@ def resolve(
 
     Args:
         workspace: The session's folder, or a descriptor of it; then absolute links lead out.
-        parts: The names along the path, as `parts_of` has them.
+        parts: The names along the path, as `split_path` has them.
         path: The path as it was given, for errors.
         each: Called at each step; what it raises ends the walk.
 
@@ -135,7 +135,7 @@ def resolve(
 
 
 @contextmanager
-def located(
+def locate(
     workspace: Path | int,
     parts: Sequence[str],
     path: str,

@@ -100,7 +100,7 @@ def _private_state(root: Path) -> Iterator[Finding]:
         words += ", on another file system: earlier versions of files are copied (see private_root)"
     yield Finding("note" if far else "ok", words)
     orphans.sweep()
-    for sentence in orphans.described():
+    for sentence in orphans.describe():
         yield Finding("note", sentence)
 
 
