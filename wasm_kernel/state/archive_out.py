@@ -31,6 +31,7 @@ from wasm_kernel.state.index import NAME as INDEX
 from wasm_kernel.state.stored import OTHER_IMAGE, StoredState
 from wasm_kernel.state.tar import NAME_MOST, ArchiveWriter
 from wasm_kernel.state.tree import checked_name, is_name
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
 from wasm_kernel.wasi_files.preopens import is_hidden_name
 
 MANIFEST, KIND, VERSION = "manifest.json", "wasm-kernel session", 2
@@ -235,6 +236,8 @@ def _open_files(
         for written, known in zip(commit.files, origin.files_of(commit), strict=True):
             if not written.identity or known.path is None or written.identity in paths:
                 continue
+            if is_unlinked_name(known.path):
+                continue  # it is not in the archive
             length += len(known.path)
             if len(paths) == _OPEN_FILES_MOST or length > _OPEN_FILES_MOST_BYTES:
                 return paths
