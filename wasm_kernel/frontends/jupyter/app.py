@@ -218,8 +218,8 @@ class WasmKernelApp(JupyterApp):
         def facts() -> dict[str, str]:
             state = confinement.state
             walls = f"files: {state.files}; system calls: {state.calls}"
-            told = {"confinement": walls, "host_folder": "%session_path prints it"}
-            return told | {"notebook_folder": folder}
+            where = "%session_path prints it"
+            return {"confinement": walls, "host_folder": where, "notebook_folder": folder}
 
         commands = sandbox.commands
         sandbox.facts.add(facts)
