@@ -133,6 +133,19 @@ def test_an_undo_takes_back_what_was_done_there(begin: Opening, folder: Path) ->
     assert host_tree(folder) == before
 
 
+def test_a_folder_that_took_an_empty_ones_place_goes_again(begin: Opening, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    sandbox = begin()
+    says(sandbox, "import os; os.mkdir('own'); open('own/a', 'w').write('a')")
+    says(sandbox, "os.rename('own', 'empty'); os.rename('orders.csv', 'data/x.csv')")
+    assert says(sandbox, "print(os.listdir('empty'), open('data/x.csv').read())") == "['a'] a\n1"
+    sandbox.undo(3, files=True)
+    assert [path.name for path in sandbox.workspace.iterdir()] == [".metadata.json"]
+    assert (
+        says(sandbox, "import os; print(os.listdir('empty'), os.path.exists('own'))") == "[] False"
+    )
+
+
 def test_results_tell_of_the_sessions_files_alone(begin: Opening, tmp_path: Path) -> None:
     sandbox = begin()
     result = sandbox.execute("import os; os.remove('orders.csv'); open('new', 'w').write('n')")

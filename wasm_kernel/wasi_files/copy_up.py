@@ -110,6 +110,8 @@ def cover(calls: FileCalls, place: GuestPath) -> None:
     calls.history.before_creation(path)
     try:
         os.close(os.open(name, _NEW, 0o666, dir_fd=place.folder))
+    except FileExistsError:
+        return  # somebody was faster
     except OSError:
         calls.history.after_removal(path)
         raise

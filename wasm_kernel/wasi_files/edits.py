@@ -194,10 +194,10 @@ class EditCalls(FileCalls, frozen=True):
         if isinstance(new, OverlayPath) and replaced is not None:
             if is_folder is not stat.S_ISDIR(replaced.st_mode):
                 raise Refused(abi.ENOTDIR if is_folder else abi.EISDIR)
+            replaced = None if new.in_lower else replaced
             if is_folder:
                 clear_covers(self, new)
                 cover(self, new)
-            replaced = None if new.in_lower else replaced
             new.in_lower = False
         lift(self, old)
         make_way(self, new)

@@ -9,17 +9,18 @@ import contextlib
 import os
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
-from wasm_kernel.wasi_files.listing import Listing, read_folder
+from wasm_kernel.wasi_files.listing import FolderEntry, Listing, read_folder
 from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor
 from wasm_kernel.wasi_files.overlay import OverlayPath
 from wasm_kernel.wasi_files.path_walk import Follow, following
 from wasm_kernel.wasi_files.paths import is_hidden_now, resolve
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Refused
 
+_BETWEEN_LOOKS = 256  # entries of a folder that are read before the clock is asked
 _STATUS = struct.Struct("<QQB7xQQQQQ")
 _DESCRIPTION = struct.Struct("<BxH4xQQ")
 _PREOPENED = struct.Struct("<B3xI")
@@ -53,12 +54,33 @@ class LookupCalls(FileCalls, frozen=True):
             return abi.ENOENT
         listing = self.listings.get(opened) if cookie else None
         if listing is None:
-            listing = _listing_of(opened)
+            listing = self._listing_of(opened)
             self.listings.keep(opened, listing)
         part = listing.part(cookie, room)
         self.memory.write(buffer, part)
         self.memory.write_word(out, len(part))
         return abi.SUCCESS
+
+    def _listing_of(self, opened: OpenDescriptor) -> Listing:
+        """Reads the folder that is open.
+
+        Raises:
+            Refused: it is not there any more, or the cell is to stop.
+            OSError: it can't be read.
+        """
+        number = os.fstat(opened.fd).st_ino
+        if not opened.is_merged:
+            entries = read_folder(opened.fd, opened.preopen.hidden, len(opened.parts))
+            return Listing.of(number, self._until_stopped(entries))
+        with resolve(opened.preopen, ".", start=opened) as place:
+            assert isinstance(place, OverlayPath)
+            return Listing.of(number, self._until_stopped(place.entries()))
+
+    def _until_stopped(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
+        for index, entry in enumerate(entries):
+            if index % _BETWEEN_LOOKS == 0 and self.should_stop():
+                raise Refused(abi.EINTR)
+            yield entry
 
     def _describe(self, fd: int, out: int) -> int:
         if fd < FIRST_DESCRIPTOR:
@@ -120,21 +142,6 @@ class LookupCalls(FileCalls, frozen=True):
             return abi.ENAMETOOLONG
         self.memory.write(at, name)
         return abi.SUCCESS
-
-
-def _listing_of(opened: OpenDescriptor) -> Listing:
-    """Reads the folder that is open.
-
-    Raises:
-        Refused, OSError: it can't be read, or is not there any more.
-    """
-    number = os.fstat(opened.fd).st_ino
-    preopen, depth = opened.preopen, len(opened.parts)
-    if preopen.beneath is None:
-        return Listing.of(number, read_folder(opened.fd, preopen.hidden, depth))
-    with resolve(preopen, ".", start=opened) as place:
-        assert isinstance(place, OverlayPath)
-        return Listing.of(number, place.entries())
 
 
 def _status_of(opened: OpenDescriptor) -> os.stat_result:
