@@ -25,6 +25,12 @@ HTML(page)
 """
 
 
+def test_a_film_says_how_an_animation_is_shown(module_sandbox: BaseSandbox) -> None:
+    error = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()").error
+    assert error is not None
+    assert "to_jshtml" in "".join(error.traceback)
+
+
 def test_an_animation_moves_without_its_script(module_sandbox: BaseSandbox) -> None:
     result = module_sandbox.execute(ANIMATION)
     assert result.stdout == "3 100.0 0 True\n"

@@ -52,6 +52,10 @@ _NO_BACKEND = (
     "Figures are drawn inline here: this way to draw them needs a window, or a script in the page. "
     "Use %matplotlib inline; for figures that answer, Plotly and Altair (%pip install)."
 )
+_NO_MOVIE = (
+    "Films are made by a program, ffmpeg, and the sandbox has none. HTML(animation.to_jshtml()) "
+    "shows the animation moving, and animation.save('a.gif', writer='pillow') writes it to a file."
+)
 _INTEGERS = (
     "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
     "in the call that makes it."
@@ -240,6 +244,10 @@ def _missing_dependency(error: BaseException) -> str:
     return unavailable.advice_on_import_error(str(error))
 
 
+def _no_movie(error: BaseException) -> str:
+    return _NO_MOVIE if "MovieWriter" in str(error) else ""
+
+
 def _large_integer(error: BaseException) -> str:
     text = str(error)
     return _INTEGERS if any(words in text for words in _INTEGER_WORDS) else ""
@@ -250,6 +258,7 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (OSError, _full),
     (ModuleNotFoundError, _missing_module),
     (ImportError, _missing_dependency),
+    (RuntimeError, _no_movie),
     (OverflowError, _large_integer),
     (ValueError, _large_integer),
 )

@@ -44,6 +44,7 @@ STAND_INS = {
     "rapidfuzz": "difflib",
     **dict.fromkeys(("pydantic", "msgspec"), "dataclasses and attrs"),
     "cryptography": "hashlib, hmac and secrets",
+    "vl_convert": "chart.save('chart.html')",
     "bokeh": "matplotlib, and Plotly and Altair with %pip",
 }
 """What stands in for packages that need compiled code, by the name that is imported."""
@@ -64,6 +65,7 @@ PACKAGES = {  # modules whose package has another name
     "jwt": "PyJWT",
     "skimage": "scikit-image",
     "umap": "umap-learn",
+    "vl_convert": "vl-convert-python",
     "websocket": "websocket-client",
     "yaml": "PyYAML",
     "zmq": "pyzmq",
