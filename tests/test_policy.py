@@ -31,13 +31,12 @@ def made(field: str, value: Any) -> ExecutionPolicy:
     return ExecutionPolicy(**{field: value})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
-)
-def test_a_wrong_value_is_refused_with_its_field(field: str, value: Any) -> None:
-    with pytest.raises(PolicyError) as caught:
-        made(field, value)
-    assert caught.value.field == field
+@pytest.mark.parametrize("field", WRONG)
+def test_a_wrong_value_is_refused_with_its_field(field: str) -> None:
+    for value in WRONG[field]:
+        with pytest.raises(PolicyError) as caught:
+            pytest.fail(f"{value!r} is taken: {made(field, value)}")
+        assert caught.value.field == field
     assert str(caught.value).startswith(field)
 
 
@@ -84,15 +83,15 @@ def test_a_policy_is_metered_where_it_has_a_budget() -> None:
     assert not ExecutionPolicy().metered
 
 
-@pytest.mark.parametrize("field", POLICY_FIELDS)
-def test_a_policy_is_frozen(field: str) -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(ExecutionPolicy(), field, None)
+def test_a_policy_is_frozen() -> None:
+    for field in POLICY_FIELDS:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(ExecutionPolicy(), field, None)
 
 
-@pytest.mark.parametrize("field", POLICY_FIELDS)
-def test_every_field_is_documented(field: str) -> None:
-    assert f"        {field}: " in (ExecutionPolicy.__doc__ or "")
+def test_every_field_is_documented() -> None:
+    documented = ExecutionPolicy.__doc__ or ""
+    assert not [field for field in POLICY_FIELDS if f"        {field}: " not in documented]
 
 
 def test_the_environment_is_a_copy_nobody_can_change() -> None:
