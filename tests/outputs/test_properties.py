@@ -90,7 +90,7 @@ bundles = st.dictionaries(
 
 
 @given(text)
-@settings(max_examples=500)
+@settings(max_examples=120)
 def test_html(source: str) -> None:
     html = clean_html(source, Removals())
     assert problems_in({"text/html": html}) == []
@@ -99,21 +99,21 @@ def test_html(source: str) -> None:
 
 
 @given(text)
-@settings(max_examples=250)
+@settings(max_examples=80)
 def test_svg(source: str) -> None:
     for svg in (f"<svg>{source}</svg>", source, f"<style>{source}</style><svg/>"):
         assert problems_in(clean({"image/svg+xml": svg}, {}, Mode.SAFE).data) == []
 
 
 @given(text)
-@settings(max_examples=250)
+@settings(max_examples=80)
 def test_markdown_and_tex(source: str) -> None:
     for mime in ("text/markdown", "text/latex"):
         assert problems_in(clean({mime: source}, {}, Mode.SAFE).data) == []
 
 
 @given(bundles, st.dictionaries(st.text(max_size=8), json, max_size=3))
-@settings(max_examples=250)
+@settings(max_examples=80)
 def test_any_bundle(bundle: dict[str, Any], metadata: dict[str, Any]) -> None:
     safe = clean(bundle, metadata, Mode.SAFE)
     assert problems_in(safe.data) == []
