@@ -58,7 +58,7 @@ def sandbox(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ba
         yield made
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(cells=st.lists(CELL, min_size=1, max_size=2))
 def test_the_files_of_a_result_are_what_the_tree_tells(
     sandbox: BaseSandbox, cells: list[list[str]]
