@@ -125,7 +125,9 @@ def test_changes_stay_in_the_session_and_are_undone(book: Notebook) -> None:
     )
     assert said(book, code) == "['data', 'moved.py', 'orders.csv', 'result.csv'] ['new']\n"
     assert ".wh." not in said(book, "%session_files")
-    book.run("%undo 2 --files")
+    told = book.run("%undo 2 --files").stream()
+    assert "3 of the notebook's folder seen again (data, helper.py, script.py)" in told
+    assert ".wh." not in told
     again = "print(open('orders.csv').read().count('\\n'), os.listdir('data'))"
     assert said(book, f"import os, helper; {again}") == "3 ['x.csv']\n"
     assert "script.py" in said(book, "!ls")

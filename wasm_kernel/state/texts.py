@@ -10,6 +10,7 @@ from wasm_kernel.state.file_ledger import NotKept
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.stored import Usable
+from wasm_kernel.wasi_files.preopens import covered_by
 
 FILES_KEPT = "The files in /app are as the cell left them."
 KEPT = (
@@ -191,9 +192,15 @@ def tell_restored(found: RestoredFiles | None, write: Callable[[str, str], None]
     """Says what was done to files, and what could not be; nothing if they stayed."""
     if found is None:
         return
+    groups = (
+        ("brought back", [path for path in found.back if not covered_by(path)]),
+        ("removed", [path for path in found.removed if not covered_by(path)]),
+        ("of the notebook's folder seen again", list(filter(None, map(covered_by, found.removed)))),
+        ("of the notebook's folder hidden again", list(filter(None, map(covered_by, found.back)))),
+    )
     done = [
         f"{len(paths)} {what} ({_some([ascii(path)[1:-1] for path in paths])})"
-        for what, paths in (("brought back", found.back), ("removed", found.removed))
+        for what, paths in groups
         if paths
     ]
     write("stdout", f"Files in /app: {', '.join(done) or 'nothing to change'}.\n")

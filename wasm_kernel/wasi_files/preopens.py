@@ -51,6 +51,12 @@ def is_cover(name: str) -> bool:
     return name.startswith(COVER)
 
 
+def covered_by(path: str) -> str:
+    """Returns the path that a workspace path covers; empty if it covers none."""
+    above, slash, name = path.rpartition("/")
+    return f"{above}{slash}{name.removeprefix(COVER)}" if is_cover(name) else ""
+
+
 def folded_name(name: str) -> str:
     """Returns the one form that all spellings of a name share."""
     plain = "".join(c for c in name if unicodedata.category(c) != "Cf")
