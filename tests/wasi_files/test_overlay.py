@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import ROOT
+from tests.engine.tiny import OTHER, RIGHTS, ROOT
 from tests.wasi_files.overlays import NEW, READ, WRITE, Overlaid, host_tree
 from wasm_kernel.engine import abi
 
@@ -448,3 +448,37 @@ def test_races_lead_nowhere(tmp_path: Path, tries: int) -> None:
     assert (outside / "key").read_bytes() == SECRET
     for place in real.app.rglob("*"):
         assert not place.is_file() or place.read_bytes() != SECRET
+
+
+@pytest.mark.parametrize("by_overlay", [False, True], ids=["in the workspace", "by the overlay"])
+def test_an_open_folder_beneath_is_not_taken_for_one_that_moves(
+    real: Overlaid, by_overlay: bool
+) -> None:
+    # the descriptors were opened when there were no such folders in the workspace
+    errno, fd = real.open("data", abi.O_DIRECTORY, RIGHTS & ~0x42)
+    _, deep = real.open("data/deep", abi.O_DIRECTORY, RIGHTS & ~0x42)
+    assert errno == abi.SUCCESS
+    if not by_overlay:
+        assert real.guest.one_path("path_create_directory", "data") == abi.SUCCESS
+        assert real.guest.one_path("path_create_directory", "data/deep") == abi.SUCCESS
+        assert real.guest.rename("data", "e") == abi.SUCCESS
+    else:
+        for name in ("data/deep/y.csv", "data/x.csv"):
+            assert real.call("path_unlink_file", name) == abi.SUCCESS
+        for name in ("data/deep", "data"):
+            assert real.call("path_remove_directory", name) == abi.SUCCESS
+        for name in ("data", "data/deep"):
+            assert real.call("path_create_directory", name) == abi.SUCCESS
+        at, to = real.guest.text("notebook/data"), real.guest.text("moved")
+        assert real.guest.call("path_rename", ROOT, *at, OTHER, *to) == abi.SUCCESS
+    (real.lower / "data" / ".env").write_bytes(SECRET)
+    try:
+        for each in (fd, deep):
+            assert real.guest.open("../.env", 0, fd=each)[0] != abi.SUCCESS
+            assert real.guest.open(".env", 0, fd=each)[0] != abi.SUCCESS
+            real.guest.open("planted", NEW, fd=each)
+            real.guest.one_path("path_unlink_file", "x.csv", fd=each)
+            real.guest.one_path("path_unlink_file", "y.csv", fd=each)
+        assert not (real.lower / "data" / "planted").exists()
+    finally:
+        (real.lower / "data" / ".env").unlink()

@@ -77,6 +77,7 @@ class OpenDescriptor:
         size: Its length, if that counts.
         gone: Whether it has lost its name.
         unlinked: What it is called if it has lost its last name (`FileHistory`).
+        in_lower: Whether `fd` lies in an overlay's lower folder, in which nothing may be changed.
     """
 
     preopen: Preopen
@@ -92,6 +93,7 @@ class OpenDescriptor:
     gone: bool = False
     unlinked: str = ""
     is_folder: bool = False
+    in_lower: bool = False
 
     @property
     def path(self) -> str | None:
@@ -231,8 +233,12 @@ class OpenFiles:
         return any(opened.unlinked == unlinked for opened in self._by_number.values())
 
     def moved(self, old: GuestPath, new: GuestPath) -> None:
-        """Notes that what stood at a place, or below it, stands elsewhere now."""
-        for opened in list(self._at(old)):
+        """Notes that what stood at a place, or below it, stands elsewhere now.
+
+        A folder of an overlay's lower layer stays where it is: its descriptor must never be taken
+        for that of the folder which hid it, in which the guest may write.
+        """
+        for opened in [each for each in self._at(old) if not each.in_lower]:
             opened.preopen = new.preopen
             opened.parts = new.parts + opened.parts[len(old.parts) :]
 

@@ -107,7 +107,7 @@ class OpeningCalls(FileCalls, frozen=True):
         """Notes what is known of a file that was opened, and what that changed."""
         status, how = os.fstat(opened.fd), opened.flags
         opened.is_folder = stat.S_ISDIR(status.st_mode)
-        opened.preopen = _preopen_of(place, opened.fd)
+        opened.preopen, opened.in_lower = _preopen_of(place, opened.fd), _is_in_lower(place)
         self.files.register(opened, status)
         if before is None:
             if opened.preopen.counted and not opened.is_folder:
@@ -156,6 +156,10 @@ class OpeningCalls(FileCalls, frozen=True):
             if replaced is not None:
                 self._release(replaced)
         return abi.SUCCESS
+
+
+def _is_in_lower(place: GuestPath) -> bool:
+    return isinstance(place, OverlayPath) and place.in_lower
 
 
 def _preopen_of(place: GuestPath, fd: int) -> Preopen:
@@ -340,4 +344,6 @@ class Reopener:
                 return None  # a link is on the way, where none was
             look_before_opening(place, flags, rights)
             fd = open_file(place, flags, rights, wanted.fdflags)
-            return OpenDescriptor(_preopen_of(place, fd), place.parts, fd, *how)
+            found = OpenDescriptor(_preopen_of(place, fd), place.parts, fd, *how)
+            found.in_lower = _is_in_lower(place)
+            return found
