@@ -161,10 +161,11 @@ def test_none_shows_nothing(folder: Path) -> None:
         assert "not the folder of the notebook" in book.run("open('orders.csv')").traceback
 
 
-def test_write_is_refused_in_words(folder: Path) -> None:
+def test_write_is_refused_in_words(folder: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "wasm_kernel", "--WasmKernel.folder=write"],
         cwd=folder,
+        env=os.environ | {"WASM_KERNEL_WORKSPACE_ROOT": str(tmp_path / "sessions")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -172,6 +173,7 @@ def test_write_is_refused_in_words(folder: Path) -> None:
     )
     assert done.returncode == 1
     assert "WasmKernel.folder can't be write yet" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_home_shows_nothing_and_says_why(

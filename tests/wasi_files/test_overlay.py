@@ -111,6 +111,28 @@ def test_holes_stay_holes_and_count_with_their_length(tmp_path: Path) -> None:
         real.close()
 
 
+def test_an_interrupt_ends_a_copy_and_a_listing(real: Overlaid) -> None:
+    _, fd = real.open(".", abi.O_DIRECTORY)
+    real.guest.clock.interrupt()
+    assert real.write("orders.csv", b"x", 0) == abi.EINTR
+    assert real.guest.read_folder(fd, 4096)[0] == abi.EINTR
+    assert list(real.app.iterdir()) == []
+
+
+def test_a_folder_that_nobody_may_write_to(real: Overlaid) -> None:
+    for path in (real.lower, real.lower / "data", real.lower / "data" / "x.csv"):
+        path.chmod(path.stat().st_mode & 0o555)
+    try:
+        assert real.write("data/x.csv", b"new") == abi.SUCCESS
+        assert real.write("data/y.csv", b"new") == abi.SUCCESS
+        assert real.rename("orders.csv", "data/o.csv") == abi.SUCCESS
+        assert real.names("data") == ["deep", "o.csv", "x.csv", "y.csv"]
+        assert os.access(real.app / "data" / "x.csv", os.W_OK)
+    finally:
+        for path in (real.lower, real.lower / "data", real.lower / "data" / "x.csv"):
+            path.chmod(path.stat().st_mode | 0o200)
+
+
 def test_who_reads_goes_on_reading_what_lies_beneath(real: Overlaid) -> None:
     _, fd = real.open("orders.csv")
     assert real.write("orders.csv", b"new") == abi.SUCCESS
