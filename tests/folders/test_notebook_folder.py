@@ -30,7 +30,7 @@ def why(folder: Path, tmp_path: Path, private_root: Path | None = None) -> str:
     with Folder.open(folder) as opened:
         try:
             secret = tmp_path / "runtime" / "kernel.json"
-            shown(opened, tmp_path / "sessions", secret, private_root)
+            shown(opened, tmp_path / "sessions", secret, [tmp_path / "keys"], private_root)
         except NotShown as problem:
             return str(problem)
     return ""
@@ -108,6 +108,17 @@ def test_sessions_are_not_shown(tmp_path: Path) -> None:
             assert not is_hidden_folder(rule, folder.fd, "notes", 0)
     finally:
         sandbox.close()
+
+
+def test_the_front_ends_own_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    assert "Jupyter's" in why(tmp_path / "keys", tmp_path)
+    own = tmp_path / "work" / "share" / "jupyter"
+    own.mkdir(parents=True)
+    with Folder.open(tmp_path / "work") as folder, Folder.open(own.parent) as share:
+        rule = shown(folder, tmp_path / "s", tmp_path / "k", [own, tmp_path / "no"]).hidden
+        assert is_hidden_folder(rule, share.fd, "jupyter", 1)
+        assert not is_hidden_folder(rule, folder.fd, "share", 0)
 
 
 def test_connection_files_are_not_shown(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wasm_kernel.errors import WasmKernelError
@@ -34,7 +34,7 @@ _NOT_SHOWN = (
 )
 _HOME = "is, or holds, a home folder"
 _ROOT = "is the root of a file system"
-_SYSTEM = "is one of the system's own"
+_SYSTEM = "is one of the system's own, or of Jupyter's"
 _PRIVATE = "is, holds or lies in the one for {what}"
 _SESSIONS = "is one of sessions, or lies in one"
 _CLOSED = "can't be listed by this user"
@@ -54,20 +54,16 @@ class NotebookHidden(PlacesHidden):
     Args:
         folder: The notebook's folder.
         secret: The connection file: whoever reads it can speak to the kernel.
+        kept: Folders that are not shown, wherever they lie.
     """
 
-    def __init__(self, folder: Folder, secret: Path) -> None:
+    def __init__(self, folder: Folder, secret: Path, kept: Sequence[Path] = ()) -> None:
         super().__init__(folder)
         own = os.fstat(folder.fd)
-        self._secret = ""
-        self._private = frozenset[tuple[int, int]]()
+        here = _mark(secret.parent) == (own.st_dev, own.st_ino)
+        self._secret = folded_name(secret.name) if here else ""
+        self._private = frozenset(map(_mark, [*([] if here else [secret.parent]), *kept]))
         self._pseudo = frozenset(_devices(_PSEUDO))
-        with contextlib.suppress(OSError):
-            found = secret.parent.stat()
-            if os.path.samestat(found, own):
-                self._secret = folded_name(secret.name)
-            else:
-                self._private = frozenset({(found.st_dev, found.st_ino)})
 
     @property
     def hides_folders(self) -> bool:
@@ -105,7 +101,11 @@ def open_here() -> Folder:
 
 
 def shown(
-    folder: Folder, root: Path, secret: Path, private_root: Path | str | None = None
+    folder: Folder,
+    root: Path,
+    secret: Path,
+    kept: Sequence[Path] = (),
+    private_root: Path | str | None = None,
 ) -> Preopen:
     """Returns the notebook's folder as a guest may see it.
 
@@ -113,6 +113,7 @@ def shown(
         folder: The folder. It stays the caller's.
         root: The root of the kernel's session.
         secret: The path of the kernel's connection file.
+        kept: Folders of the front end that are not shown, such as that of its keys.
         private_root: The folder for private folders, if one is named.
 
     Raises:
@@ -120,8 +121,7 @@ def shown(
         OSError: it is gone.
     """
     spot = Spot.of(folder.fd)
-    device = os.fstat(folder.fd).st_dev
-    if device in _devices(_PSEUDO):
+    if spot.chain[-1][0] in _devices(_PSEUDO) or spot.chain[-1] in map(_mark, kept):
         raise NotShown(_SYSTEM)
     if any(spot.holds(home) for home in _homes()):
         raise NotShown(_HOME)
@@ -130,17 +130,17 @@ def shown(
     for what, other in guarded(private_root):
         if spot.overlaps(other):
             raise NotShown(_PRIVATE.format(what=what))
-    if any(_is_on_the_way(each, spot) for each in (root, *ROOTS.paths())):
+    if any(_mark(each) in spot.chain for each in (root, *ROOTS.paths())):
         raise NotShown(_SESSIONS)
-    return Preopen(folder, BENEATH, hidden=NotebookHidden(folder, secret), living=True)
+    return Preopen(folder, BENEATH, hidden=NotebookHidden(folder, secret, kept), living=True)
 
 
-def _is_on_the_way(root: Path, spot: Spot) -> bool:
-    """Returns whether a folder is this one, or one that it lies in; there may be thousands."""
+def _mark(path: Path) -> tuple[int, int]:
+    """Returns what tells a folder from others; nothing has the mark of one that is not there."""
     with contextlib.suppress(OSError):
-        found = root.stat()
-        return (found.st_dev, found.st_ino) in spot.chain
-    return False
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return -1, -1
 
 
 def _devices(paths: tuple[str, ...]) -> Iterator[int]:

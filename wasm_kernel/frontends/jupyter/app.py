@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jupyter_core.application import JupyterApp
+from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
@@ -185,7 +186,8 @@ class WasmKernelApp(JupyterApp):
         """Lets cells see the notebook's folder; returns what became of it. No thread runs yet."""
         folders = session.folders
         try:
-            folders.show_notebook(self.settings.root, path)
+            kept = [jupyter_runtime_dir(), jupyter_data_dir(), jupyter_config_dir()]
+            folders.show_notebook(self.settings.root, path, [Path(each) for each in kept])
         except NotShown as problem:
             if session.made:
                 folders.notices += (str(problem),)
