@@ -118,7 +118,7 @@ def test_killed_at_every_operation(warm: None, tmp_path: Path, first: int) -> No
             break
         found_in(folder)
         trees.remove_tree(folder)
-    assert operation > 500
+    assert operation > 100  # how many there are depends on what was folded meanwhile
 
 
 @pytest.fixture
