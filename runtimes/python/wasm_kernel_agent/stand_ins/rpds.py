@@ -180,14 +180,12 @@ class Queue(_Sequence[T]):
 
     __slots__ = ()
 
-    @property
     def is_empty(self) -> bool:
-        """Whether it holds nothing."""
+        """Returns whether it holds nothing."""
         return not self._items
 
-    @property
     def peek(self) -> T:
-        """The item that comes next. Raises `IndexError` if there is none."""
+        """Returns the item that comes next. Raises `IndexError` if there is none."""
         return self._items[0]
 
     def enqueue(self, value: T) -> Queue[T]:

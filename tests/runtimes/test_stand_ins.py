@@ -1,0 +1,61 @@
+"""The stand-ins for compiled modules, beside what they stand in for."""
+
+from __future__ import annotations
+
+import _ssl
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rpds
+from wasm_kernel_agent.stand_ins import _ssl as our_ssl
+from wasm_kernel_agent.stand_ins import rpds as ours
+
+KINDS = ("OP_", "SSL_ERROR_", "ALERT_DESCRIPTION_", "VERIFY_", "PROTOCOL_", "PROTO_", "CERT_")
+DIFFERENT = {"OP_ALL", "OP_NO_SSLv2", "PROTO_MAXIMUM_SUPPORTED", "PROTO_MINIMUM_SUPPORTED"}
+
+
+def test_the_numbers_of_ssl_are_openssls() -> None:
+    known = {name for name in vars(_ssl) if name.startswith(KINDS)} - DIFFERENT
+    shared = {name: getattr(our_ssl, name) for name in known if hasattr(our_ssl, name)}
+    assert len(shared) > 60
+    assert shared == {name: getattr(_ssl, name) for name in shared}
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, as plain values, or the kind of its error."""
+    try:
+        value = call()
+    except (KeyError, IndexError) as problem:
+        return type(problem)
+    if type(value).__name__ == "HashTrieMap":
+        return dict(value)
+    return list(value) if hasattr(value, "__iter__") else value
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda r: r.HashTrieMap({"a": 1}).insert("b", 2),
+        lambda r: r.HashTrieMap({"a": 1}).insert("a", 2).remove("a"),
+        lambda r: r.HashTrieMap({"a": 1}).remove("b"),
+        lambda r: r.HashTrieMap({"a": 1}).discard("b").update({"c": 3}, d=4),
+        lambda r: r.HashTrieMap([("a", 1)], b=2) == r.HashTrieMap({"a": 1, "b": 2}),
+        lambda r: r.HashTrieMap.convert({"a": 1}),
+        lambda r: r.HashTrieMap.fromkeys("ab", 0),
+        lambda r: hash(r.HashTrieMap({"a": 1})) == hash(r.HashTrieMap({"a": 1})),
+        lambda r: r.HashTrieSet([1]).insert(1).insert(1).discard(2),
+        lambda r: r.HashTrieSet([1]).remove(2),
+        lambda r: r.HashTrieSet([1]) == r.HashTrieSet([1]).update([1]),
+        lambda r: r.List([1, 2]).push_front(0).drop_first().drop_first(),
+        lambda r: r.List(1, 2),
+        lambda r: r.List().drop_first(),
+        lambda r: (r.List([1, 2]).first, len(r.List([1, 2]).rest), r.List([1]) == r.List([1])),
+        lambda r: r.Queue([1, 2]).enqueue(3).dequeue(),
+        lambda r: r.Queue().dequeue(),
+        lambda r: (r.Queue([1]).peek(), r.Queue().is_empty()),
+        lambda r: repr(r.HashTrieMap({"a": 1})) + repr(r.HashTrieSet(["a"])) + repr(r.List([1])),
+    ],
+)
+def test_collections_behave_as_those_of_rpds(act: Callable[[Any], Any]) -> None:
+    assert outcome(lambda: act(ours)) == outcome(lambda: act(rpds))
