@@ -25,6 +25,26 @@ HTML(page)
 """
 
 
+SCHEMAS = """
+import nbformat, jsonschema
+from nbformat import v4
+nbformat.validate(v4.new_notebook(cells=[v4.new_code_cell("1")]))
+schema = {"$defs": {"n": {"type": "integer"}}, "additionalProperties": {"$ref": "#/$defs/n"}}
+jsonschema.validate({"a": 1}, schema)
+try:
+    jsonschema.validate({"a": "1"}, schema)
+except jsonschema.ValidationError as problem:
+    print(problem.message)
+"""
+
+
+def test_what_plotly_and_altair_check_their_figures_with_is_there(
+    module_sandbox: BaseSandbox,
+) -> None:
+    result = module_sandbox.execute(SCHEMAS)
+    assert result.stdout == "'1' is not of type 'integer'\n", result.error
+
+
 def test_a_film_says_how_an_animation_is_shown(module_sandbox: BaseSandbox) -> None:
     error = module_sandbox.execute(f"{ANIMATION}\nmoving.to_html5_video()").error
     assert error is not None

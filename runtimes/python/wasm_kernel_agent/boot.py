@@ -77,6 +77,7 @@ def prepare_guest(shell: GuestShell) -> None:
 
     preload.load_matplotlib(shell)
     preload.preload_widgets(shell)
+    preload.preload_schemas()
     preload.use_ipythons_debugger()
     preload.warm_up(shell)
     completion.list_modules(shell)

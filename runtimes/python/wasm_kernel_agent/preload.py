@@ -126,6 +126,12 @@ def preload_widgets(shell: Any) -> None:
     shell.kernel.comm_manager.targets.clear()
 
 
+def preload_schemas() -> None:
+    """Imports what Plotly and Altair check figures with, which takes them a second otherwise."""
+    for name in ("nbformat", "fastjsonschema", "jsonschema", "jsonschema_specifications"):
+        sys.meta_path.insert(0, PreloadedPackage(name, lambda _: None))
+
+
 def use_ipythons_debugger() -> None:
     """Makes `breakpoint()` and `pdb.set_trace()` open IPython's debugger, as under ipykernel.
 
