@@ -151,7 +151,7 @@ def test_imports_go_down_only() -> None:
 def test_rooms_without_a_language_do_not_speak_of_one() -> None:
     speaks = {
         file.relative_to(ROOT / PACKAGE).as_posix()
-        for room in ("engine", "wasi_files", "state", "execution")
+        for room in ("engine", "wasi_files", "state", "execution", "sessions")
         for file in python_files(f"{PACKAGE}/{room}")
         if LANGUAGE.search(file.read_text(encoding="utf-8"))
     }

@@ -21,9 +21,9 @@ from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns, log_outcome, never_ran, result_of
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.guests.base import GuestLanguage, broker_handlers
 from wasm_kernel.linux.broker import Broker, LocalBroker
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.state.fork import Fork, fork_history
 from wasm_kernel.state.history import NOT_SAVED
@@ -70,12 +70,13 @@ class BaseSandbox:
         self._logger = logger
         self._next_logger: SandboxLogger | None = None
         self._notices = Notices(logger, quiet=quiet)
+        handlers = broker_handlers(RuntimeType(language.name), folders.open_private)
         self._runner = GuestRunner(
             language,
             folders,
             policy,
             resume=resume,
-            broker=broker or LocalBroker(language.outer_handlers(folders)),
+            broker=broker or LocalBroker(handlers),
             notices=self._notices,
             inherited=inherited,
         )

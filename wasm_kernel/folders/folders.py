@@ -207,6 +207,10 @@ class SandboxFolders:
         """True if somebody has removed the workspace; it is held, and nothing can be made in it."""
         return os.fstat(self.workspace.fd).st_nlink == 0
 
+    def open_private(self) -> contextlib.AbstractContextManager[tuple[Folder, Path]]:
+        """Returns the private folder, which stays open, and its path, as broker handlers use it."""
+        return contextlib.nullcontext((self.private, self.private_path))
+
     def seen_at(self, guest: str) -> Folder:
         """Returns the folder that the guest sees at `/app`, at `/tmp` or as its packages."""
         return {APP: self.workspace, TMP: self.scratch}.get(guest, self.packages)

@@ -1,14 +1,15 @@
 """The contract of a guest language, and that of host commands.
 
 The host floors below know no language, and those above know only this. A language is a folder
-beside this file, with a module `language` in it. `%pip`, `%fork` and the like reach beyond the
-guest: `execution/commands.py` decides whether such a command is run, and runs it.
+beside this file, with the modules `language` and `broker_handlers` in it. Host commands, such as
+`%fork`, reach beyond the guest: `execution/commands.py` decides whether one is run, and runs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime
     from wasm_kernel.engine.instance import Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
+    from wasm_kernel.folders.private import OpenPrivate
     from wasm_kernel.policy import ExecutionPolicy, RuntimeType
     from wasm_kernel.state.image import BaseImage
     from wasm_kernel.wasi_files.calls import WasiFiles
@@ -206,10 +208,16 @@ class GuestLanguage(Protocol):
     Attributes:
         name: Its name, as `RuntimeType` has it.
         where_commands_stand: Goes on after "it is only done where it stands in the cell itself,".
+        library_paths: The guest's paths of folders that each of its installations has.
     """
 
     name: str
     where_commands_stand: str
+    library_paths: frozenset[str]
+
+    @property
+    def image_name(self) -> str:
+        """The cache's name for the base image of its binary and agent."""
 
     @property
     def info(self) -> LanguageInfo:
@@ -230,6 +238,9 @@ class GuestLanguage(Protocol):
             WasmKernelError: it can't be made; the text says what to do.
         """
 
+    def image_at_hand(self) -> BaseImage | None:
+        """Returns the base image in the cache; None if it is not built."""
+
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns the folders that a guest sees."""
 
@@ -245,12 +256,50 @@ class GuestLanguage(Protocol):
     def commands(self, folders: SandboxFolders) -> Mapping[str, CommandHandler]:
         """Returns the language's own host commands, such as those that install packages."""
 
-    def outer_handlers(self, folders: SandboxFolders) -> Handlers:
-        """Returns what a broker does for the guest of a sandbox."""
 
+def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
+    """Returns the language of a runtime; all of this process share it.
 
-def load(runtime: RuntimeType) -> GuestLanguage:
-    """Returns the language of a runtime; all of this process share it."""
+    Args:
+        runtime: Names the folder beside this file.
+        broker: Makes what is missing in the cache, if this process may not.
+    """
     module = import_module(f"wasm_kernel.guests.{runtime.value}.language")
-    language: GuestLanguage = module.shared_language()
+    language: GuestLanguage = module.shared_language(broker)
     return language
+
+
+def broker_handlers(runtime: RuntimeType, private: OpenPrivate) -> Handlers:
+    """Returns what a broker does for the guest of one sandbox.
+
+    They have a module of their own, so that a broker can be forked before wasmtime is imported.
+
+    Args:
+        runtime: Names the folder beside this file.
+        private: Opens the sandbox's private folder.
+    """
+    module = import_module(f"wasm_kernel.guests.{runtime.value}.broker_handlers")
+    handlers: Handlers = module.broker_handlers(private)
+    return handlers
+
+
+def prepare_on_own_thread(language: GuestLanguage, metered: bool, progress: Progress) -> BaseImage:
+    """Prepares a language on a guest thread made for it, named `preparing`; waits for it.
+
+    Raises:
+        WasmKernelError: it can't be done; the text says what to do.
+    """
+    from wasm_kernel.engine.thread import GuestThread
+
+    thread = GuestThread("preparing")
+    try:
+        return thread.submit(lambda: language.prepare(metered, progress)).result()
+    finally:
+        thread.close(lambda: None)
+
+
+def runtimes_folder() -> Path:
+    """Returns the folder of guest sources: inside the installed package, or the checkout's own."""
+    package = Path(__file__).parents[1]
+    packaged = package / "_runtimes"
+    return packaged if packaged.is_dir() else package.parent / "runtimes"

@@ -15,9 +15,9 @@ from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.guests.python.files import DATA_GUEST, LIB_GUEST
+from wasm_kernel.guests.base import GuestLanguage, load, prepare_on_own_thread
 from wasm_kernel.linux.folders import Folder, making_folder, open_folder, real_path
-from wasm_kernel.linux.task import Reporting
+from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.files import folder_of
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
@@ -37,7 +37,6 @@ MOST_BYTES = 64 << 30
 """The most bytes that may come out of an archive by default."""
 
 Progress = Callable[[str], None]
-_LIBRARY = frozenset({LIB_GUEST, DATA_GUEST})
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _FILES_ONLY = "The archive holds the files alone, as it was asked for."
 _IN_USE = (
@@ -91,7 +90,7 @@ def export_session(
         if not files_only:
             if folders is not None:
                 _use_alone(held, folders.private)
-            variables = variables_of(folders, _image_at_hand())
+            variables = variables_of(folders, load(RuntimeType.PYTHON).image_at_hand())
         file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
         try:
             with file:
@@ -114,12 +113,6 @@ def _use_alone(held: ExitStack, private: Folder) -> None:
         held.enter_context(exclusively(private))
     except SessionInUse:
         raise SessionInUse(_IN_USE) from None
-
-
-def _image_at_hand() -> BaseImage | None:
-    from wasm_kernel.guests.python.language import shared_language
-
-    return shared_language().image_at_hand()
 
 
 def import_session(
@@ -166,30 +159,27 @@ def import_session(
     ):
         was = ids.checked(reader.manifest.session_id)
         name = wanted or (was if same_id else ids.new())
-        image = _image_for(reader.manifest.memory, progress or (lambda text: None))
+        language = load(RuntimeType.PYTHON)
+        image = _image_for(reader.manifest.memory, language, progress or (lambda text: None))
         with new_session(root, name, private_root) as folders:
-            imported = reader.unpack(name, folders, image, _LIBRARY, _leads_out)
+            imported = reader.unpack(name, folders, image, language.library_paths, _leads_out)
     SandboxLogger.of(logger).log_event(
         events.SESSION_IMPORTED, session_id=name, files=imported.files, states=imported.states
     )
     return imported
 
 
-def _image_for(memory: ArchivedMemory | None, progress: Progress) -> BaseImage | None:
+def _image_for(
+    memory: ArchivedMemory | None, language: GuestLanguage, progress: Progress
+) -> BaseImage | None:
     """Returns the base image of this machine, which is built if memory of its name comes in.
 
     Raises:
         WasmKernelError: it is missing, and can't be built.
     """
-    from wasm_kernel.guests.python.language import shared_language
-    from wasm_kernel.guests.python.outer import PrepareGuest, prepare_guest
-
-    language = shared_language()
     if memory is None or memory.artifact != language.image_name or memory.known() is None:
         return None
-    if language.image_at_hand() is None:
-        prepare_guest(PrepareGuest(metered=False), Reporting(progress))
-    return language.image_at_hand()
+    return language.image_at_hand() or prepare_on_own_thread(language, False, progress)
 
 
 def _leads_out(folder: int, path: str, step: Callable[[], None]) -> bool:

@@ -37,8 +37,8 @@ _TAKEN = "there is a session of that id already"
 _SAID = (
     "Session {id} begins with the variables and files that this cell leaves.\n"
     "Open it as a kernel with --WasmKernel.session_id={id}\n"
-    "or from Python with get_session_sandbox({id!r}, workspace_root=...), which takes the folder "
-    "in WasmKernel.workspace_root.\n"
+    "or from a program with get_session_sandbox({id!r}, workspace_root=...), which takes the "
+    "folder in WasmKernel.workspace_root.\n"
 )
 _NOT_MADE = "[wasm-kernel] Session {id} was not made: {why}\n"
 _LOST = "the cell did not come to its end."

@@ -42,7 +42,7 @@ def create_session_sandbox(
     """Makes a new session and its sandbox.
 
     Args:
-        runtime: The guest's language, such as `"python"`.
+        runtime: The guest's language, or its name.
         policy: The limits; the defaults fit a notebook.
         workspace_root: The folder that holds the sessions' folders, made if it is not there.
         logger: Gets the events, each with the session's id; silent by default.
@@ -89,7 +89,7 @@ def get_session_sandbox(
 
     Args:
         session_id: Letters, digits and hyphens.
-        runtime: The guest's language, such as `"python"`.
+        runtime: The guest's language, or its name.
         policy: The limits; by default those of the open sandbox, or limits that fit a notebook.
         workspace_root: The folder that holds the sessions' folders.
         logger: Gets the events, each with the session's id; by default that of the open sandbox, or

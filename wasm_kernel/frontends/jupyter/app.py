@@ -30,11 +30,11 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.notebook import NotShown
+from wasm_kernel.folders.private import session_private
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by
-from wasm_kernel.frontends.jupyter.settings import KernelSettings, connection_path
-from wasm_kernel.guests.base import CommandContext, switched_off
-from wasm_kernel.guests.python import outer
+from wasm_kernel.frontends.jupyter.settings import RUNTIME, KernelSettings, connection_path
+from wasm_kernel.guests.base import CommandContext, broker_handlers, load, switched_off
 from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.outputs.bundle import Mode
@@ -84,7 +84,6 @@ def create(
 ) -> BaseSandbox:
     """Makes the sandbox of a real kernel."""
     from wasm_kernel.execution.create import create_sandbox
-    from wasm_kernel.guests.python.language import PythonLanguage
 
     return create_sandbox(
         folders=session.folders,
@@ -93,7 +92,7 @@ def create(
         logger=session.logger,
         resume=resume,
         hooks=session,
-        language=PythonLanguage(broker=broker if isinstance(broker, ProcessBroker) else None),
+        language=load(RUNTIME, broker if isinstance(broker, ProcessBroker) else None),
         broker=broker,
     )
 
@@ -200,7 +199,7 @@ class WasmKernelApp(JupyterApp):
         """The handlers of the broker; each checks its request as a stranger's."""
         private = self.settings.private_folder
         handlers: Handlers = {
-            **outer.handlers(outer.session_private(root, session_id, private)),
+            **broker_handlers(RUNTIME, session_private(root, session_id, private)),
             ForkSession: fork_session(root, session_id, private),
         }
         if not self.settings.prune_sessions:

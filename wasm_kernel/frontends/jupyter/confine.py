@@ -18,6 +18,7 @@ from traitlets.config import Config
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import notes
+from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
 
@@ -40,8 +41,6 @@ def kept_by(
         file: The connection file.
         config: The kernel's address, if the file does not say it.
     """
-    from wasm_kernel.guests.python.files import runtimes_folder  # brings wasmtime with it
-
     own = (folders.real, folders.private_path)
     writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
     read_only = [mount.host for mount in policy.mounts if not mount.writable]

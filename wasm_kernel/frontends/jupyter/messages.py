@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from wasm_kernel import __version__
 from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.frontends.jupyter.settings import RUNTIME
 from wasm_kernel.guests import base
 from wasm_kernel.guests.base import LanguageInfo
 from wasm_kernel.guests.protocol import (
@@ -29,7 +30,6 @@ from wasm_kernel.guests.protocol import (
 )
 from wasm_kernel.outputs import bundle, terminal
 from wasm_kernel.outputs.bundle import Mode, never_stop
-from wasm_kernel.policy import RuntimeType
 from wasm_kernel.result import CellError, SandboxResult
 
 Content = dict[str, Any]
@@ -305,7 +305,7 @@ _LINKS = (("wasm-kernel", "https://pypi.org/project/wasm-kernel/"),)
 
 @lru_cache(maxsize=1)
 def _language() -> LanguageInfo:
-    return base.load(RuntimeType.PYTHON).info
+    return base.load(RUNTIME).info
 
 
 def kernel_info() -> dict[str, Any]:

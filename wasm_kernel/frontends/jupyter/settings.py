@@ -23,7 +23,13 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.confinement import AUTO, OFF, REQUIRED
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.outputs.bundle import Mode
-from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, field_meanings, read_toml
+from wasm_kernel.policy import (
+    POLICY_FIELDS,
+    ExecutionPolicy,
+    RuntimeType,
+    field_meanings,
+    read_toml,
+)
 from wasm_kernel.sessions import ids
 
 SESSION_NAME = "JPY_SESSION_NAME"
@@ -33,6 +39,9 @@ Source: `SessionManager.get_kernel_env` of jupyter_server, since 2.0.
 """
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
+RUNTIME = RuntimeType.PYTHON
+"""The language of this kernel's cells."""
+
 _PREFIX = "kernel-"
 
 _TRAITS: dict[str, Any] = {

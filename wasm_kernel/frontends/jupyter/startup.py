@@ -21,6 +21,8 @@ from importlib.util import cache_from_source, module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wasm_kernel.frontends.jupyter.settings import RUNTIME
+
 # -- imports that a start does without
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def without(name: str) -> Iterator[None]:
 
 _IMPORTS = "import wasm_kernel.frontends.jupyter.kernel, wasm_kernel.frontends.jupyter.connection"
 _IMPORTS += ", wasm_kernel.execution.create"
-_IMPORTS += ", wasm_kernel.guests.python.language"
+_IMPORTS += f", wasm_kernel.guests.{RUNTIME.value}.language"
 
 
 def needs_bytecode() -> bool:

@@ -29,6 +29,7 @@ import msgspec
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import GuestBinary
 from wasm_kernel.errors import BundleError
+from wasm_kernel.guests.base import runtimes_folder
 
 STDLIB_NAME = "python315.zip"  # baked into the artifact's sys.path
 BUNDLE_NAME = "wasm-kernel.zip"
@@ -244,12 +245,6 @@ def guest_folder() -> Path:
         return Path(str(distribution("wasm-kernel").locate_file("wasm_kernel/_guest")))
     except PackageNotFoundError:
         return packaged
-
-
-def runtimes_folder() -> Path:
-    """Returns the folder of guest sources: inside the installed package, or the checkout's own."""
-    packaged = _PACKAGE / "_runtimes"
-    return packaged if packaged.is_dir() else _PACKAGE.parent / "runtimes"
 
 
 def agent_files() -> list[tuple[str, Path]]:

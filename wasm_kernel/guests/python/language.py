@@ -7,7 +7,7 @@ import hashlib
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from wasm_kernel.guests.base import (
     LanguageInfo,
 )
 from wasm_kernel.guests.python import files as guest_files
-from wasm_kernel.guests.python import outer
+from wasm_kernel.guests.python.broker_handlers import PrepareGuest
 from wasm_kernel.guests.python.cells import PythonCell
 from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.guest import (
@@ -40,8 +40,7 @@ from wasm_kernel.guests.python.guest import (
     ImageBuilder,
     PythonGuest,
 )
-from wasm_kernel.guests.python.outer import PrepareGuest
-from wasm_kernel.linux.broker import Broker, Done, Handlers
+from wasm_kernel.linux.broker import Broker, Done
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
@@ -68,6 +67,7 @@ class PythonLanguage:
     """
 
     name = "python"
+    library_paths = frozenset({guest_files.LIB_GUEST, guest_files.DATA_GUEST})
     where_commands_stand = (
         "on a line of its own at top level, word by word: not in a function, a block, a loop or a "
         "file, not with variables in it, and not through get_ipython()."
@@ -278,18 +278,12 @@ class PythonLanguage:
 
         return {"pip": pip}
 
-    def outer_handlers(self, folders: SandboxFolders) -> Handlers:
-        """Returns what a broker does for the guest of a sandbox."""
-        return outer.handlers(
-            lambda: contextlib.nullcontext((folders.private, folders.private_path))
-        )
-
 
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-@lru_cache(maxsize=1)
-def shared_language() -> PythonLanguage:
-    """Returns the one that the sandboxes of this process share."""
-    return PythonLanguage()
+@cache
+def shared_language(broker: Broker | None = None) -> PythonLanguage:
+    """Returns the one that the sandboxes of this process with this broker share."""
+    return PythonLanguage(broker=broker)

@@ -9,24 +9,21 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from msgspec import Struct
 
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.folders import FETCHED
-from wasm_kernel.folders.private import PrivateFolders
+from wasm_kernel.folders.private import OpenPrivate
+from wasm_kernel.guests.base import prepare_on_own_thread
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
 
 _PACKAGES_MOST = 100
 _FOLDER = re.compile(r"[a-z0-9_]{1,40}")
-
-OpenPrivate = Callable[[], AbstractContextManager[tuple[Folder, Path]]]
-"""Opens a sandbox's private folder, and tells its path. Raises `OSError` if it does not exist."""
 
 
 class PrepareGuest(Struct, frozen=True):
@@ -53,7 +50,7 @@ class FetchWheels(Struct, frozen=True):
     pre: bool = False
 
 
-def handlers(private: OpenPrivate) -> Handlers:
+def broker_handlers(private: OpenPrivate) -> Handlers:
     """Returns what the broker does for the guest of one sandbox.
 
     Args:
@@ -68,38 +65,10 @@ def prepare_guest(request: PrepareGuest, task: Task) -> Done:
     Raises:
         WasmKernelError: it can't be done; the text says what to do.
     """
-    from wasm_kernel.engine.thread import GuestThread
     from wasm_kernel.guests.python.language import shared_language
 
-    thread = GuestThread("preparing")
-    try:
-        prepared = thread.submit(lambda: shared_language().prepare(request.metered, task.report))
-        prepared.result()
-    finally:
-        thread.close(lambda: None)
+    prepare_on_own_thread(shared_language(), request.metered, task.report)
     return Done()
-
-
-def session_private(root: Path, session_id: str, private_root: Path | None = None) -> OpenPrivate:
-    """Returns what opens a session's private folder, from outside of the session's process.
-
-    Args:
-        root: The sessions' folder.
-        session_id: The session.
-        private_root: The folder that holds private folders; one of the user's by default.
-    """
-
-    @contextlib.contextmanager
-    def opened() -> Iterator[tuple[Folder, Path]]:
-        place = real_path(root)
-        with Folder.open(place) as top, top.enter(session_id) as workspace:
-            found = PrivateFolders(place, private_root).find(session_id, workspace)
-        if found is None:
-            raise FileNotFoundError
-        with found:
-            yield found, found.path
-
-    return opened
 
 
 def _fetching(private: OpenPrivate) -> Callable[[FetchWheels, Task], Done]:
