@@ -128,7 +128,7 @@ def clear_covers(calls: FileCalls, place: GuestPath) -> None:
     """
     if not isinstance(place, OverlayPath) or place.name == ".":
         return
-    if next(place.entries(), None) is not None:
+    if next(place.entries(calls.check_time), None) is not None:
         raise Refused(abi.ENOTEMPTY)
     if place.in_lower:
         return
@@ -170,7 +170,8 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
         size = found.st_size if content else 0
         calls.quota.reserve(1, size)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_PART, dir_fd=place.folder)  # of a process that was killed
+            # of a process that was killed, or the guest's, who may have it open
+            _remove(calls, place.folder, _PART, "/".join((*place.parts[:-1], _PART)))
         target = os.open(_PART, _NEW, 0o666, dir_fd=place.folder)
         try:
             if size:

@@ -223,7 +223,7 @@ class EditCalls(FileCalls, frozen=True):
         hidden, depth = old.preopen.hidden, len(old.parts)
 
         def is_not_movable(folder: int, name: str, way: int) -> bool:
-            self._check_time()
+            self.check_time()
             return is_hidden_folder(hidden, folder, name, depth + way)
 
         try:
@@ -249,15 +249,6 @@ class EditCalls(FileCalls, frozen=True):
             if new.path is not None:
                 self.changes.touch(f"{new.path}/{name}", None)
 
-    def _check_time(self) -> None:
-        """Checks that the cell still has time.
-
-        Raises:
-            Refused: an interrupt is asked for, or the cell's time is over.
-        """
-        if self.should_stop():
-            raise Refused(abi.EINTR)
-
     def _keep(self, place: GuestPath, before: _Status) -> str:
         """Keeps what is about to lose its name; returns its unlinked name if it is open."""
         self.history.before_change(place.path, place.folder, place.name, before, Change.END)
@@ -275,7 +266,7 @@ class EditCalls(FileCalls, frozen=True):
         if stat.S_ISDIR(moved.st_mode):
             with Folder(old.folder).enter(old.name) as folder:
                 for entry in walks.entries(folder.fd):
-                    self._check_time()
+                    self.check_time()
                     below = "/".join([*entry.path, entry.name])
                     here = None if old.path is None else f"{old.path}/{below}"
                     self._before_move(here, entry.folder, entry.name)

@@ -74,12 +74,12 @@ class LookupCalls(FileCalls, frozen=True):
             return Listing.of(number, self._until_stopped(entries))
         with resolve(opened.preopen, ".", start=opened) as place:
             assert isinstance(place, OverlayPath)
-            return Listing.of(number, self._until_stopped(place.entries()))
+            return Listing.of(number, self._until_stopped(place.entries(self.check_time)))
 
     def _until_stopped(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
         for index, entry in enumerate(entries):
-            if index % _BETWEEN_LOOKS == 0 and self.should_stop():
-                raise Refused(abi.EINTR)
+            if index % _BETWEEN_LOOKS == 0:
+                self.check_time()
             yield entry
 
     def _describe(self, fd: int, out: int) -> int:

@@ -272,3 +272,12 @@ class FileCalls(Struct, frozen=True):
     quota: Quota
     history: FileHistory
     should_stop: Callable[[], bool]
+
+    def check_time(self) -> None:
+        """Checks that the cell still has time.
+
+        Raises:
+            Refused: an interrupt is asked for, or the cell's time is over.
+        """
+        if self.should_stop():
+            raise Refused(abi.EINTR)

@@ -162,15 +162,19 @@ class OverlayPath(GuestPath):
         self._overlay_walk.fill(make)
         self.preopen, self.folder, self.in_lower = self.overlay, self._overlay_walk.fd, False
 
-    def entries(self) -> Iterator[FolderEntry]:
+    def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
         """Yields what lies in the folder that stands at this place.
+
+        Args:
+            check_time: Called before each link is followed, which may take long; what it raises
+                ends it.
 
         Raises:
             Refused, OSError: it is not a folder, or can't be read.
         """
         walk = OverlayWalk(self.overlay, self.parts)
         try:
-            yield from walk.entries()
+            yield from walk.entries(check_time)
         finally:
             walk.close()
 
@@ -229,8 +233,11 @@ class OverlayWalk(PathWalk):
             make(self._upper.deepest, self._way[at], "/".join(self._way[: at + 1]))
             self._upper.fill(self._way[at])
 
-    def entries(self) -> Iterator[FolderEntry]:
+    def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
         """Yields what lies in the folder that the walk stands in, in either layer.
+
+        Args:
+            check_time: As for `OverlayPath.entries`.
 
         Raises:
             OSError: it can't be read.
@@ -245,11 +252,12 @@ class OverlayWalk(PathWalk):
                     yield entry
         if self._lower.here is not None:
             for entry in read_folder(self._lower.here, self._lower.preopen.hidden, depth):
-                if entry.name not in taken and self._is_shown(entry):
+                if entry.name not in taken and self._is_shown(entry, check_time):
                     yield entry
 
-    def _is_shown(self, entry: FolderEntry) -> bool:
+    def _is_shown(self, entry: FolderEntry, check_time: Callable[[], None]) -> bool:
         if entry.kind == abi.LINK_TYPE:
+            check_time()
             return self._leads_inside(entry.name)
         return entry.kind != abi.UNKNOWN_TYPE
 
@@ -299,9 +307,12 @@ class OverlayWalk(PathWalk):
         if lower is None or not self._may_show(name, len(self._way)):
             return None
         target = link_text(lower, name)
-        if target is None or self._tries_links or self._leads_inside(name):
+        if target is None or self._tries_links:
             return target
-        return None  # it does not exist for the guest, who may use its name
+        if not self._leads_inside(name):
+            return None  # it does not exist for the guest, who may use its name
+        self._tries_links = True  # the links that it leads to were followed just now
+        return target
 
     def _up(self) -> None:
         if not self._way:
