@@ -167,7 +167,7 @@ class ContentCalls(FileCalls, frozen=True):
         opened = self.files.get(fd)
         if opened is None or opened.fd < 0:
             return abi.EBADF
-        if not opened.preopen.writable or opened.is_merged:
+        if not opened.preopen.writable or opened.is_merged or opened.in_lower:
             return abi.EPERM
         os.utime(opened.fd, ns=times_of(os.fstat(opened.fd), accessed, changed, flags))
         return abi.SUCCESS

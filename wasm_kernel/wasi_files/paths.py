@@ -96,6 +96,8 @@ def resolve(
 def _walk_from(preopen: Preopen, start: OpenDescriptor | None) -> PathWalk:
     if preopen.beneath is not None:
         return OverlayWalk(preopen, () if start is None else start.parts)
+    if start is not None and start.in_lower:
+        raise Refused(abi.ENOENT)  # no walk in which things may be changed begins in such a folder
     return PathWalk(preopen) if start is None else PathWalk(preopen, start.fd, start.parts)
 
 
