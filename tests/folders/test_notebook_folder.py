@@ -110,6 +110,15 @@ def test_sessions_are_not_shown(tmp_path: Path) -> None:
         sandbox.close()
 
 
+def test_sessions_are_not_shown_if_nothing_can_be_noted(tmp_path: Path) -> None:
+    (tmp_path / "private" / "state" / "wasm-kernel").chmod(0o775)  # so nothing in it is trusted
+    root = tmp_path / "work" / "sessions"
+    _, sandbox = create_session_sandbox(workspace_root=root)
+    with sandbox, Folder.open(tmp_path / "work") as folder:
+        rule = shown(folder, root, tmp_path / "runtime" / "kernel.json").hidden
+        assert is_hidden_folder(rule, folder.fd, "sessions", 0)
+
+
 def test_the_front_ends_own_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     assert "Jupyter's" in why(tmp_path / "keys", tmp_path)

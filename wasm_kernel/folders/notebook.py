@@ -132,7 +132,8 @@ def shown(
             raise NotShown(_PRIVATE.format(what=what))
     if any(_mark(each) in spot.chain for each in (root, *ROOTS.paths())):
         raise NotShown(_SESSIONS)
-    return Preopen(folder, BENEATH, hidden=NotebookHidden(folder, secret, kept), living=True)
+    hidden = NotebookHidden(folder, secret, (*kept, root))  # the root may not have been noted
+    return Preopen(folder, BENEATH, hidden=hidden, living=True)
 
 
 def _mark(path: Path) -> tuple[int, int]:
