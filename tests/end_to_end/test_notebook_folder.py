@@ -65,6 +65,7 @@ def said(book: Notebook, code: str) -> str:
 
 def test_a_cell_begins_there_and_reads(book: Notebook) -> None:
     assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
+    assert "'notebook'" in said(book, "print(os.listdir('/'))")
     assert said(book, CELLS[0]) == "42\n"
     assert said(book, CELLS[1]) == "42\n"
     assert said(book, CELLS[2]) == "x\n"

@@ -140,6 +140,7 @@ class Guest:
         if beneath is not None:
             mounts = (*mounts, replace(fixed[0], guest="/notebook", beneath=beneath))
         self._preopens = Preopens(fixed, mounts)
+        self.is_to_stop = False  # as if an interrupt had come
         self.changes = FileChanges(fixed[0])
         self.files = WasiFiles(
             self._preopens,
@@ -147,7 +148,7 @@ class Guest:
             Quota(self._preopens.counted, workspace_bytes, workspace_files),
             history,
             open_files=open_files,
-            should_stop=self.clock.should_stop,
+            should_stop=lambda: self.is_to_stop or self.clock.should_stop(),
             devices=self.streams.devices(),
         )
         self.said: list[tuple[str, str]] = []

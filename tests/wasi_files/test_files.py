@@ -258,6 +258,19 @@ def test_a_mount_itself_can_be_listed(tmp_path: Path) -> None:
         guest.close()
 
 
+def test_mounts_are_listed_in_the_root(tmp_path: Path) -> None:
+    for name in ("data", "deep"):
+        (tmp_path / name).mkdir()
+    mounts = (("data", "/data"), ("deep", "/srv/deep"))
+    opened = tuple(Preopen(Folder.open(tmp_path / name), guest) for name, guest in mounts)
+    guest = Guest(tmp_path, mounts=opened)
+    try:
+        errno, fd = guest.open(".", abi.O_DIRECTORY, fd=ROOT)
+        assert (errno, guest.names(fd)) == (abi.SUCCESS, ["data"])
+    finally:
+        guest.close()
+
+
 def test_a_read_only_mount_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     guest = Guest(tmp_path, mounts=(Preopen(Folder.open(tmp_path / "data"), "/data"),))

@@ -115,7 +115,7 @@ def test_holes_stay_holes_and_count_with_their_length(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_a_copy_and_a_listing(real: Overlaid) -> None:
     _, fd = real.open(".", abi.O_DIRECTORY)
-    real.guest.clock.interrupt()
+    real.guest.is_to_stop = True
     assert real.write("orders.csv", b"x", 0) == abi.EINTR
     assert real.guest.read_folder(fd, 4096)[0] == abi.EINTR
     assert list(real.app.iterdir()) == []

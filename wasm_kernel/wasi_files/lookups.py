@@ -10,6 +10,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
@@ -71,7 +72,8 @@ class LookupCalls(FileCalls, frozen=True):
         number = os.fstat(opened.fd).st_ino
         if not opened.is_merged:
             entries = read_folder(opened.fd, opened.preopen.hidden, len(opened.parts))
-            return Listing.of(number, self._until_stopped(entries))
+            mounts = self.paths.mounts_in(opened)
+            return Listing.of(number, self._until_stopped(chain(entries, mounts)))
         with resolve(opened.preopen, ".", start=opened) as place:
             assert isinstance(place, OverlayPath)
             return Listing.of(number, self._until_stopped(place.entries(self.check_time)))

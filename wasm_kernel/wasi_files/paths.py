@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import GuestMemory
+from wasm_kernel.wasi_files.listing import FolderEntry
 from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFiles
 from wasm_kernel.wasi_files.overlay import OverlayWalk
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, PathWalk
@@ -48,6 +52,15 @@ class GuestPaths:
         if opened.gone or opened.fd < 0 or is_hidden_now(opened):
             raise Refused(abi.ENOENT)
         return resolve(opened.preopen, path, start=opened, follow=follow)
+
+    def mounts_in(self, opened: OpenDescriptor) -> Iterator[FolderEntry]:
+        """Yields the mounts that lie in an open folder, which only the guest's `/` has."""
+        if opened.parts or opened.preopen.guest != "/":
+            return
+        for mount in self._preopens.mounts:
+            name = mount.guest[1:]
+            if "/" not in name:
+                yield FolderEntry(name, os.fstat(mount.folder.fd).st_ino, abi.FOLDER_TYPE)
 
     def text(self, at: int, length: int) -> str:
         """Reads a path, or what a link is to hold.
