@@ -319,10 +319,11 @@ def answered(path: Path, seconds: float) -> bool:
     client: Any = BlockingKernelClient(connection_file=str(path))
     client.load_connection_file()
     client.start_channels()
-    client.kernel_info()
+    client.shell_channel.socket.sndtimeo = int(seconds * 1000)  # who is refused may send nothing
     try:
+        client.kernel_info()
         client.get_shell_msg(timeout=seconds)
-    except Empty:
+    except (Empty, zmq.Again):
         return False
     finally:
         client.stop_channels()
