@@ -9,14 +9,14 @@ import pytest
 
 from tests.faces import A_UUID
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.hiding import SessionsHidden
+from wasm_kernel.folders.hiding import SessionFoldersHidden
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.session import Session
 
-HIDDEN = SessionsHidden()
+HIDDEN = SessionFoldersHidden()
 
 
-def hides(path: Path, depth: int, hidden: SessionsHidden = HIDDEN) -> bool:
+def hides(path: Path, depth: int, hidden: SessionFoldersHidden = HIDDEN) -> bool:
     """Whether a folder is hidden: opened to be read, and as a bare name for one."""
     answers = set()
     for flags in (os.O_RDONLY, os.O_PATH):
@@ -31,7 +31,7 @@ def hides(path: Path, depth: int, hidden: SessionsHidden = HIDDEN) -> bool:
 def test_a_registered_session_is_hidden_at_any_depth_under_any_name(
     tmp_path: Path, depth: int
 ) -> None:
-    hidden = SessionsHidden()
+    hidden = SessionFoldersHidden()
     (tmp_path / "plain").mkdir()
     assert not hides(tmp_path / "plain", depth, hidden)
     Session(tmp_path / "root", "named").closed()

@@ -106,10 +106,10 @@ def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
 def test_a_result_of_thousands_fits_into_a_message_and_all_events_come(tmp_path: Path) -> None:
     for _ in range(600):
         session(tmp_path, 3)
-    told = prune(tmp_path)(PruneSessions(24), QUIET)
-    assert len(told.told["deleted"]) == 500
-    assert told.told["summary"].endswith("Of 600 sessions, only the first are listed.")
-    names = [event for event, _ in told.events]
+    pruned = prune(tmp_path)(PruneSessions(24), QUIET)
+    assert len(pruned.reply["deleted"]) == 500
+    assert pruned.reply["summary"].endswith("Of 600 sessions, only the first are listed.")
+    names = [event for event, _ in pruned.events]
     assert names.count("session.prune.candidate") == 600
     assert names[-1] == "session.prune.completed"
 

@@ -80,8 +80,8 @@ class Clock:
         self._paused_at: float | None = None
         self._asked = 0  # interrupts of this turn
         self._signalled = 0  # interrupts put before the guest
-        self._patience: float | None = None  # when an interrupt goes the hard way
-        self._insist = False
+        self._grace_until: float | None = None  # when an interrupt goes the hard way
+        self._second_interrupt = False
         self.reason: StopReason | None = None
         self._expected = 0  # cells that are queued and not yet armed
         self._early = False  # one of them was interrupted
@@ -125,7 +125,7 @@ class Clock:
             if expected:
                 self._expected -= 1
                 self._asked, self._early = int(self._early), False
-            self._patience, self._insist = None, False
+            self._grace_until, self._second_interrupt = None, False
             self.reason = StopReason("closed", 0.0) if self._closed else None
 
     def disarm(self) -> None:
@@ -178,7 +178,7 @@ class Clock:
             self._begin_by = None
             if self._signals is not None and self._signalled:
                 self._signals.clear()
-                self._signalled, self._patience, self._insist = 0, None, False
+                self._signalled, self._grace_until, self._second_interrupt = 0, None, False
 
     def interrupt_delivered(self) -> None:
         """Notes that the interrupt was delivered by other means: the guest raises it itself."""
@@ -259,22 +259,27 @@ class Clock:
                     return
                 if until is not None and now >= until:
                     return
-                ends = [*self._ends, *(t for t in (until, self._patience) if t is not None)]
+                ends = [*self._ends, *(t for t in (until, self._grace_until) if t is not None)]
                 self._changed.wait(max(0.0, min(ends) - now) if ends else None)
 
     def _look(self, now: float) -> None:
+        """Ends the call when its time is over, and puts interrupts before the guest.
+
+        A guest is stopped if it has not taken an interrupt within its grace, and, taken or not, if
+        it still runs a grace after a second one that came when it had taken the first.
+        """
         signals = self._signals
         if signals is None or self.reason is not None:
             return
         self._look_at_ends(now)
         if self._asked > self._signalled:
-            self._insist = self._signalled > 0 and not signals.pending()
+            self._second_interrupt = self._signalled > 0 and not signals.pending()
             self._signalled = self._asked
-            self._patience = self._patience or now + self._grace
+            self._grace_until = self._grace_until or now + self._grace
             signals.raise_()
-        elif self._patience is not None and not self._insist and not signals.pending():
-            self._patience = None  # taken: the guest decides what to do with it
-        elif self._patience is not None and now >= self._patience:
+        elif self._grace_until is not None and not self._second_interrupt and not signals.pending():
+            self._grace_until = None  # taken: the guest decides what to do with it
+        elif self._grace_until is not None and now >= self._grace_until:
             self.reason = StopReason("grace", self._grace)
 
     def _at_deadline(self) -> None:

@@ -85,8 +85,8 @@ class GuestClock:
             until = min(until for _, _, until in asked)
             self._clock.wait(until)
             ready = [(user, kind) for user, kind, at in asked if at <= until]
-        told = b"".join(_EVENT.pack(user, 0, kind, 0, 0) for user, kind in ready)
-        self._memory.write(events, told)
+        written = b"".join(_EVENT.pack(user, 0, kind, 0, 0) for user, kind in ready)
+        self._memory.write(events, written)
         self._memory.write_word(ready_at, len(ready))
         return abi.SUCCESS
 

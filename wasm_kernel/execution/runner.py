@@ -206,7 +206,7 @@ class GuestRunner:
         finally:
             self.fuel.end()
             self.clock.disarm()
-            turn.limits |= {*streams.cut, guest.files.limit} - {""}
+            turn.limits_met |= {*streams.cut, guest.files.limit_met} - {""}
             streams.end()
             turn.comms.end()
             self._turn = None
@@ -264,7 +264,7 @@ class GuestRunner:
                 self.close_guest()
                 if self.clock.closed:
                     raise
-                self.state.leave_dead(head, problem, last=last)
+                self.state.leave_unstartable_head(head, problem, last=last)
             else:
                 return
         self.state.is_untried = False
@@ -290,7 +290,7 @@ class GuestRunner:
                 self.state.attach(self._guest.instance, self._guest.files)
             except Unreadable as problem:
                 self.close_guest()
-                self.state.discard_unreadable(problem)
+                self.state.drop_unreadable_commit(problem)
             except BaseException:
                 self.close_guest()
                 raise

@@ -101,7 +101,7 @@ class Turn:
         is_visible: Whether it is a cell whose output somebody sees.
         code: The cell's source; empty if it is not a cell.
         comms: What the turn says and takes on comms.
-        limits: The settings of the limits that it met.
+        limits_met: The settings of the limits that it met.
         reply: The agent's reply, once there is one.
         stopped: How the guest was lost in it; None if it came back.
         seconds: How long a cell took, from its wait for the page's widgets on.
@@ -123,7 +123,7 @@ class Turn:
         self._commands = TurnCommands(self, parts.commands, parts.clock, parts.policy.stdout_bytes)
         self._frames = 0
         self._began = time.monotonic()
-        self.limits: set[str] = set()
+        self.limits_met: set[str] = set()
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
         self.stopped: GuestStopped | None = None
@@ -241,8 +241,8 @@ class Turn:
         objection, setting = self._allowed.objection(output, size)
         if not objection:
             return
-        if setting not in self.limits:
-            self.limits.add(setting)
+        if setting not in self.limits_met:
+            self.limits_met.add(setting)
             self.on_text(
                 "stderr",
                 f"\n[wasm-kernel] {objection}; what is over is dropped. "

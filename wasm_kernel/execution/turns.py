@@ -151,9 +151,9 @@ class GuestTurns:
         runner, turn.stopped = self._runner, stopped
         runner.close_guest()
         runner.commands.cell_lost(turn, runner.clock)
-        runner.state.fall_back()
+        runner.state.roll_back()
         if for_cell and not runner.clock.closed and left_unusable(turn, stopped):
-            has_earlier = runner.state.leave()
+            has_earlier = runner.state.move_before_head()
             stopped.setting = ""
             stopped.kept = texts.SPOILT if has_earlier else texts.SPOILT_FROM_THE_START
         else:
@@ -321,7 +321,7 @@ def result_of(turn: Turn, runner: GuestRunner, session_id: str | None) -> Sandbo
 
 def log_outcome(logger: SandboxLogger, runtime: str, turn: Turn, result: SandboxResult) -> None:
     """Sends the events of a cell that has ended."""
-    limits = set(turn.limits)
+    limits = set(turn.limits_met)
     if turn.stopped is not None:
         if turn.stopped.setting:
             limits.add(turn.stopped.setting)

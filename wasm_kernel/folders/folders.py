@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.hiding import (
-    SessionHidden,
-    SessionsHidden,
+    MetadataAndPlacesHidden,
+    SessionFoldersHidden,
     Spot,
     check,
     check_mounts,
@@ -121,7 +121,7 @@ class SandboxFolders:
                 self.private.remove(MISSED)
             self.packages = held.enter_context(self.private.enter(PACKAGES, make=True))
             self._held = held.pop_all()
-        hidden = SessionsHidden() if lone else SessionHidden(workspace)
+        hidden = SessionFoldersHidden() if lone else MetadataAndPlacesHidden(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices: tuple[str, ...] = self._notices() if found.made else ()
         self.notebook: Preopen | None = None
@@ -195,12 +195,12 @@ class SandboxFolders:
             return cls(path, real, own, found, privates.named, lone=lone, presence=presence)
 
     def _notices(self) -> tuple[str, ...]:
-        told = [FAR] if self.far else []
+        notices = [FAR] if self.far else []
         if not self.lasting:
-            told.append(_FORGETFUL)
+            notices.append(_FORGETFUL)
         if self.workspace.status(FIRST_VERSION) is not None:
-            told.append(_LEFT_BEHIND)
-        return tuple(told)
+            notices.append(_LEFT_BEHIND)
+        return tuple(notices)
 
     @property
     def removed(self) -> bool:

@@ -41,15 +41,15 @@ from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
+    METADATA,
     METADATA_HIDDEN,
     NothingHidden,
     folded_name,
     is_hidden_name,
 )
 
-METADATA = ".metadata.json"
 ASIDE = ".wasm_kernel-removed-"
-"""How the name of a session's folder begins that is being made or deleted."""
+"""The beginning of the name of a session's folder that is being made or deleted."""
 
 _UUID_LENGTH = 36
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -104,7 +104,7 @@ class Spot(Struct, frozen=True):
         """Returns the spot of a path, whose links are followed.
 
         Raises:
-            OSError: it can't be told.
+            OSError: it can't be known.
         """
         real = path.expanduser().resolve()
         for there in (real, *real.parents):
@@ -139,7 +139,7 @@ def guarded(private_root: Path | str | None = None) -> list[tuple[str, Spot]]:
 
 
 def _spot_at(path: Path) -> Spot | None:
-    """Returns the spot of a path; None if it can't be told."""
+    """Returns the spot of a path; None if it can't be known."""
     try:
         return Spot.at(path)
     except (OSError, RuntimeError):
@@ -231,9 +231,9 @@ def lies_in_session(path: Path) -> bool:
     ]
     for place in places():
         with place:
-            for found in filter(None, (owner.find(place) for owner in above)):
-                found[0].close()
-                if found[1].session:
+            for folder, owner in filter(None, (one.find(place) for one in above)):
+                folder.close()
+                if owner.session:
                     return True
     return False
 
@@ -370,7 +370,7 @@ class PlacesHidden(NothingHidden):
                             yield noted
 
 
-class SessionHidden(PlacesHidden):
+class MetadataAndPlacesHidden(PlacesHidden):
     """A session's workspace: besides, its metadata file belongs to the host."""
 
     def hides_name(self, depth: int, name: str) -> bool:
@@ -378,7 +378,7 @@ class SessionHidden(PlacesHidden):
         return METADATA_HIDDEN.hides_name(depth, name)
 
 
-class SessionsHidden:
+class SessionFoldersHidden:
     """A workspace outside of sessions hides all that is, or could be taken for, a session's."""
 
     @property

@@ -36,7 +36,7 @@ _REMOVAL_SECONDS = 30.0  # for another process to finish deleting the session
 
 
 class Resume(str, Enum):
-    """When a session goes on from what an earlier process left of its variables."""
+    """The occasions on which a session goes on with the variables of an earlier process."""
 
     NEVER = "never"
     CRASH = "crash"
@@ -44,7 +44,7 @@ class Resume(str, Enum):
 
 
 class Holder(Struct, frozen=True):
-    """What is known of the last keeper of a history.
+    """The facts known about the last keeper of a history.
 
     Attributes:
         alive: It has not ended yet, or ended without giving the lock back.
@@ -208,7 +208,7 @@ class PresenceLock:
                 only = try_lock(self._descriptor)  # a failed try has given the share back
                 wait_lock(self._descriptor, _REMOVAL_SECONDS, shared=True)
             except OSError:
-                return False  # a file system without locks: it can't be told
+                return False  # a file system without locks: it can't be known
             return only
 
     def release(self) -> None:
@@ -240,7 +240,7 @@ def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
         flags: How the files of the locks are opened; those that are missing are passed over.
 
     Raises:
-        OSError: it can't be told.
+        OSError: it can't be known.
     """
     if not _asking(private, held):
         return False
@@ -265,7 +265,7 @@ def exclusively(private: Folder) -> Iterator[None]:
 
     Raises:
         SessionInUse: somebody uses it, in this process or in another.
-        OSError: it can't be told.
+        OSError: it can't be known.
     """
     with ExitStack() as held:
         if not _is_free(private, held, os.O_RDWR | os.O_CREAT):
@@ -280,7 +280,7 @@ def is_used(private: Folder) -> bool:
     """Returns whether somebody uses the session now. Nothing is made or changed.
 
     Raises:
-        OSError: it can't be told.
+        OSError: it can't be known.
     """
     with ExitStack() as held:
         return not _is_free(private, held, os.O_RDWR)

@@ -19,7 +19,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.folders import Folder, real_path
 
 LOOK_SECONDS = 0.005
-"""How old it may be what a guest's file calls know of notes that are new."""
+"""Seconds for which a guest's file calls may not know yet of a new note."""
 
 NOWHERE = (
     "There is no place for the private state of this workspace ({why}). Nothing was opened. Name a "
@@ -251,10 +251,10 @@ def can_link(one: Folder, other: Folder) -> bool:
 def _mount(fd: int) -> str:
     """The number of the mount that a folder lies in: no link crosses from one to another."""
     try:
-        told = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii")
+        facts = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii")
     except OSError:
         return ""
-    return next((line for line in told.splitlines() if line.startswith("mnt_id:")), "")
+    return next((line for line in facts.splitlines() if line.startswith("mnt_id:")), "")
 
 
 def expected(root: Path) -> tuple[Path, bool]:

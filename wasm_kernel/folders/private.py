@@ -74,8 +74,8 @@ class Owner(Struct, frozen=True):
     @property
     def key(self) -> str:
         """The name of its private folder."""
-        told = json.dumps([self.root, self.name, self.mark.number, self.mark.born])
-        digest = hashlib.blake2b(told.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+        identity = json.dumps([self.root, self.name, self.mark.number, self.mark.born])
+        digest = hashlib.blake2b(identity.encode(), digest_size=_DIGEST_BYTES).hexdigest()
         label = _LABEL.sub("-", self.name)[:_LABEL_MOST]
         return f"{label}-{digest}"
 
@@ -198,7 +198,7 @@ class PrivateFolders:
             opened: Whether it is used from now on.
 
         Raises:
-            OSError: it can't be told.
+            OSError: it can't be known.
         """
         owner = self._owner(name, workspace)
         for place in self._known():

@@ -117,15 +117,15 @@ def _metadata_of(
     found: dict[str, Any] = {}
     for mime in kept:
         fields = metadata.get(mime)
-        own = _known(fields) if isinstance(fields, Mapping) else {}
+        own = _display_metadata(fields) if isinstance(fields, Mapping) else {}
         if mime.startswith("application/vnd.vegalite."):
             own["embed_options"] = {"actions": _MENU}
         if own:
             found[mime] = own
-    return found | _known(metadata)
+    return found | _display_metadata(metadata)
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _display_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for name in ("width", "height"):
         value: Any = fields.get(name)

@@ -19,11 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.folders.hiding import METADATA
 from wasm_kernel.linux.files import swap_names
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions.entries import draft_of
+from wasm_kernel.wasi_files.preopens import METADATA
 
 NAME = METADATA
 VERSION = 1

@@ -337,12 +337,12 @@ class Pruned(Struct, frozen=True):
     """The reply to `PruneSessions`.
 
     Attributes:
-        told: What the cell is told: lists and tables are cut, the summary is whole.
+        reply: The reply to the cell: lists and tables are cut, the summary is whole.
         events: The events of the pruning, for the kernel's own log.
         cancelled: It ended early, between two sessions; then only the events are known.
     """
 
-    told: dict[str, Any] = {}
+    reply: dict[str, Any] = {}
     events: tuple[tuple[str, dict[str, Any]], ...] = ()
     cancelled: bool = False
 
@@ -377,7 +377,7 @@ def prune_command(logger: SandboxLogger) -> CommandHandler:
             logger.log_event(event, **fields)
         if pruned.cancelled:
             raise Cancelled
-        return pruned.told
+        return pruned.reply
 
     return run
 
@@ -396,7 +396,7 @@ def prune(
             )
         except _CutShort:
             return Pruned(events=tuple(heard.events), cancelled=True)
-        return Pruned(_told(result), tuple(heard.events))
+        return Pruned(_reply_of(result), tuple(heard.events))
 
     return handle
 
@@ -421,7 +421,7 @@ class _Events:
     warning = info
 
 
-def _told(result: PruneResult) -> dict[str, Any]:
+def _reply_of(result: PruneResult) -> dict[str, Any]:
     summary = str(result).partition("\n")[0]
     tables = {"skipped": result.skip_reasons, "in_use": result.in_use, "errors": result.errors}
     left = len(result.deleted_sessions) + sum(map(len, tables.values()))

@@ -73,7 +73,7 @@ class FileVersions:
         """True if anything is kept at all."""
         return self._is_begun and self._most_bytes > 0
 
-    def limit(self, *, most_bytes: int, copy_bytes: int) -> None:
+    def adopt_limits(self, *, most_bytes: int, copy_bytes: int) -> None:
         """Changes how much is kept, from the last commit on."""
         before, self._most_bytes = self.keeps, most_bytes
         self.contents.copy_bytes = copy_bytes

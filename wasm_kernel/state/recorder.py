@@ -60,13 +60,13 @@ class Recorder:
         self._missed: list[Range] = []
         self._jobs: queue.Queue[int | None] = queue.Queue()
         self._sync_asked = False
-        self.limit(keep=keep, cap=cap)
+        self.adopt_limits(keep=keep, cap=cap)
         for one in history.waiting:
             self._jobs.put(one)
         self._thread = threading.Thread(target=self._write, name="commits", daemon=True)
         self._thread.start()
 
-    def limit(self, *, keep: int, cap: int) -> None:
+    def adopt_limits(self, *, keep: int, cap: int) -> None:
         """Keeps so many cells, and so many bytes of them, from now on."""
         self._keep = self._narrowed_to = keep
         self._cap = cap

@@ -170,9 +170,11 @@ class SessionState:
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Keeps as much as another policy says, from now on."""
         self._policy = policy
-        self.files.limit(most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes)
+        self.files.adopt_limits(
+            most_bytes=policy.files_history_bytes, copy_bytes=policy.file_copy_bytes
+        )
         if self._recorder is not None:
-            self._recorder.limit(keep=policy.history_cells, cap=policy.history_bytes)
+            self._recorder.adopt_limits(keep=policy.history_cells, cap=policy.history_bytes)
 
     def forget_at_end(self) -> None:
         """Has whoever opens the session next begin without these variables. Any thread."""
@@ -214,7 +216,7 @@ class SessionState:
 
     @property
     def saved(self) -> bool:
-        """Whether variables outlive a crash: commits come to disk."""
+        """Returns whether variables outlive a crash: commits come to disk."""
         return self._live().saves
 
     @property
@@ -231,8 +233,8 @@ class SessionState:
         Files that were open and are gone fail in the guest when it uses them.
 
         Raises:
-            Unreadable: the head can't be read. `discard_unreadable` leads to a state that can; take
-                another instance.
+            Unreadable: the head can't be read. `drop_unreadable_commit` leads to a state that can;
+                take another instance.
             PolicyError: the policy's memory limit is below what the head needs.
         """
         recorder = self._live()
@@ -264,14 +266,14 @@ class SessionState:
         if self._recorder is not None:
             self._recorder.unwatch()
 
-    def discard_unreadable(self, problem: Unreadable) -> None:
+    def drop_unreadable_commit(self, problem: Unreadable) -> None:
         """Drops a commit that can't be read; the head is the state before it now."""
         lost = self.tree.commits[problem.commit_id]
         count = self.history.forget(lost.id)
         self._notices.tell(texts.unreadable(lost, count, problem), error=describe(problem))
         self._live().save()
 
-    def leave_dead(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
+    def leave_unstartable_head(self, head: Commit, problem: GuestStopped, *, last: bool) -> None:
         """Leaves a state of an earlier process, or of another session, in which no guest runs.
 
         Args:
@@ -282,9 +284,9 @@ class SessionState:
         begin = last or not head.parent or not self.is_untried
         text = texts.DEAD_LOST if begin else texts.dead(head)
         self._notices.tell(text, error=describe(problem))
-        self.leave(begin=begin)
+        self.move_before_head(begin=begin)
 
-    def leave(self, *, begin: bool = False) -> bool:
+    def move_before_head(self, *, begin: bool = False) -> bool:
         """Goes back to the state before the head, which is of no use, or to the very beginning.
 
         `%redo` leads there again. The user is not told.
@@ -411,7 +413,7 @@ class SessionState:
         """
         self.history.move(travel.target, travel.undone)
         if travel.how not in _TRAVELLED:
-            self.fall_back()
+            self.roll_back()
         else:
             self.history.pin(())
             count = len(travel.cells)
@@ -422,7 +424,7 @@ class SessionState:
     def _cell(self) -> int:
         return self.head.cell if self.head is not None else 0
 
-    def fall_back(self) -> None:
+    def roll_back(self) -> None:
         """Gives up what a cell planned: the guest is lost, and memory is at the head again."""
         self.history.pin(())
         if self.head is not None:

@@ -88,9 +88,9 @@ class WasiFiles:
         self._quota.begin_turn()
 
     @property
-    def limit(self) -> str:
+    def limit_met(self) -> str:
         """The name of the quota's limit that this turn has met, empty for none."""
-        return self._quota.limit
+        return self._quota.limit_met
 
     def opened(self) -> tuple[OpenFile, ...]:
         """Returns what is open between turns, in a form that can be written down."""

@@ -22,9 +22,10 @@ from wasm_kernel.linux.folders import Folder
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
 _SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-HIDDEN_NAMES = frozenset({".metadata.json"})
+METADATA = ".metadata.json"
+"""The name of the file in a workspace that says what is known of its session."""
 COVER = ".wh."
-"""How the names in a workspace begin that cover a name of the folder beneath it (`overlay.py`)."""
+"""The beginning of names in a workspace that cover a name of the folder beneath (`overlay.py`)."""
 
 Parts = tuple[str, ...]
 
@@ -43,7 +44,7 @@ def is_hidden_name(name: str) -> bool:
     """Returns whether a name is the metadata file's, under any spelling."""
     if name.isascii() and not name.startswith("."):
         return False  # the quick way for nearly all names: only other characters fold to a dot
-    return folded_name(name) in HIDDEN_NAMES
+    return folded_name(name) == METADATA
 
 
 def is_cover(name: str) -> bool:

@@ -77,18 +77,18 @@ class Quota:
         self._looked_at = self._took = 0.0
 
     def begin_turn(self) -> None:
-        """A turn begins."""
+        """Begins a turn: nothing was refused in it, and the folders are looked through again."""
         self.refused = self._checked = self._confirmed = False
 
     @property
-    def limit(self) -> str:
+    def limit_met(self) -> str:
         """The name of the limit that this turn has met, empty for none."""
         if not self.refused:
             return ""
         return "workspace_files" if self.used_files >= self._most_files else "workspace_bytes"
 
     def reserve(self, files: int, size: int = 0) -> None:
-        """Let so many files with so many bytes come.
+        """Checks that so many new files with so many bytes fit; they are counted once `added`.
 
         Raises:
             Full: there is no space for them.
@@ -101,7 +101,7 @@ class Quota:
             raise Full
 
     def available(self, wanted: int) -> int:
-        """How many of `wanted` bytes may come."""
+        """Returns how many of the `wanted` bytes still fit."""
         self._check()
         if not self._fits(0, wanted) and self._worth_looking():
             self._look()

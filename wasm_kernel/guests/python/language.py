@@ -176,13 +176,13 @@ class PythonLanguage:
     def prepare(self, metered: bool, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
         with self._guard:
-            if self._broker is not None and not self._is_complete(metered):
+            if self._broker is not None and not self._use_remembered(metered):
                 self._broker.call(PrepareGuest(metered), Done, Reporting(progress))
             compiled = self.compiler.module(self.files.wasm, metered, progress)
             return self.image_at_hand() or self._build(compiled, progress)
 
-    def _is_complete(self, metered: bool) -> bool:
-        """Whether everything is in the cache, so that it only needs to be read."""
+    def _use_remembered(self, metered: bool) -> bool:
+        """Takes the guest's files as they were last found; returns False if the cache lacks any."""
         try:
             known = guest_files.remembered(self.cache)
             if known is None:
