@@ -22,7 +22,8 @@ from typing import Any, cast
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.face import (
+from wasm_kernel.execution.facts import SessionFacts
+from wasm_kernel.execution.interfaces import (
     InputInterrupted,
     InputRefused,
     Listener,
@@ -30,7 +31,6 @@ from wasm_kernel.execution.face import (
     OfferedMessage,
     Sandbox,
 )
-from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandHandler

@@ -58,7 +58,7 @@ KNOWN = {
     "state/file_restore.py": NO_PATH,
     "state/file_contents.py:FileContents._copy": NO_PATH,
     "state/session_state.py:SessionState.restore_files.changing": NO_PATH,
-    "execution/face.py:NoSession.new_session": CHOSEN,
+    "execution/interfaces.py:NoSession.new_session": CHOSEN,
     "sessions/ids.py:aliases_in": NO_PATH,
     "sessions/archives.py": CHOSEN,
     "state/archive_in.py:ArchiveReader._write": NO_PATH,

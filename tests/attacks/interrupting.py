@@ -7,7 +7,7 @@ import threading
 import time
 
 from wasm_kernel import BaseSandbox
-from wasm_kernel.execution.face import InputInterrupted, NoListener
+from wasm_kernel.execution.interfaces import InputInterrupted, NoListener
 
 KINDS = {
     "sleep": "await asyncio.sleep(0.002)",

@@ -11,7 +11,7 @@ from tests.attacks.conftest import Making, Victim
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel.execution import comms
-from wasm_kernel.execution.face import NoListener
+from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.result import CommKind, CommMessage
 
 RSS = 768 * MB  # as much as the guest alone may have, for guest and host together

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.face import NewSession
+from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
 

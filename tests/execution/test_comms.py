@@ -9,7 +9,7 @@ import pytest
 
 from wasm_kernel.errors import FrameError
 from wasm_kernel.execution.comms import TARGETS_MOST, Comms, TooManyComms
-from wasm_kernel.execution.face import NoListener
+from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.guests.protocol import CommTarget, comm_request, decode
 from wasm_kernel.result import COMMS_MOST, CommKind, CommMessage
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wasm_kernel import BaseSandbox, create_sandbox
-from wasm_kernel.execution.face import NoListener, OfferedMessage
+from wasm_kernel.execution.interfaces import NoListener, OfferedMessage
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy

@@ -14,7 +14,7 @@ from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import TravelError, WasmKernelError
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
-from wasm_kernel.execution.face import InputInterrupted, InputRefused, OfferedMessage
+from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, OfferedMessage
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.guests import protocol

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wasm_kernel.errors import FrameError
-from wasm_kernel.execution.face import Listener, OfferedMessage
+from wasm_kernel.execution.interfaces import Listener, OfferedMessage
 from wasm_kernel.guests.protocol import (
     FRAME_BYTES,
     NAME_CHARACTERS,

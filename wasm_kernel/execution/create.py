@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.face import SessionHooks
+from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening

@@ -16,7 +16,7 @@ from wasm_kernel.errors import GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
-from wasm_kernel.execution.face import Listener, NoListener
+from wasm_kernel.execution.interfaces import Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
 from wasm_kernel.folders.folders import SandboxFolders

@@ -14,8 +14,14 @@ from typing import Any, Self, TypeVar
 
 from wasm_kernel.errors import ForkError, SandboxClosed
 from wasm_kernel.events import Notices, SandboxLogger
-from wasm_kernel.execution.face import Listener, NoListener, NoSession, OfferedMessage, SessionHooks
 from wasm_kernel.execution.facts import offer_facts
+from wasm_kernel.execution.interfaces import (
+    Listener,
+    NoListener,
+    NoSession,
+    OfferedMessage,
+    SessionHooks,
+)
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turns import GuestTurns, log_outcome, never_ran, result_of

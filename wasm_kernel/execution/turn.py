@@ -29,7 +29,7 @@ from wasm_kernel.errors import (
 )
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
-from wasm_kernel.execution.face import InputInterrupted, InputRefused, Listener
+from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener
 from wasm_kernel.execution.limits import CellAllowance, FuelMeter, OutputAllowance
 from wasm_kernel.guests import protocol
 from wasm_kernel.guests.base import CommandLine

@@ -16,7 +16,7 @@ from wasm_kernel.engine.clock import NO_SIGNALS
 from wasm_kernel.errors import GuestClosed, GuestStopped
 from wasm_kernel.events import Notices, SandboxLogger
 from wasm_kernel.execution.commands import TRAVELS
-from wasm_kernel.execution.face import Listener, NoListener
+from wasm_kernel.execution.interfaces import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
 from wasm_kernel.execution.turn import Turn, left_unusable, what_remains
 from wasm_kernel.guests.base import CommandLine

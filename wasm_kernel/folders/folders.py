@@ -41,7 +41,7 @@ FIRST_HISTORY = "history"
 MISSED = "missed"
 """The file in a private folder whose time says since when nobody has found its workspace."""
 FIRST_VERSION = ".wasm_kernel"
-"""What the first version had in a workspace; nothing reads it any more."""
+"""A folder that the first version had in a workspace; nothing reads it any more."""
 
 FAR = (
     "[wasm-kernel] This workspace lies in another file system than the folder for private state, "

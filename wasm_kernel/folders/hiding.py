@@ -1,4 +1,4 @@
-"""What no guest may reach: private folders, the cache of compiled code, the sessions of others.
+"""The folders that no guest may reach: private ones, the cache of compiled code, others' sessions.
 
 A guest that reaches the private folders, or the cache, owns this user's account. So no workspace,
 root of sessions or mount is one of those, contains one or lies in one: that is refused before

@@ -21,7 +21,7 @@ from wasm_kernel.wasi_files.preopens import Preopen, folded_name
 
 NOTEBOOK = "/notebook"
 BENEATH = "/notebook (beneath)"
-"""How saved memory names the folder itself, of which it has files open."""
+"""The name that saved memory has for the folder itself, of which it has files open."""
 
 _SHORT_NAME = re.compile(r"~\d")  # FAT and NTFS give `.git` a second name, GIT~1
 _PSEUDO = ("/proc", "/sys")  # not files of anybody's, though they look regular
@@ -49,7 +49,7 @@ class NotShown(WasmKernelError):
 
 
 class NotebookHidden(PlacesHidden):
-    """What does not exist for the guest in the notebook's folder, besides places and roots.
+    """The names that do not exist for the guest in the notebook's folder, besides places and roots.
 
     Args:
         folder: The notebook's folder.

@@ -30,7 +30,7 @@ from wasm_kernel.result import readable
 
 _DAY = 24 * 3600.0
 GONE_SECONDS, UNSURE_SECONDS = 7 * _DAY, 90 * _DAY
-"""How long a private folder is kept when its workspace is missed: it is gone, or may be."""
+"""Seconds that a private folder is kept when its workspace is missed: it is gone, or may be."""
 
 _SWEPT, _MOMENT_SECONDS, _SOON_SECONDS = "swept", 0.2, 600.0
 

@@ -1,4 +1,4 @@
-"""Where the private state of workspaces lies: outside of every folder that a guest is given.
+"""The places of private state: outside of every folder that a guest is given.
 
 Each workspace has one private folder: its history, the guest's `/tmp`, packages, locks. It never
 lies inside a workspace, where a stranger could have put links in its place. Which one belongs to a

@@ -30,7 +30,7 @@ INTERNAL_ERROR = "internal error; the kernel's log says more"
 
 Reply = TypeVar("Reply", bound=Struct)
 Handlers = Mapping[type[Struct], Callable[[Any, Task], Struct]]
-"""What is done for each type of request.
+"""The function that handles each type of request.
 
 What a handler returns, and the text of a `WasmKernelError` that it raises, reach whoever asked.
 """
@@ -58,7 +58,7 @@ class Broker(Protocol):
     """Does what its process may do and its caller's may not. Any thread may call it."""
 
     def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
-        """Have a request handled, and wait for it.
+        """Has a request handled, and waits for the reply.
 
         Args:
             request: What is asked for. Its type names the handler.

@@ -18,7 +18,7 @@ _RANGES_MOST = 1024  # IOV_MAX
 _COPIED_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
 
 Range = tuple[int, int]
-"""Where it begins and ends, as offsets."""
+"""The beginning and the end of a range, as offsets."""
 
 
 def map_file(address: int, size: int, descriptor: int, offset: int) -> None:

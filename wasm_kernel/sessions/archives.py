@@ -26,7 +26,7 @@ from wasm_kernel.state.archive_in import ArchiveReader, Imported
 from wasm_kernel.state.archive_out import (
     ArchivedMemory,
     Exported,
-    Variables,
+    NoVariables,
     variables_of,
     write_archive,
 )
@@ -86,15 +86,20 @@ def export_session(
         folders = folders_of(workspace.parent, workspace.name, own, private_root)
         if folders is not None:
             held.callback(folders.close)
-        variables: Variables | str = _FILES_ONLY
+        variables, why_not = None, _FILES_ONLY
         if not files_only:
             if folders is not None:
                 _use_alone(held, folders.private)
-            variables = variables_of(folders, load(RuntimeType.PYTHON).image_at_hand())
+            try:
+                variables = variables_of(folders, load(RuntimeType.PYTHON).image_at_hand())
+            except NoVariables as problem:
+                why_not = str(problem)
         file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
         try:
             with file:
-                exported = write_archive(file, workspace.name, own, folders, variables)
+                exported = write_archive(
+                    file, workspace.name, own, folders, variables, why_not=why_not
+                )
         except BaseException:
             with suppress(OSError):
                 path.unlink()

@@ -129,7 +129,7 @@ def _overview(
 
 
 def _stored(private: Folder) -> StoredState | None:
-    """What the session's index says; None if that can't be read."""
+    """Returns the state as the session's index has it; None if that can't be read."""
     try:
         with private.enter(STATE) as state:
             return StoredState.read(state)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.face import NewSession
+from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
     OverlapError,

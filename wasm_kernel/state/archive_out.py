@@ -18,7 +18,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 from msgspec import Meta, Struct, field
 
-from wasm_kernel.errors import HistoryError, ImageError, TravelError, describe
+from wasm_kernel.errors import HistoryError, ImageError, TravelError, WasmKernelError, describe
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew
 from wasm_kernel.linux import walks
@@ -138,6 +138,10 @@ class Manifest(Struct, frozen=True):
     version: int = VERSION
 
 
+class NoVariables(WasmKernelError):
+    """No variables go into the archive; `str()` says why, as a sentence."""
+
+
 class Variables(Struct, frozen=True):
     """The variables of a session that are going to be archived.
 
@@ -156,34 +160,40 @@ class Variables(Struct, frozen=True):
     note: str
 
 
-def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Variables | str:
-    """Returns the variables of a session that can be archived, or a sentence why it has none.
+def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Variables:
+    """Returns the variables of a session, as they can be archived.
 
     Args:
         folders: The session's folders, which nobody uses meanwhile; None if it has no private one.
         image: The base image of this machine, if it is built.
+
+    Raises:
+        NoVariables: there are none, or they can't be archived.
     """
     if folders is None or begins_anew(folders.private):
-        return _NO_VARIABLES
+        raise NoVariables(_NO_VARIABLES)
     try:
         with folders.private.enter(STATE) as state:
             if state.status(INDEX) is None:
-                return _NO_VARIABLES
-            return _NO_IMAGE if image is None else _variables(folders, state, image)
+                raise NoVariables(_NO_VARIABLES)
+            if image is None:
+                raise NoVariables(_NO_IMAGE)
+            return _variables(folders, state, image)
     except FileNotFoundError:
-        return _NO_VARIABLES
+        raise NoVariables(_NO_VARIABLES) from None
     except (HistoryError, OSError) as problem:
-        return f"The variables are not in the archive: {describe(problem)}."
+        words = f"The variables are not in the archive: {describe(problem)}."
+        raise NoVariables(words) from problem
 
 
-def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Variables | str:
+def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Variables:
     stored = StoredState.read(state)
     if stored.image != image.id:
         raise HistoryError(OTHER_IMAGE)
     usable = stored.usable(_unreadable(state, stored.tree.commits.values()))
     tree = usable.tree
     if not tree.commits:
-        return _NO_VARIABLES
+        raise NoVariables(_NO_VARIABLES)
     commits = tuple(commit for _, commit in sorted(tree.commits.items()))
     try:
         memory = ArchivedMemory(
@@ -203,7 +213,7 @@ def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Vari
     records = b"\n".join(map(msgspec.json.encode, commits))
     contents = frozenset(commit.content for commit in commits) - {""}
     if len(records) > STATES_MOST_BYTES:
-        return _TOO_MANY_PIECES
+        raise NoVariables(_TOO_MANY_PIECES)
     return Variables(memory, image.path, records, contents, note)
 
 
@@ -280,7 +290,9 @@ def write_archive(
     session_id: str,
     workspace: Folder,
     folders: SandboxFolders | None,
-    variables: Variables | str,
+    variables: Variables | None,
+    *,
+    why_not: str = "",
 ) -> Exported:
     """Writes a session into a file.
 
@@ -289,16 +301,15 @@ def write_archive(
         session_id: The session.
         workspace: Its workspace.
         folders: All of its folders; None if it has no private one.
-        variables: Its variables, or a sentence why there are none.
+        variables: Its variables, if they go along.
+        why_not: Why they do not, as a sentence.
 
     Raises:
         OSError: it can't be written.
     """
-    memory, note, why_not = None, "", ""
-    if isinstance(variables, str):
-        note = why_not = variables
-    else:
-        memory, note = variables.memory, variables.note
+    memory, note = None, why_not
+    if variables is not None:
+        memory, note, why_not = variables.memory, variables.note, ""
     writer = ArchiveWriter(target)
     manifest = msgspec.json.encode(Manifest(session_id, memory, why_not))
     writer.text(MANIFEST, msgspec.json.format(manifest, indent=1))
@@ -307,7 +318,7 @@ def write_archive(
     if folders is not None:
         files.add(SCRATCH, folders.scratch)
         files.add(PACKAGES, folders.packages)
-    if not isinstance(variables, str) and folders is not None:
+    if variables is not None and folders is not None:
         _add_memory(writer, folders.private, variables)
     writer.close()
     states = len(memory.states) if memory else 0

@@ -21,7 +21,7 @@ import os
 import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -82,12 +82,14 @@ class KeptFile(_PreImage, frozen=True, tag="file"):
     checksum: Natural | None = None
 
 
-class NotKept(_PreImage, frozen=True, tag="unkept"):
-    """Something that could not be kept: `large`, `room` (no room was left), `unreadable`, or
-    `changed` (from outside, after it was kept).
-    """
+Reason = Literal["large", "room", "unreadable", "unwritable", "changed"]
+"""Too large, no room left, can't be read, something else is in its place, changed from outside."""
 
-    why: str
+
+class NotKept(_PreImage, frozen=True, tag="unkept"):
+    """Something that could not be kept, or not be brought back."""
+
+    why: Reason
     size: Natural = 0
 
 
@@ -106,7 +108,7 @@ class ContentLost(Struct, frozen=True, tag_field="record", tag="lost"):
     """A kept content does not exist any more, and why."""
 
     kept: Natural
-    why: str
+    why: Reason
 
 
 class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
@@ -302,7 +304,9 @@ class FileLedger:
             known: Whether all files are as they were at that commit.
         """
         self._by_path: dict[str, list[FileChanged]] = {}
-        self._lost: dict[int, str] = {}  # contents that are gone, and why, until the next `write`
+        self._lost: dict[
+            int, Reason
+        ] = {}  # contents that are gone, and why, until the next `write`
         self._same: dict[str, str] = {}
         self.at_commit, self.known_from = last, last if known else last + 1
 
@@ -405,7 +409,7 @@ class FileLedger:
         if not entries or entries[-1].since < entry.since:
             entries.append(entry)
 
-    def drop_content(self, number: int, why: str) -> None:
+    def drop_content(self, number: int, why: Reason) -> None:
         """Notes that a kept content does not exist any more."""
         self._lost[number] = why
         self._append(ContentLost(number, why))

@@ -25,6 +25,7 @@ from wasm_kernel.state.file_ledger import (
     KeptLink,
     NotKept,
     PreImage,
+    Reason,
 )
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 from wasm_kernel.wasi_files.quota import Key, key_of
@@ -193,7 +194,7 @@ class FileVersions:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._drop(oldest, "room")
 
-    def _drop(self, number: int, why: str) -> None:
+    def _drop(self, number: int, why: Reason) -> None:
         self.ledger.drop_content(number, why)
         self.contents.remove(number)
         self._files.pop(number, None)
@@ -373,7 +374,7 @@ class FileVersions:
         return ended
 
 
-def _why(problem: OSError | TooLarge) -> str:
+def _why(problem: OSError | TooLarge) -> Reason:
     if isinstance(problem, TooLarge):
         return "large"
     return "room" if problem.errno in _NO_ROOM else "unreadable"

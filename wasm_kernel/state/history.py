@@ -261,7 +261,7 @@ class History:
 
     @property
     def unwritten(self) -> int:
-        """How many bytes of pages are in memory only."""
+        """The bytes of pages that are in memory only."""
         commits = self.tree.commits
         return sum(commits[one].page_bytes for one in self.waiting if one in commits)
 
@@ -415,12 +415,12 @@ class History:
 
     @property
     def on_disk(self) -> bool:
-        """Whether commits have a place on disk."""
+        """Returns whether commits have a place on disk."""
         return self.place is not None
 
     @property
     def disk_bytes(self) -> int:
-        """How many bytes of pages all commits hold, and what is set aside."""
+        """The bytes of pages that all commits hold, and of what is set aside."""
         pages = sum(commit.page_bytes for commit in self.tree.commits.values())
         return pages + (0 if self.place is None else self.place.unused_bytes)
 

@@ -101,7 +101,7 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
 
     @cached_property
     def page_bytes(self) -> int:
-        """How many bytes its pages take on disk; asked of every commit after each cell."""
+        """The bytes that its pages take on disk; asked of every commit after each cell."""
         return sum(pages for _, pages in self.runs) * PAGE
 
 

@@ -65,7 +65,7 @@ class PageSet:
         self._flags = bytearray(pages)
 
     def holds(self, first: int, pages: int) -> bool:
-        """Whether a run lies inside the memory."""
+        """Returns whether a run lies inside the memory."""
         return first >= 0 and pages >= 0 and first + pages <= len(self._flags)
 
     def free(self, first: int, pages: int) -> Iterator[tuple[int, int]]:

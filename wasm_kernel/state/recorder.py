@@ -150,12 +150,12 @@ class Recorder:
 
     @property
     def saves(self) -> bool:
-        """Whether commits come to disk: they have a place there, and it takes them."""
+        """Returns whether commits come to disk: they have a place there, and it takes them."""
         return self.history.on_disk and not self._troubled
 
     @property
     def has_uncommitted_changes(self) -> bool:
-        """Whether a commit could not be taken, so that memory is not as the head has it."""
+        """Returns whether a commit could not be taken: memory is not as the head has it."""
         return bool(self._missed)
 
     def flush(self) -> None:

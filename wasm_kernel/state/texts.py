@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from wasm_kernel.errors import describe
 from wasm_kernel.result import readable
-from wasm_kernel.state.file_ledger import NotKept
+from wasm_kernel.state.file_ledger import NotKept, Reason
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.stored import Usable
@@ -62,7 +62,7 @@ UNKNOWN_FILES = (
     "was lost. Nothing was changed; without --files, variables can be brought back."
 )
 _NAMED = 5
-_REASONS = {
+_REASONS: Mapping[Reason, str] = {
     "large": "too large",
     "room": "no room left for it",
     "unreadable": "it can't be read",
@@ -210,7 +210,7 @@ def tell_restored(found: RestoredFiles | None, write: Callable[[str, str], None]
 
 def reasons(found: RestoredFiles) -> dict[str, str]:
     """Returns why files could not be brought back, by their paths."""
-    return {path: _REASONS.get(problem.why, problem.why) for path, problem in found.missed}
+    return {path: _REASONS[problem.why] for path, problem in found.missed}
 
 
 def _each(files: Mapping[str, NotKept]) -> str:
@@ -219,7 +219,7 @@ def _each(files: Mapping[str, NotKept]) -> str:
 
 def _reason(problem: NotKept) -> str:
     size = f", {readable(problem.size)}" if problem.size else ""
-    return f"{_REASONS.get(problem.why, problem.why)}{size}"
+    return f"{_REASONS[problem.why]}{size}"
 
 
 def _some(names: list[str]) -> str:

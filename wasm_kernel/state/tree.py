@@ -97,7 +97,7 @@ class Tree(Struct, frozen=True):
 
     @property
     def has_parents_seeds(self) -> bool:
-        """Whether the head is another session's, which goes on elsewhere with the same seeds."""
+        """Returns whether the head is another session's, which goes on with the same seeds."""
         head = self.commits.get(self.head)
         return head is not None and self.origin.reseed and self.origin.inherits(head)
 

@@ -1,4 +1,4 @@
-"""What a change to an overlay needs before it: the upper folder gets what only the lower one has.
+"""Copying up, before a change to an overlay: the upper folder gets what only the lower one has.
 
 A file is copied under a name that the overlay does not show, holes as holes, and then gets its own,
 so nobody sees half of it. What comes into the upper folder is the session's: it counts against the

@@ -1,4 +1,4 @@
-"""What the file calls tell whoever keeps earlier versions of files.
+"""The interface by which the file calls tell of changes to whoever keeps earlier versions of files.
 
 `state` implements `FileHistory`; `NO_FILE_HISTORY` keeps nothing.
 """
@@ -14,7 +14,7 @@ from wasm_kernel.wasi_files.quota import Key
 
 
 class Change(Enum):
-    """What is about to happen to a file: it is written to, gets another name, or loses its name."""
+    """A change that is about to happen to a file: a write, another name, or the loss of its name."""
 
     WRITE = "write"
     MOVE = "move"

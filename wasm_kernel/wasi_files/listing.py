@@ -1,4 +1,4 @@
-"""What lies in a folder, as `fd_readdir` hands it out.
+"""The entries of a folder, as `fd_readdir` hands it out.
 
 The host reads a folder once, when the guest begins to, and hands that out, without the hidden
 names.

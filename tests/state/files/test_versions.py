@@ -27,6 +27,7 @@ from wasm_kernel.state.file_ledger import (
     KeptLink,
     NotKept,
     PreImage,
+    Reason,
     read_journal,
 )
 from wasm_kernel.wasi_files.file_history import Change
@@ -220,7 +221,7 @@ def test_a_copy_that_fails_is_told_and_the_rest_is_kept(
         patch.setattr(file_contents.FileContents, "_fill", failing)
         workspace.write("a", "new")
     workspace.write("b", "new")
-    why = "unreadable" if number == errno.EIO else "room"
+    why: Reason = "unreadable" if number == errno.EIO else "room"
     assert workspace.bring(one).missed == [("a", NotKept(why, 3))]
     assert workspace.state == {"a": "new", "b": "old"}
 

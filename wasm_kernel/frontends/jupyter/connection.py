@@ -26,7 +26,7 @@ from jupyter_client.session import Session, new_id_bytes
 from traitlets import Bytes, TraitError, Type
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.face import InputInterrupted
+from wasm_kernel.execution.interfaces import InputInterrupted
 
 # -- the connection file
 
@@ -49,8 +49,9 @@ class Connection(ConnectionFileMixin):
     blocking_class = Type(None, klass=object, help="A kernel makes no clients: none is imported.")
 
     def _ip_default(self) -> str:
-        """Only this machine. Jupyter would look the same address up with psutil, which takes long,
-        even if the file names one.
+        """Returns the loopback address for tcp, so that only this machine reaches the kernel.
+
+        Jupyter would look it up with psutil, which takes long, even if the file names an address.
         """
         return _LOOPBACK if self.transport == "tcp" else str(super()._ip_default())
 

@@ -19,7 +19,7 @@ from jupyter_client.session import Session
 from traitlets import Any as AnyTrait
 
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.execution.face import Sandbox
+from wasm_kernel.execution.interfaces import Sandbox
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.frontends.jupyter.connection import StdinChannel
 from wasm_kernel.frontends.jupyter.page import (
@@ -98,7 +98,7 @@ class WasmKernel(Kernel):
 
     @execution_count.setter
     def execution_count(self, value: int) -> None:
-        """The base class counts cells before they run; the guest's own count follows each reply."""
+        """Ignores the count of the base class, which comes too early: the guest counts."""
 
     # -- cells
 

@@ -13,7 +13,7 @@ import zmq
 from jupyter_client.session import Session
 
 from wasm_kernel.errors import SandboxClosed, WasmKernelError
-from wasm_kernel.execution.face import InputRefused, OfferedMessage, Sandbox
+from wasm_kernel.execution.interfaces import InputRefused, OfferedMessage, Sandbox
 from wasm_kernel.frontends.jupyter import messages
 from wasm_kernel.frontends.jupyter.connection import StdinChannel
 from wasm_kernel.guests.protocol import Output, Stream

@@ -170,7 +170,7 @@ class _Session(Configurable):
 
     @property
     def shows_folder(self) -> bool:
-        """Whether cells see the folder that the kernel was started in.
+        """Returns whether cells see the folder that the kernel was started in.
 
         Raises:
             PolicyError: the setting is one that is not there yet.

@@ -1,4 +1,4 @@
-"""What the broker does for the Python guest: it fills the cache, and fetches packages.
+"""The broker's handlers for the Python guest: they fill the cache, and fetch packages.
 
 Whoever has taken over the process inside the walls can ask for this. So it hands over names and
 versions, which are checked again here, and the name of a folder in the session's own.

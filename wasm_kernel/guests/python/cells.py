@@ -247,7 +247,7 @@ def _command(line: str) -> CommandLine | None:
 
 
 def _asks_for_help(line: str) -> bool:
-    """Whether one `?` or two follow a name or an item, by IPython's rule for what it explains."""
+    """Returns whether one `?` or two follow a name or an item, by IPython's rule for help."""
     at = len(line.rstrip("?"))
     if len(line) - at not in (1, 2):
         return False

@@ -86,7 +86,7 @@ class SignalWords:
             self._memory.write_word(at, self._memory.read_word(at) | bits)
 
     def pending(self) -> bool:
-        """Whether the interpreter has not taken it yet."""
+        """Returns whether the interpreter has not taken it yet."""
         return bool(self._words) and all(
             self._memory.read_word(at) & bits for at, bits in self._words.items()
         )

@@ -1,4 +1,4 @@
-"""What a `%pip` line asks for, and which packages it comes to. Pure: no file, no network.
+"""The requirements of a `%pip` line, and the packages that they come to. Pure: no file, no network.
 
 The words come from a cell, so only names with versions are taken. A path, a URL, a requirements
 file or an option could have the host's pip read files or reach machines that the cell must not, so
