@@ -139,7 +139,7 @@ class OutOfFuel(GuestStopped):
 
 
 class CellTimeout(GuestStopped):
-    """The turn ran past its wall deadline.
+    """The turn ran past its deadline.
 
     `seconds` is the limit it had; `own` is True if the cell had lowered it itself.
     """

@@ -29,7 +29,7 @@ from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, broker_handlers
 from wasm_kernel.linux.broker import Broker, LocalBroker
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.state.fork import Fork, fork_history
 from wasm_kernel.state.history import NOT_SAVED
@@ -76,13 +76,12 @@ class BaseSandbox:
         self._logger = logger
         self._next_logger: SandboxLogger | None = None
         self._notices = Notices(logger, quiet=quiet)
-        handlers = broker_handlers(RuntimeType(language.name), folders.open_private)
         self._runner = GuestRunner(
             language,
             folders,
             policy,
             resume=resume,
-            broker=broker or LocalBroker(handlers),
+            broker=broker or LocalBroker(broker_handlers(language.name, folders.open_private)),
             notices=self._notices,
             inherited=inherited,
         )
@@ -471,8 +470,7 @@ class BaseSandbox:
         """Stops what runs and frees the sandbox's resources. Safe to call twice, from any thread.
 
         Args:
-            anew: Whether the variables end here: who opens the session next begins without them,
-                even if it would go on.
+            anew: Whether whoever opens the session next begins without its variables, always.
             why: The error text of later calls.
         """
         self._jobs.refuse_further(why)

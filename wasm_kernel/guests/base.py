@@ -17,6 +17,7 @@ from msgspec import Struct
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.task import Task
+from wasm_kernel.policy import RuntimeType
 
 if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
     from wasm_kernel.engine.clock import Clock, Signals
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
     from wasm_kernel.folders.private import OpenPrivate
-    from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+    from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.state.image import BaseImage
     from wasm_kernel.wasi_files.calls import WasiFiles
     from wasm_kernel.wasi_files.preopens import Preopens
@@ -269,7 +270,7 @@ def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
     return language
 
 
-def broker_handlers(runtime: RuntimeType, private: OpenPrivate) -> Handlers:
+def broker_handlers(runtime: RuntimeType | str, private: OpenPrivate) -> Handlers:
     """Returns what a broker does for the guest of one sandbox.
 
     They have a module of their own, so that a broker can be forked before wasmtime is imported.
@@ -278,7 +279,7 @@ def broker_handlers(runtime: RuntimeType, private: OpenPrivate) -> Handlers:
         runtime: Names the folder beside this file.
         private: Opens the sandbox's private folder.
     """
-    module = import_module(f"wasm_kernel.guests.{runtime.value}.broker_handlers")
+    module = import_module(f"wasm_kernel.guests.{RuntimeType(runtime).value}.broker_handlers")
     handlers: Handlers = module.broker_handlers(private)
     return handlers
 

@@ -1,6 +1,6 @@
-"""The broker: a process outside the walls that does a few named things for the one inside.
+"""The broker: a process outside the second wall that does a few things for the one inside.
 
-It is forked before the walls are closed, so it costs a millisecond and no second interpreter. The
+It is forked before that wall is closed, so it costs a millisecond and no second interpreter. The
 two talk in JSON over a pair of sockets. Whoever has taken over the inner process can make every
 request: each handler must check what it is handed, as if a stranger had sent it.
 """
@@ -77,7 +77,7 @@ class Broker(Protocol):
 
 
 class LocalBroker:
-    """A `Broker` in this process, which has no walls."""
+    """A `Broker` in this process, which is not confined."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
@@ -99,7 +99,7 @@ class LocalBroker:
 
 
 class ProcessBroker:
-    """A `Broker` in another process, as the process inside the walls sees it.
+    """A `Broker` in another process, as the confined process sees it.
 
     Any thread may call; one request is handled at a time.
     """
@@ -112,7 +112,7 @@ class ProcessBroker:
 
     @classmethod
     def spawn(cls, handlers: Handlers) -> ProcessBroker:
-        """Forks the broker. The process must have one thread, and not be within its walls yet.
+        """Forks the broker. The process must have one thread, and not be confined yet.
 
         Call it before the process opens any file that the broker should not have. The broker ends
         within a second of this process, whatever it is doing then.
@@ -316,7 +316,7 @@ class _Service:
 
 
 class _OuterTask:
-    """A task whose owner waits in the process inside the walls."""
+    """A task whose owner waits in the confined process."""
 
     def __init__(self, service: _Service, number: int) -> None:
         self._service = service

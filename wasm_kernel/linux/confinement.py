@@ -1,4 +1,4 @@
-"""The walls that a kernel's process closes around itself, and what it keeps within them.
+"""The second wall, which a kernel's process closes around itself, and what it keeps within it.
 
 They are for the day on which wasmtime has a flaw and a cell's code gets out of its instance: it
 then finds a process that can read Python's own files and the session's folder, and reach nothing
@@ -61,7 +61,7 @@ class KeptPaths(Struct, frozen=True):
 
 
 class ConfinementState(Struct, frozen=True):
-    """The walls that stand, each as a phrase for people, or why it does not.
+    """The two parts of the second wall that stand, each as a phrase for people, or why it does not.
 
     Attributes:
         files: About files and outgoing connections.
@@ -89,14 +89,14 @@ class ConfinementError(WasmKernelError):
 
 
 class Confinement:
-    """The walls of this process, which are never opened again. The main thread's own.
+    """The second wall of this process, which is never opened again. The main thread's own.
 
     Args:
         wanted: `off`, `required`, or `auto`, which closes what can be closed.
 
     Attributes:
-        state: The walls there are, in words for people.
-        is_closing: Whether walls are closed here, so that a broker must stay outside.
+        state: What of it stands, in words for people.
+        is_closing: Whether it is closed here, so that a broker must stay outside.
 
     Raises:
         ConfinementError: confinement is required, and this machine has none.

@@ -82,8 +82,7 @@ class KeptFile(_PreImage, frozen=True, tag="file"):
     checksum: Natural | None = None
 
 
-Reason = Literal["large", "room", "unreadable", "unwritable", "changed"]
-"""Too large, no room left, can't be read, something else is in its place, changed from outside."""
+Reason = Literal["large", "room", "unreadable", "unwritable", "changed"]  # words: `texts.py`
 
 
 class NotKept(_PreImage, frozen=True, tag="unkept"):
@@ -304,9 +303,7 @@ class FileLedger:
             known: Whether all files are as they were at that commit.
         """
         self._by_path: dict[str, list[FileChanged]] = {}
-        self._lost: dict[
-            int, Reason
-        ] = {}  # contents that are gone, and why, until the next `write`
+        self._lost: dict[int, Reason] = {}  # contents that are gone; until the next `write`
         self._same: dict[str, str] = {}
         self.at_commit, self.known_from = last, last if known else last + 1
 

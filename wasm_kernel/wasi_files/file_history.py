@@ -14,7 +14,7 @@ from wasm_kernel.wasi_files.quota import Key
 
 
 class Change(Enum):
-    """A change that is about to happen to a file: a write, another name, or the loss of its name."""
+    """A change that is about to happen to a file: a write, another name, or losing its name."""
 
     WRITE = "write"
     MOVE = "move"

@@ -218,9 +218,9 @@ class WasmKernelApp(JupyterApp):
 
         def facts() -> dict[str, str]:
             state = confinement.state
-            walls = f"files: {state.files}; system calls: {state.calls}"
+            words = f"files: {state.files}; system calls: {state.calls}"
             where = "%session_path prints it"
-            return {"confinement": walls, "host_folder": where, "notebook_folder": folder}
+            return {"confinement": words, "host_folder": where, "notebook_folder": folder}
 
         commands = sandbox.commands
         sandbox.facts.add(facts)

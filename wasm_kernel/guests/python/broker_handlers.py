@@ -1,6 +1,6 @@
 """The broker's handlers for the Python guest: they fill the cache, and fetch packages.
 
-Whoever has taken over the process inside the walls can ask for this. So it hands over names and
+Whoever has taken over the confined process can ask for this. So it hands over names and
 versions, which are checked again here, and the name of a folder in the session's own.
 """
 
