@@ -40,6 +40,7 @@ _DEAD_MOST = 1000  # records of the journal that need not be there
 _DAMAGED = "the record of earlier files is damaged"
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Reason = Literal["large", "room", "unreadable", "unwritable", "changed"]  # words: `texts.py`
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
@@ -80,9 +81,6 @@ class KeptFile(_PreImage, frozen=True, tag="file"):
     mode: Mode
     identity: str
     checksum: Natural | None = None
-
-
-Reason = Literal["large", "room", "unreadable", "unwritable", "changed"]  # words: `texts.py`
 
 
 class NotKept(_PreImage, frozen=True, tag="unkept"):
