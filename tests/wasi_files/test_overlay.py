@@ -19,6 +19,7 @@ from tests.engine.tiny import OTHER, RIGHTS, ROOT
 from tests.wasi_files.overlays import NEW, READ, WRITE, Overlaid, host_tree
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.clock import Clock
+from wasm_kernel.linux.files import FileCopier
 
 SECRET = b"secret of the host"
 NOTHING = abi.ENOENT
@@ -552,3 +553,32 @@ def test_what_a_copy_replaces_counts_as_long_as_it_is_open(tmp_path: Path) -> No
         assert real.guest.call("fd_filestat_set_size", other, 900) == abi.SUCCESS
     finally:
         real.close()
+
+
+def test_two_kernels_of_one_session_copy_in_one_folder(
+    real: Overlaid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, found = FileCopier.copy, list[int]()
+
+    def other() -> None:
+        again = Overlaid(tmp_path)
+        try:
+            found.append(again.write("helper.py", b"y", 0))
+            found.append(again.write("orders.csv", b"c", 0))
+        finally:
+            again.close()
+
+    thread = threading.Thread(target=other)
+
+    def copy(self: FileCopier, source: int, target: int, size: int) -> object:
+        if not thread.ident:
+            thread.start()
+            thread.join()  # the other one is faster
+        return copied(self, source, target, size)
+
+    monkeypatch.setattr(FileCopier, "copy", copy)
+    assert real.write("orders.csv", b"b", 0) == abi.SUCCESS
+    assert found == [abi.SUCCESS, abi.SUCCESS]
+    assert real.read("orders.csv") == b"b,b\n1,2\n"
+    assert real.read("helper.py") == b"y = 1\n"
+    assert not list(real.app.rglob(".wh.*"))

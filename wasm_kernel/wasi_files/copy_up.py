@@ -8,12 +8,14 @@ quota, and an earlier state of the session's files is without it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Callable
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.listing import read_folder
@@ -169,18 +171,18 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
             raise Refused(abi.ENOTSUP)
         size = found.st_size if content else 0
         calls.quota.reserve(1, size)
-        with contextlib.suppress(FileNotFoundError):
-            # of a process that was killed, or the guest's, who may have it open
-            _remove(calls, place.folder, _PART, "/".join((*place.parts[:-1], _PART)))
-        target = os.open(_PART, _NEW, 0o666, dir_fd=place.folder)
+        part, target = _new_part(calls, place)
         try:
             if size:
                 FileCopier(_Wanted(calls.should_stop)).copy(source, target, size)
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-            os.rename(_PART, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+            if place.status() is not None:
+                os.unlink(part, dir_fd=place.folder)
+                return 0  # another kernel of this session was faster, and may have changed it
+            os.rename(part, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
             return os.fstat(target).st_size
         except BaseException as problem:
-            os.unlink(_PART, dir_fd=place.folder)
+            os.unlink(part, dir_fd=place.folder)
             if isinstance(problem, Cancelled):
                 raise Refused(abi.EINTR) from None
             raise
@@ -188,3 +190,43 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
             os.close(target)
     finally:
         os.close(source)
+
+
+def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
+    """Makes the file that a copy goes to, locked, so that no other kernel removes it.
+
+    Returns:
+        Its name, and its descriptor.
+    """
+    for number in itertools.count():
+        name = f"{_PART}{number or ''}"
+        try:
+            target = os.open(name, _NEW, 0o666, dir_fd=place.folder)
+        except FileExistsError:
+            with contextlib.suppress(OSError):  # a folder, or another kernel's; then the next name
+                _remove_abandoned(calls, place, name)
+            continue
+        with contextlib.suppress(OSError):
+            locked = _locks(target)
+            there = os.stat(name, dir_fd=place.folder, follow_symlinks=False)
+            if locked and os.path.samestat(there, os.fstat(target)):
+                return name, target
+        os.close(target)  # another kernel has just taken it for a dead one's
+    raise AssertionError("numbers have no end")
+
+
+def _remove_abandoned(calls: FileCalls, place: OverlayPath, name: str) -> None:
+    """Removes what a killed kernel left, or what the guest put there, who may have it open."""
+    left = os.open(name, _READ, dir_fd=place.folder)
+    try:
+        if try_lock(left):
+            _remove(calls, place.folder, name, "/".join((*place.parts[:-1], name)))
+    finally:
+        os.close(left)
+
+
+def _locks(target: int) -> bool:
+    try:
+        return try_lock(target)
+    except OSError:
+        return True  # this file system has no locks
