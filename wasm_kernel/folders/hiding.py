@@ -337,7 +337,7 @@ class PlacesHidden(NothingHidden):
 
     @property
     def hides_folders(self) -> bool:
-        """True if there is such a place; nothing is put into one before everybody has looked."""
+        """Returns whether there is such a place; none is used before all guests have looked."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
@@ -347,7 +347,7 @@ class PlacesHidden(NothingHidden):
         return bool(self._inside)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """Such places."""
+        """Returns whether an open folder is such a place."""
         if not self._inside:
             return False
         found = os.fstat(fd)
@@ -360,7 +360,7 @@ class PlacesHidden(NothingHidden):
                 yield spot.chain[-1]
 
     def _likely(self) -> Iterator[Path]:
-        """All places, which are few, and the roots whose paths lie here: there may be thousands."""
+        """Yields all places, which are few, and those of the many roots whose paths lie here."""
         with contextlib.suppress(OSError):
             here = Path(f"/proc/self/fd/{self._folder.fd}").readlink()
             for noting, path in zip((ELSEWHERE, ROOTS), self._notes, strict=False):
@@ -374,7 +374,7 @@ class MetadataAndPlacesHidden(PlacesHidden):
     """A session's workspace: besides, its metadata file belongs to the host."""
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """The metadata file is hidden, under every spelling."""
+        """Returns whether a name is the metadata file's, under any spelling."""
         return METADATA_HIDDEN.hides_name(depth, name)
 
 
@@ -383,14 +383,14 @@ class SessionFoldersHidden:
 
     @property
     def hides_folders(self) -> bool:
-        """There may be some at any time."""
+        """Returns True: there may be some at any time."""
         return True
 
     def __init__(self) -> None:
         self._registered = Registered()
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Names of a session's metadata, of folders that become sessions, and of theirs here."""
+        """Returns whether a name is the metadata's, or one of a session's folder, now or later."""
         if is_hidden_name(name):
             return True
         if name.isascii() and name[0] != "." and not (depth == 0 and len(name) >= _UUID_LENGTH):
@@ -399,7 +399,7 @@ class SessionFoldersHidden:
         return plain.startswith(ASIDE) or (depth == 0 and _UUID.fullmatch(plain) is not None)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
-        """Folders of sessions, wherever they lie, and private folders."""
+        """Returns whether an open folder is a session's, wherever it lies, or a private one."""
         if depth == 0 and Folder(fd).status(METADATA) is not None:
             return True
         return self._registered.holds(fd)

@@ -377,7 +377,7 @@ def _set_aside(place: Folder, key: str) -> str:
 
 @contextlib.contextmanager
 def removing(path: Path) -> Iterator[None]:
-    """Nobody finds a private folder from here on; at the end it is removed, or back if that failed.
+    """Sets a private folder aside, removes it at the end, and puts it back if the block fails.
 
     What can't be removed stays for a sweep.
 

@@ -350,7 +350,7 @@ class SessionState:
         return True
 
     def _note_files(self) -> None:
-        """Files that change from now on change after this commit."""
+        """Notes that files which change from now on change after this commit."""
         tree, files = self.tree, self.files
         if files.commit(tree.last, tree.commits.keys()):
             files.sweep(tree.unlinked_files)
