@@ -148,6 +148,7 @@ def harmless(target: Lab, canary: Canary, notebook: str, least: int, widgets: in
     assert_untouched(target, seen, canary, before)
 
 
+@pytest.mark.soak
 def test_the_control_run_notices(target: Lab, server: Server, canary: Canary) -> None:
     ran = ran_in(target, server, cells(armed(canary, DESTRUCTIVE), ["display"]))
     assert len(ran) >= 40, sorted(ran)

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -193,6 +193,7 @@ def called(node: ast.expr | None) -> list[tuple[str, str]]:
     return []
 
 
+@example("\\\n%forkx = %fork")
 @given(TEXTS)
 def test_it_agrees_with_ipython_on_every_cell_that_runs(code: str) -> None:
     theirs = as_ipython(code)

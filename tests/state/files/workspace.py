@@ -118,7 +118,9 @@ class Workspace:
         (self.root / name).rmdir()
 
     def rename(self, old: str, new: str) -> None:
-        below = [str(p.relative_to(self.root / old)) for p in (self.root / old).rglob("*")]
+        top = self.root / old
+        inside = () if top.is_symlink() else top.rglob("*")
+        below = [str(path.relative_to(top)) for path in inside]
         for name in ("", *below):
             self._touch(f"{old}/{name}".rstrip("/"), Change.MOVE)
             self._touch(f"{new}/{name}".rstrip("/"), Change.END)

@@ -156,7 +156,7 @@ class _Reader:
 
     def _statement(self, first: str) -> CommandLine | None:
         """Read one logical line; the magic whose value it assigns, if it does."""
-        assigned, block = False, False
+        begun, assigned, block = False, False, False
         while self._at < len(self._text):
             if self._open and self._open[-1] is not _BRACKET and self._open[-1] is not _FIELD:
                 self._in_formatted()
@@ -165,6 +165,10 @@ class _Reader:
             assert token is not None
             self._at = token.end()
             kind = token.lastgroup
+            if not begun and kind == "other" and token[0] in _ESCAPES:
+                self._rest_of_line()  # a magic below a backslash: IPython runs none of that
+                return None
+            begun = begun or not (kind == "joined" or token[0].isspace())
             if kind == "mark" or token["quote"]:
                 self._string(token["prefix"].lower(), token["mark"])
             elif kind == "newline" and not self._open:
