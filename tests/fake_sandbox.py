@@ -22,7 +22,6 @@ from typing import Any, cast
 from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import SandboxClosed
 from wasm_kernel.execution.commands import HostCommands
-from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.execution.interfaces import (
     InputInterrupted,
     InputRefused,
@@ -30,6 +29,7 @@ from wasm_kernel.execution.interfaces import (
     NoListener,
     OfferedMessage,
     Sandbox,
+    SessionFacts,
 )
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.guests import protocol

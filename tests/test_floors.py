@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -286,3 +286,18 @@ def test_no_function_body_is_too_long(folder: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert not {where: size for where, size in sizes.items() if size > BODY_LINES}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    files = {dotted_of(file): file for file in python_files(PACKAGE) if file.name != "__init__.py"}
+    below = {
+        name: {found for each in imports_of(file) for found in _modules_of(each.target, files)}
+        for name, file in files.items()
+    }
+    while ends := {name for name, needed in below.items() if not needed & below.keys() - {name}}:
+        below = {name: needed for name, needed in below.items() if name not in ends}
+    assert sorted(below) == []
+
+
+def _modules_of(target: str, files: Mapping[str, Path]) -> set[str]:
+    return {name for name in (target, target.rpartition(".")[0]) if name in files}

@@ -5,39 +5,14 @@ Nothing here names a path of the host: the answers go into the guest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from wasm_kernel.execution.interfaces import SessionFacts
 from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy, field_meanings
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.runner import GuestRunner
-
-Provider = Callable[[], Mapping[str, Any]]
-
-
-class SessionFacts:
-    """Facts about a session, by name, from whoever knows them. Any thread may add a provider.
-
-    Front ends show the names that they know under headings, and the others as they are.
-    """
-
-    def __init__(self, *providers: Provider) -> None:
-        self._providers = providers
-
-    def add(self, provider: Provider) -> None:
-        """Asks `provider` too; it is called on the guest's thread, and its answer is JSON."""
-        self._providers = (*self._providers, provider)
-
-    def all(self) -> dict[str, Any]:
-        """Returns the facts as they are now; those that can't be found out are left out."""
-        found: dict[str, Any] = {}
-        for provider in self._providers:
-            try:
-                found |= provider()
-            except Exception:  # noqa: S112 - one fact less is no reason to fail a cell
-                continue
-        return found
 
 
 def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.facts import SessionFacts
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.guests.protocol import Output
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from wasm_kernel.execution.commands import HostCommands
 
 SandboxT_contra = TypeVar("SandboxT_contra", contravariant=True)
+Provider = Callable[[], Mapping[str, Any]]
 
 
 class InputInterrupted(Exception):
@@ -34,6 +34,30 @@ class InputInterrupted(Exception):
 
 class InputRefused(Exception):
     """The front end takes no input; `str()` says so to the cell's author."""
+
+
+class SessionFacts:
+    """Facts about a session, by name, from whoever knows them. Any thread may add a provider.
+
+    Front ends show the names that they know under headings, and the others as they are.
+    """
+
+    def __init__(self, *providers: Provider) -> None:
+        self._providers = providers
+
+    def add(self, provider: Provider) -> None:
+        """Asks `provider` too; it is called on the guest's thread, and its answer is JSON."""
+        self._providers = (*self._providers, provider)
+
+    def all(self) -> dict[str, Any]:
+        """Returns the facts as they are now; those that can't be found out are left out."""
+        found: dict[str, Any] = {}
+        for provider in self._providers:
+            try:
+                found |= provider()
+            except Exception:  # noqa: S112 - one fact less is no reason to fail a cell
+                continue
+        return found
 
 
 class Listener(Protocol):

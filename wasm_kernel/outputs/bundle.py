@@ -13,8 +13,8 @@ import msgspec
 
 from wasm_kernel.outputs import markdown, media, terminal
 from wasm_kernel.outputs.limits import stopping_if
-from wasm_kernel.outputs.markdown import clean_latex
 from wasm_kernel.outputs.removals import PICTURES, NotShowable, Removals
+from wasm_kernel.outputs.tex import clean_latex
 
 TYPES_MOST = 32
 TYPE_CHARACTERS = 100

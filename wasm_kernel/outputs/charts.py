@@ -9,8 +9,8 @@ from typing import Any
 
 from wasm_kernel.outputs import media
 from wasm_kernel.outputs.limits import check_stopped, stoppable
-from wasm_kernel.outputs.markdown import safe_tex
 from wasm_kernel.outputs.removals import LABELS, NotShowable, Removals, words
+from wasm_kernel.outputs.tex import safe_tex
 
 # -- Plotly
 

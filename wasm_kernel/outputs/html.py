@@ -18,8 +18,8 @@ from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs.attributes import Attributes
 from wasm_kernel.outputs.css import SHEETS_MOST, clean_stylesheet
 from wasm_kernel.outputs.limits import check_repetition, check_stopped, stoppable
-from wasm_kernel.outputs.markdown import clean_math_in, has_formulas
 from wasm_kernel.outputs.removals import STYLES, NotShowable, Removals, words
+from wasm_kernel.outputs.tex import clean_math_in, has_formulas
 
 # -- the elements and attributes that an output may hold; all others are removed
 #

@@ -1,4 +1,4 @@
-"""Markdown, which can hold HTML, links, pictures and formulas; and TeX, wherever it stands.
+"""Markdown, which can hold HTML, links, pictures and formulas.
 
 No two Markdown renderers agree on where HTML begins, and JupyterLab's puts formulas and the names
 of code blocks back into the page unescaped. So Markdown passes as it is only if no renderer
@@ -16,8 +16,8 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from wasm_kernel.outputs.limits import check_stopped, stoppable
-from wasm_kernel.outputs.removals import COMMANDS, NotShowable, Removals, words
+from wasm_kernel.outputs.limits import check_stopped
+from wasm_kernel.outputs.removals import NotShowable, Removals
 
 RENDERED_MOST = 100_000  # of a text that is rendered here
 PLAIN_MOST = 1_000_000
@@ -190,66 +190,3 @@ def _mark_tasks(state: Any) -> None:
             box = Token("html_inline", "", 0, content=_BOX.format(checked=checked))
             first.content = first.content[3:]
             inline.children.insert(0, box)
-
-
-# -- TeX
-
-_ACTING = "href url style class cssId data require includegraphics mmlToken htmlId htmlClass"
-_ACTING += " htmlStyle htmlData csname catcode begingroupSandbox"
-_DEFINING = "def gdef edef xdef let global newcommand renewcommand providecommand newenvironment"
-_DEFINING += " renewenvironment DeclareMathOperator Newextarrow newtagform renewtagform usetagform"
-_DEFINING += " mathtoolsset definecolor newcolumntype setOptions " + " ".join(
-    f"DeclarePairedDelimiter{rest}" for rest in ("", "X", "XPP", "s", "sX", "sXPP")
-)
-# The text in their brackets becomes CSS of any kind: only plain text may stand there.
-_STYLING = frozenset({"bbox", "unicode"})
-_PLAIN_OPTION = re.compile(r"\s*+(?:\[[\w\s.,#-]*+\]\s*+)?+\{")
-_TEX_COMMANDS = words(f"{_ACTING} {_DEFINING}")
-_TEX_COMMAND = re.compile(r"\\([A-Za-z]++)")
-_DELIMITERS = ("$", "\\(", "\\[", "\\begin")
-_TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
-BREAK = "\u200b"
-TEX_MOST = 1_000_000
-
-
-def clean_latex(text: str, removals: Removals) -> str:
-    """A LaTeX output whose commands only typeset; no `<` in it can begin a tag.
-
-    Raises:
-        NotShowable: it is too long for any page to typeset.
-    """
-    if len(text) > TEX_MOST:
-        raise NotShowable(f"LaTeX of more than {TEX_MOST:,} characters")
-    return _TAG_START.sub("< ", safe_tex(text, removals))
-
-
-def clean_math_in(html: str, removals: Removals) -> str:
-    """HTML whose formulas only typeset; other text stays as it is."""
-    return safe_tex(html, removals) if has_formulas(html) else html
-
-
-def has_formulas(html: str) -> bool:
-    """Returns whether anything in a text may begin a formula."""
-    return any(delimiter in html for delimiter in _DELIMITERS)
-
-
-def safe_tex(text: str, removals: Removals) -> str:
-    """Text whose formulas only typeset.
-
-    Front ends hand what stands between `$` signs, in HTML as well as in LaTeX, to MathJax or KaTeX.
-    Those have commands that make links, set classes, styles and ids, load extensions, or change
-    what later formulas on the same page mean. A zero-width space behind the backslash of such a
-    command leaves the text as it looks, and the command unknown.
-    """
-    parts, at = [], 0
-    for command in stoppable(_TEX_COMMAND.finditer(text)):
-        name = command[1]
-        if name in _TEX_COMMANDS or (
-            name in _STYLING and not _PLAIN_OPTION.match(text, command.end())
-        ):
-            parts.append(text[at : command.start() + 1])
-            at = command.start() + 1
-    if not parts:
-        return text
-    removals.add(COMMANDS)
-    return BREAK.join([*parts, text[at:]])

@@ -16,8 +16,8 @@ from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs import terminal
 from wasm_kernel.outputs.attributes import FOREIGN_CLASS
 from wasm_kernel.outputs.limits import check_stopped, stoppable
-from wasm_kernel.outputs.markdown import TEX_MOST, clean_math_in
 from wasm_kernel.outputs.removals import NotShowable, Removals, words
+from wasm_kernel.outputs.tex import TEX_MOST, clean_math_in
 
 BASE, CONTROLS, OUTPUT = (f"@jupyter-widgets/{name}" for name in ("base", "controls", "output"))
 

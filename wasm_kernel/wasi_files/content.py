@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
-from wasm_kernel.wasi_files.open_files import Device, FileCalls, OpenDescriptor
+from wasm_kernel.wasi_files.file_calls import FileCalls
+from wasm_kernel.wasi_files.open_files import Device, OpenDescriptor
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Refused
 from wasm_kernel.wasi_files.quota import Full
 

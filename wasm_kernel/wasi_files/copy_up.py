@@ -17,9 +17,9 @@ from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import FileCopier
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.wasi_files.file_calls import FileCalls
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.listing import read_folder
-from wasm_kernel.wasi_files.open_files import FileCalls
 from wasm_kernel.wasi_files.overlay import OverlayPath
 from wasm_kernel.wasi_files.path_walk import GuestPath
 from wasm_kernel.wasi_files.preopens import COVER, NOTHING_HIDDEN, Refused, is_cover

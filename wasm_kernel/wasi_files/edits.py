@@ -14,8 +14,8 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import TreeSummary, summarize
 from wasm_kernel.wasi_files.content import times_of
 from wasm_kernel.wasi_files.copy_up import clear_covers, cover, lift, make_way
+from wasm_kernel.wasi_files.file_calls import FileCalls
 from wasm_kernel.wasi_files.file_history import Change
-from wasm_kernel.wasi_files.open_files import FileCalls
 from wasm_kernel.wasi_files.overlay import OverlayPath
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, check_length, following
 from wasm_kernel.wasi_files.preopens import Refused, is_hidden_folder

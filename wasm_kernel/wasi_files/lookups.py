@@ -14,8 +14,9 @@ from itertools import chain
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
+from wasm_kernel.wasi_files.file_calls import FileCalls
 from wasm_kernel.wasi_files.listing import FolderEntry, Listing, read_folder
-from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor
+from wasm_kernel.wasi_files.open_files import OpenDescriptor
 from wasm_kernel.wasi_files.overlay import OverlayPath
 from wasm_kernel.wasi_files.path_walk import Follow, following
 from wasm_kernel.wasi_files.paths import is_hidden_now, resolve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,11 +22,7 @@ from wasm_kernel.wasi_files.preopens import (
 from wasm_kernel.wasi_files.quota import Key, OpenFileSize, Quota, key_of
 
 if TYPE_CHECKING:
-    from wasm_kernel.engine.host_calls import GuestMemory
-    from wasm_kernel.wasi_files.file_history import FileHistory
-    from wasm_kernel.wasi_files.listing import Listings
     from wasm_kernel.wasi_files.path_walk import GuestPath
-    from wasm_kernel.wasi_files.paths import GuestPaths
 
 _ANOTHER = "another"  # an identity that no file has
 
@@ -248,36 +244,3 @@ class OpenFiles:
             del self._by_number[number]
             if opened.fd >= 0:
                 os.close(opened.fd)
-
-
-class FileCalls(Struct, frozen=True):
-    """The objects that the file calls of one guest share. Only the guest's thread uses it.
-
-    Attributes:
-        memory: The guest's memory.
-        paths: Finds out where path arguments lead.
-        files: What is open.
-        listings: The folders that are being listed.
-        changes: Hears what changes in the workspace.
-        quota: How much may lie in the guest's own folders.
-        history: Keeps what files held before they change.
-        should_stop: Whether a call that takes long must end.
-    """
-
-    memory: GuestMemory
-    paths: GuestPaths
-    files: OpenFiles
-    listings: Listings
-    changes: FileChanges
-    quota: Quota
-    history: FileHistory
-    should_stop: Callable[[], bool]
-
-    def check_time(self) -> None:
-        """Checks that the cell still has time.
-
-        Raises:
-            Refused: an interrupt is asked for, or the cell's time is over.
-        """
-        if self.should_stop():
-            raise Refused(abi.EINTR)

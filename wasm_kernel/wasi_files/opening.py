@@ -17,8 +17,9 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
 from wasm_kernel.linux.files import open_file_identity
 from wasm_kernel.wasi_files.copy_up import lift, make_way
+from wasm_kernel.wasi_files.file_calls import FileCalls
 from wasm_kernel.wasi_files.file_history import Change, FileHistory, is_unlinked_name
-from wasm_kernel.wasi_files.open_files import FileCalls, OpenDescriptor, OpenFile, OpenFiles
+from wasm_kernel.wasi_files.open_files import OpenDescriptor, OpenFile, OpenFiles
 from wasm_kernel.wasi_files.overlay import OverlayPath
 from wasm_kernel.wasi_files.path_walk import Follow, GuestPath, HiddenName
 from wasm_kernel.wasi_files.paths import resolve

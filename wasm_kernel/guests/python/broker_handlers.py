@@ -11,12 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from msgspec import Struct
-
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.folders import FETCHED
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import prepare_on_own_thread
+from wasm_kernel.guests.python.broker_requests import FetchWheels, PrepareGuest
 from wasm_kernel.linux.broker import Done, Handlers
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
@@ -24,30 +23,6 @@ from wasm_kernel.linux.task import Task
 
 _PACKAGES_MOST = 100
 _FOLDER = re.compile(r"[a-z0-9_]{1,40}")
-
-
-class PrepareGuest(Struct, frozen=True):
-    """The cache is to be filled with what a guest needs: compiled code, and its base image.
-
-    Attributes:
-        metered: Whether for the flavour that counts fuel.
-    """
-
-    metered: bool
-
-
-class FetchWheels(Struct, frozen=True):
-    """Wheels are to be put into a folder of the sandbox's private one.
-
-    Attributes:
-        requirements: The packages, such as `rich>=13`.
-        into: The folder's name.
-        pre: Whether pre-releases will do.
-    """
-
-    requirements: tuple[str, ...]
-    into: str
-    pre: bool = False
 
 
 def broker_handlers(private: OpenPrivate) -> Handlers:

@@ -19,7 +19,8 @@ from tests.private import folders_of
 from tests.tasks import CountedTask
 from wasm_kernel.errors import PackageError
 from wasm_kernel.folders.private import session_private
-from wasm_kernel.guests.python.broker_handlers import FetchWheels, broker_handlers
+from wasm_kernel.guests.python.broker_handlers import broker_handlers
+from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
 from wasm_kernel.linux.broker import Broker, Done, LocalBroker

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from wasm_kernel.errors import PackageError, WasmKernelError
 from wasm_kernel.guests.base import CommandContext, CommandLine
-from wasm_kernel.guests.python.broker_handlers import FetchWheels
+from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.guests.python.files import GuestFiles
 from wasm_kernel.guests.python.packages import requirements
 from wasm_kernel.guests.python.packages.requirements import KnownPackage, NeededPackage, PipLine

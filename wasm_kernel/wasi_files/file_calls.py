@@ -1,0 +1,50 @@
+"""The objects that the file calls of one guest share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from wasm_kernel.engine import abi
+from wasm_kernel.engine.host_calls import GuestMemory
+from wasm_kernel.wasi_files.changes import FileChanges
+from wasm_kernel.wasi_files.file_history import FileHistory
+from wasm_kernel.wasi_files.listing import Listings
+from wasm_kernel.wasi_files.open_files import OpenFiles
+from wasm_kernel.wasi_files.paths import GuestPaths
+from wasm_kernel.wasi_files.preopens import Refused
+from wasm_kernel.wasi_files.quota import Quota
+
+
+class FileCalls(Struct, frozen=True):
+    """The objects that the file calls of one guest share. Only the guest's thread uses it.
+
+    Attributes:
+        memory: The guest's memory.
+        paths: Finds out where path arguments lead.
+        files: What is open.
+        listings: The folders that are being listed.
+        changes: Hears what changes in the workspace.
+        quota: How much may lie in the guest's own folders.
+        history: Keeps what files held before they change.
+        should_stop: Whether a call that takes long must end.
+    """
+
+    memory: GuestMemory
+    paths: GuestPaths
+    files: OpenFiles
+    listings: Listings
+    changes: FileChanges
+    quota: Quota
+    history: FileHistory
+    should_stop: Callable[[], bool]
+
+    def check_time(self) -> None:
+        """Checks that the cell still has time.
+
+        Raises:
+            Refused: an interrupt is asked for, or the cell's time is over.
+        """
+        if self.should_stop():
+            raise Refused(abi.EINTR)
