@@ -22,8 +22,8 @@ from wasm_kernel.outputs.removals import Removals
 from wasm_kernel.outputs.widgets import WidgetGate
 from wasm_kernel.result import CommMessage
 
-LARGEST, OF_ALL, STEPS = 80_000, 300_000, 3
-FLOOR = 0.1  # seconds of processor time below which a ratio says nothing
+LARGEST, OF_ALL, STEPS = 120_000, 300_000, 3
+FLOOR = 0.2  # seconds of processor time below which a ratio says nothing
 GROWTH = 2.8**2  # for four times the size
 TRIES = 4
 SAMPLE = 12
