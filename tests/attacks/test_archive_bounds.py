@@ -108,8 +108,9 @@ def hollow_states(parts: Path, folder: Path, count: int, pages: int) -> tuple[by
 
 
 def test_states_that_are_holes_become_no_more_than_is_allowed(
-    parts: Path, root: Path, tmp_path: Path
+    parts: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("wasm_kernel.execution.runner._START_SECONDS", 2.0)  # garbage never answers
     states = hollow_states(parts, tmp_path, 4, 10_240)
     archive = with_states(parts, tmp_path / "a.tar.gz", *states)
     with contextlib.suppress(ArchiveError):
@@ -284,7 +285,7 @@ def test_headers_that_are_slow_to_read_are_refused_at_once(
 
 
 def test_a_map_of_a_billion_parts_takes_no_memory(root: Path, tmp_path: Path) -> None:
-    body = "90000000\n" + "0\n" * 8_000_000
+    body = "90000000\n" + "0\n" * 4_000_000
     archive = packed(tmp_path / "a.tar.gz", [manifest(), sparse(body)])
     peak = Peak()
     assert_refused(root, archive)

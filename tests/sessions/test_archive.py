@@ -10,6 +10,7 @@ import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,19 @@ def there(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     return tmp_path / "session.tar.gz"
+
+
+@pytest.fixture(scope="module")
+def exported(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The archive of a session with a variable, three open files and a seed; nobody changes it."""
+    folder = tmp_path_factory.mktemp("exported")
+    with get_session_sandbox(ID, workspace_root=folder / "here") as sandbox:
+        says(sandbox, "import random; random.seed(7)\nx = 1; open('a', 'w').write('kept')")
+        says(sandbox, "files = [open(f'notes{n}', 'w+') for n in range(3)]")
+        says(sandbox, "for f in files: _ = f.write('one'); f.flush()")
+    export_session(ID, folder / "exported.tar.gz", folder / "here")
+    yield folder / "exported.tar.gz"
+    (folder / "exported.tar.gz").unlink()
 
 
 # -- files
@@ -287,61 +301,51 @@ def test_open_files_and_databases_come_along(
     assert (here / ID / "notes").read_text() == "one "
 
 
-def test_open_files_come_along_twice(warm: None, here: Path, there: Path, archive: Path) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "f = open('notes', 'w+'); _ = f.write('one'); f.flush()")
-    export_session(ID, archive, here)
+def test_open_files_come_along_twice(
+    exported: Path, here: Path, there: Path, archive: Path
+) -> None:
+    made = import_session(exported, here).session_id
+    export_session(made, archive, here)
     made = import_session(archive, there).session_id
-    again = archive.with_name("again.tar.gz")
-    export_session(made, again, there)
-    made = import_session(again, there).session_id
     with get_session_sandbox(made, workspace_root=there) as sandbox:
         assert says(sandbox, "_ = f.seek(0); print(f.read())") == "one"
 
 
 def test_an_archive_that_names_no_proper_open_files_is_refused(
-    warm: None, here: Path, there: Path, archive: Path
+    exported: Path, there: Path, tmp_path: Path
 ) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "x = 1")
-    export_session(ID, archive, here)
+    """By its manifest, before anything else of it is read."""
     for odd in (5, {"1:2": "notes"}, {"1:2": ["/app"]}, {"1:2": ["/app", 3]}, [["1", "2"]]):
-        forged = rewritten(archive, archive.with_name("forged.tar"), open_files=odd)
+        forged = rewritten(exported, tmp_path / "forged.tar", only=1, open_files=odd)
         with pytest.raises(ArchiveError, match="open_files"):
             import_session(forged, there)
 
 
 def test_open_files_of_a_stranger_lead_nowhere_else(
-    warm: None, here: Path, there: Path, archive: Path
+    exported: Path, there: Path, tmp_path: Path
 ) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "f = open('notes', 'w+'); _ = f.write('one'); f.flush()")
-    export_session(ID, archive, here)
-    with tarfile.open(archive) as file:
+    strange = [("/app", "../secret"), ("/etc", "passwd"), ("/app", ".metadata.json")]
+    with tarfile.open(exported) as file:
         inside = file.extractfile("manifest.json")
         assert inside is not None
-        (written,) = json.load(inside)["memory"]["open_files"]
-    (there / "secret").parent.mkdir(exist_ok=True)
+        written = json.load(inside)["memory"]["open_files"]
+    assert len(written) == len(strange)
+    there.mkdir()
     (there / "secret").write_text("secret")
-    forged = archive.with_name("forged.tar")
-    for guest, path in (("/app", "../secret"), ("/etc", "passwd"), ("/app", ".metadata.json")):
-        rewritten(archive, forged, open_files={written: [guest, path]})
-        made = import_session(forged, there).session_id
-        with get_session_sandbox(made, workspace_root=there) as sandbox:
-            told = sandbox.execute("f.seek(0); print(f.read())")
+    open_files = dict(zip(written, strange, strict=True))
+    forged = rewritten(exported, tmp_path / "forged.tar", open_files=open_files)
+    made = import_session(forged, there).session_id
+    with get_session_sandbox(made, workspace_root=there) as sandbox:
+        for number in range(len(strange)):
+            told = sandbox.execute(f"files[{number}].seek(0); print(files[{number}].read())")
             assert told.error is not None
             assert told.error.ename == "OSError"
 
 
-def test_two_that_are_imported_draw_other_random_numbers(
-    warm: None, here: Path, there: Path, archive: Path
-) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "import random; random.seed(7)")
-    export_session(ID, archive, here)
+def test_two_that_are_imported_draw_other_random_numbers(exported: Path, there: Path) -> None:
     drawn = set()
     for _ in range(2):
-        made = import_session(archive, there).session_id
+        made = import_session(exported, there).session_id
         with get_session_sandbox(made, workspace_root=there) as sandbox:
             drawn.add(says(sandbox, "print(random.random())"))
     assert len(drawn) == 2
@@ -360,12 +364,10 @@ def test_an_open_session_is_exported_without_its_variables_only(
 
 
 def test_variables_of_another_version_are_left_out_in_words(
-    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+    exported: Path, there: Path, tmp_path: Path
 ) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "x = 1; open('a', 'w').write('kept')")
-    export_session(ID, archive, here)
-    changed = rewritten(archive, tmp_path / "changed.tar", artifact="0" * 32 + ".image")
+    other = "0" * 32 + ".image"
+    changed = rewritten(exported, tmp_path / "changed.tar", image=False, artifact=other)
     made = import_session(changed, there)
     assert made.states == 0
     assert "another version of the sandbox" in made.note
@@ -374,38 +376,29 @@ def test_variables_of_another_version_are_left_out_in_words(
 
 
 def test_variables_in_the_first_format_are_left_out_in_words(
-    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+    exported: Path, there: Path, tmp_path: Path
 ) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "x = 1; open('a', 'w').write('kept')")
-    export_session(ID, archive, here)
-    with tarfile.open(archive) as old, tarfile.open(tmp_path / "first.tar", "w") as new:
+    with tarfile.open(exported) as old, tarfile.open(tmp_path / "first.tar", "w") as new:
         for info in old:
-            content = old.extractfile(info)
+            content = None if info.name == "memory/image" else old.extractfile(info)
             data = content.read() if content else b""
             if info.name == "manifest.json":
                 data = json.dumps(json.loads(data) | {"version": 1}).encode()
             if info.name == "memory/states.jsonl":
                 info.name = "memory/0000000001.commit"
-            plain = tarfile.TarInfo(info.name)
-            plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)
-            plain.mode = info.mode
-            new.addfile(plain, io.BytesIO(data))
+            put(new, info, data)
     made = import_session(tmp_path / "first.tar", there)
-    assert (made.files, made.states) == (1, 0)
+    assert (made.files, made.states) == (4, 0)
     assert "an earlier version of the sandbox has saved them" in made.note
     assert (there / made.session_id / "a").read_text() == "kept"
 
 
 def test_a_damaged_state_costs_the_variables_and_not_the_files(
-    warm: None, here: Path, there: Path, archive: Path, tmp_path: Path
+    exported: Path, there: Path, tmp_path: Path
 ) -> None:
-    with get_session_sandbox(ID, workspace_root=here) as sandbox:
-        says(sandbox, "x = 1; open('a', 'w').write('kept')")
-    export_session(ID, archive, here)
-    damaged = rewritten(archive, tmp_path / "damaged.tar", flip=True)
+    damaged = rewritten(exported, tmp_path / "damaged.tar", flip=True)
     made = import_session(damaged, there)
-    assert (made.files, made.states) == (1, 0)
+    assert (made.files, made.states) == (4, 0)
     assert "damaged" in made.note
     assert not list((private_of(there / made.session_id) / "state").iterdir())
 
@@ -463,11 +456,23 @@ def test_a_number_that_no_archive_can_have_leaves_the_variables_out_in_words(
     assert import_session(archive, there).files == 1
 
 
-def rewritten(archive: Path, target: Path, *, flip: bool = False, **memory: Any) -> Path:
-    """The archive with other words in its manifest, or with a byte of a member changed."""
+def rewritten(
+    archive: Path,
+    target: Path,
+    *,
+    flip: bool = False,
+    only: int | None = None,
+    image: bool = True,
+    **memory: Any,
+) -> Path:
+    """The archive with other words in its manifest, or with a byte of a member changed.
+
+    With `only`, its first members alone; its base image is empty if nobody is going to read it.
+    """
     with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
-        for info in old:
-            content = old.extractfile(info)
+        for info in islice(old, only):
+            skipped = not image and info.name == "memory/image"
+            content = None if skipped else old.extractfile(info)
             data = content.read() if content else b""
             if info.name == "manifest.json":
                 manifest = json.loads(data)
@@ -475,8 +480,13 @@ def rewritten(archive: Path, target: Path, *, flip: bool = False, **memory: Any)
                 data = json.dumps(manifest).encode()
             if flip and re.fullmatch("memory/[0-9a-f]{64}", info.name):
                 data = data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
-            plain = tarfile.TarInfo(info.name)
-            plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)
-            plain.mode = info.mode
-            new.addfile(plain, io.BytesIO(data))
+            put(new, info, data)
     return target
+
+
+def put(new: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
+    """Adds a member of another archive, with this content and without its holes."""
+    plain = tarfile.TarInfo(info.name)
+    plain.type, plain.linkname, plain.size = info.type, info.linkname, len(data)
+    plain.mode = info.mode
+    new.addfile(plain, io.BytesIO(data))
