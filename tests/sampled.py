@@ -21,3 +21,12 @@ def sampled(cases: Mapping[str, Any], every: int) -> list[Any]:
         )
         for index, (name, value) in enumerate(cases.items())
     ]
+
+
+def but_for(cases: Mapping[str, Any], *names: str) -> list[Any]:
+    """The parameters of a test: all cases run always but for those of these names."""
+    assert cases.keys() >= set(names)
+    return [
+        pytest.param(value, id=name, marks=[pytest.mark.soak] if name in names else [])
+        for name, value in cases.items()
+    ]

@@ -64,7 +64,10 @@ def spoil(root: Path, kind: Callable[[Commit], tuple[Commit, list[bytes]]], *, h
     rewritten(state, garbage)
 
 
-@pytest.mark.parametrize(("kind", "imported"), [(zeros, False), (zeros, True), (noise, False)])
+@pytest.mark.parametrize(
+    ("kind", "imported"),
+    [pytest.param(zeros, False, marks=pytest.mark.soak), (zeros, True), (noise, False)],
+)
 def test_a_session_whose_states_are_garbage_begins_fresh_and_says_so(
     saved: Path, tmp_path: Path, kind: Callable[..., tuple[Commit, list[bytes]]], imported: bool
 ) -> None:
@@ -85,7 +88,7 @@ def test_a_session_whose_states_are_garbage_begins_fresh_and_says_so(
         assert 2 in [state.cell for state in sandbox.checkpoints()], "what may be wanted is kept"
 
 
-@pytest.mark.parametrize("kind", [zeros, noise])
+@pytest.mark.parametrize("kind", [zeros, pytest.param(noise, marks=pytest.mark.soak)])
 def test_a_state_that_is_garbage_is_left_for_the_one_before(
     saved: Path, kind: Callable[..., tuple[Commit, list[bytes]]]
 ) -> None:

@@ -98,7 +98,9 @@ def end_it(kernel: Started) -> None:
     kernel.process.terminate()
 
 
-@pytest.mark.parametrize("end", [kill_the_group, kill_the_kernel, end_it])
+@pytest.mark.parametrize(
+    "end", [pytest.param(kill_the_group, marks=pytest.mark.soak), kill_the_kernel, end_it]
+)
 def test_a_first_compilation_ends_with_its_kernel(
     start: Callable[..., Started], tmp_path: Path, end: Callable[[Started], None]
 ) -> None:

@@ -123,7 +123,7 @@ LEFTOVERS = {
 def _begins_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest that does not come to its request is given up earlier than outside of tests."""
     monkeypatch.setattr("wasm_kernel.engine.clock._BEGIN_LEAST", 0.4)
-    monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_SECONDS", 1.0)
+    monkeypatch.setattr("wasm_kernel.engine.clock.BEGIN_SECONDS", 0.7)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def timed(victim: Victim, code: str, most: float) -> str:
     return result.stdout if result.error is None else result.error.ename
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 3))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 4))
 def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) -> None:
     kept = one.run(code).success
     begun = time.monotonic()
@@ -161,7 +161,7 @@ def test_f7_travelling_needs_no_guest_whatever_was_left(one: Victim, code: str) 
     assert timed(one, "print(x)", LIMIT + OVERSHOOT) == "1\n"
 
 
-@pytest.mark.parametrize("code", sampled(LEFTOVERS, 8))
+@pytest.mark.parametrize("code", sampled(LEFTOVERS, 16))
 def test_f7_other_cells_end_at_their_limit_and_the_session_comes_back(
     one: Victim, code: str
 ) -> None:
@@ -185,7 +185,15 @@ def test_f7_a_cell_that_never_began_says_what_was_kept(one: Victim) -> None:
     assert one.says("print(x)") == "2"
 
 
-@pytest.mark.parametrize("name", ["tasks that exit", "broken loop", "tasks", "running loop"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tasks that exit",
+        "broken loop",
+        pytest.param("tasks", marks=pytest.mark.soak),
+        "running loop",
+    ],
+)
 def test_f7_what_is_left_in_the_event_loop_fails_no_later_cell(
     victim_of: Making, name: str
 ) -> None:
@@ -224,12 +232,12 @@ def test_f7_a_session_whose_first_state_is_of_no_use_begins_fresh(fresh_victim_o
     """A hook that waits for its time is in every state that is kept."""
     short = fresh_victim_of(cell_timeout=LIMIT, grace_seconds=GRACE, history_cells=1)
     short.says(
-        "import sys, time\nend = time.time() + 1.5\ndef h(e, a):\n"
+        "import sys, time\nend = time.time() + 1\ndef h(e, a):\n"
         "  while time.time() > end: pass\nsys.addaudithook(h)"
     )
     for value in range(3):
         short.says(f"x = {value}")
-    time.sleep(1.5)
+    time.sleep(1)
     told = []
     for _ in range(5):
         result = short.run("print('x' in globals())")
@@ -310,7 +318,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("code", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("code", sampled(STREAMS, 2))
 def test_f21_later_cells_print_whatever_was_done_to_the_streams(victim: Victim, code: str) -> None:
     victim.run(code)
     result = victim.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n1 + 1")

@@ -19,7 +19,7 @@ RSS = 400 * MB  # that the host may grow by
     [
         "import sys\nline = 'x' * 10**6\nfor _ in range(1000): sys.stdout.write(line)",
         "import os\nline = b'x' * 10**6\nfor _ in range(1000): os.write(1, line)",
-        "for i in range(40_000): print(i, 'x' * 30)",
+        "for i in range(4_500): print(i, 'x' * 300)",
     ],
 )
 def test_case_22_endless_text_is_cut_with_one_notice(victim: Victim, code: str) -> None:
@@ -73,17 +73,17 @@ def test_case_22_an_error_flood_is_bounded(victim: Victim, monkeypatch: pytest.M
 
 
 def test_case_22_what_is_refused_is_noted_once(victim: Victim) -> None:
-    result = victim.run("for i in range(3000): display(i)")
+    result = victim.run("for i in range(1200): display(i)")
     assert len(result.stderr) < 1000
 
 
 def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(fresh_victim_of: Making) -> None:
     keeping = fresh_victim_of(text_file_bytes=64 << 20, cell_timeout=120.0)
-    result = keeping.run("for i in range(30_000): print('line', i, 'x' * 40)")
+    result = keeping.run("for i in range(3_000): print('line', i, 'x' * 400)")
     assert "/app/output-1-stdout.txt" in result.stdout
     lines = (keeping.app / "output-1-stdout.txt").read_text().splitlines()
-    assert len(lines) == 30_000
-    assert lines[-1].startswith("line 29999 ")
+    assert len(lines) == 3_000
+    assert lines[-1].startswith("line 2999 ")
     keeping.lives()
 
 
@@ -111,8 +111,10 @@ def test_case_23_a_cell_with_a_lone_surrogate_is_an_error_or_runs(victim: Victim
     victim.run("x = '\ud800'")
 
 
-def test_case_23_a_cell_of_ten_megabytes_runs(victim: Victim) -> None:
-    assert victim.says(f"big = {'x' * 10**7!r}; print(len(big)); big = None") == "10000000"
+@pytest.mark.parametrize("megabytes", [3, pytest.param(10, marks=pytest.mark.soak)])
+def test_case_23_a_cell_of_megabytes_runs(victim: Victim, megabytes: int) -> None:
+    size = megabytes * 10**6
+    assert victim.says(f"big = {'x' * size!r}; print(len(big)); big = None") == str(size)
 
 
 BUNDLES = {
