@@ -36,7 +36,7 @@ FILES = 40
 PRUNE = "import sys; from wasm_kernel import prune_sessions; prune_sessions(0, sys.argv[1])"
 EVIL = """
 import os
-os.makedirs('/'.join(['d'] * 600))
+os.makedirs('/'.join(['d'] * 300))
 for name in ('n' * 255, 'new\\nline', 'tab\\t\\x1b]52;', 'ünï', '-rf', '*'):
     os.makedirs(name, exist_ok=True)
     open(os.path.join(name, 'file'), 'w').write('x')
