@@ -258,3 +258,21 @@ def test_f8_what_runs_beneath_a_loop_is_interrupted_at_once(victim: Victim) -> N
         assert result.error is not None, code
         assert result.error.ename == "KeyboardInterrupt", (code, result.error)
         assert result.duration < AT + SOON, code
+
+
+DROPPED = """
+import _thread, collections, operator
+files = [open('f', 'w')]
+steps = [_thread.interrupt_main, files.clear]  # whose warning of a file left open drops it
+collections.deque(map(operator.call, steps), maxlen=0)
+for number in range(10**6): pass
+print('went on')
+"""
+
+
+def test_f8_an_interrupt_that_c_code_drops_comes_again(victim: Victim) -> None:
+    result = victim.run(DROPPED)
+    assert result.error is not None
+    assert result.error.ename == "KeyboardInterrupt"
+    assert result.stdout == ""
+    victim.lives()

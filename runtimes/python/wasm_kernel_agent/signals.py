@@ -5,8 +5,9 @@ The host interrupts by making SIGINT pending. While a cell or a query runs, the 
 While the agent itself runs, an interrupt is only noted, so that no reply is lost.
 
 If the exception meets a destructor or the callback of a weak reference, Python can't pass it on: it
-prints "Exception ignored" and the cell goes on for ever. Such an interrupt is made pending once
-more, for the code that the destructor interrupted.
+prints "Exception ignored" and the cell goes on for ever. C code may drop it without a word, such as
+that which warns of a file nobody closed. Such an interrupt is made pending once more, for the code
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from wasm_kernel_agent.event_loop import postpone_interrupt, take_postponed_inte
 from wasm_kernel_agent.host import Channel, flush
 
 _ENDING = {"SIGTERM", "SIGKILL", "SIGHUP", "SIGQUIT", "SIGABRT"}
-_set = signal.signal
+_set, _get = signal.signal, signal.getsignal
 _SIGINT = signal.SIGINT
 _pend = operator.methodcaller("pend")
 _REFUSED_INPUT = "raw_input was called, but this frontend does not support input requests."
@@ -43,7 +44,24 @@ def _raise(_: int, frame: FrameType | None) -> None:
     """The handler while a cell or a query runs."""
     __tracebackhide__ = True
     if not postpone_interrupt(frame):
-        raise KeyboardInterrupt
+        raise _Interrupt
+
+
+class _Interrupt(KeyboardInterrupt):
+    """An interrupt that comes again if C code drops it before it reached any code of Python's."""
+
+    kept = False
+
+    def __del__(self) -> None:
+        reached = self.__traceback__
+        dropped = reached is None or reached.tb_next is None  # no code but the handler's
+        if dropped and not self.kept and _get(_SIGINT) is _raise:
+            _thread.interrupt_main()
+
+
+# Cells see the type that they know.
+_Interrupt.__name__ = _Interrupt.__qualname__ = KeyboardInterrupt.__name__
+_Interrupt.__module__ = KeyboardInterrupt.__module__
 
 
 class _Marker:
@@ -105,6 +123,8 @@ class Signals:
         if not issubclass(problem.exc_type, KeyboardInterrupt):
             self._ignored(problem)
             return None
+        if isinstance(problem.exc_value, _Interrupt):
+            problem.exc_value.kept = True
         marker = _Marker()
         self._reminder = _Reminder(marker, _pend)
         return marker  # SIGINT here and now would be ignored like the first one
