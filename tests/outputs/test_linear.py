@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +27,15 @@ FLOOR = 0.2  # seconds of processor time below which a ratio says nothing
 GROWTH = 2.8**2  # for four times the size
 TRIES = 4
 SAMPLE = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collections_are_short() -> Iterator[None]:
+    """What earlier tests left in memory is not looked at before each measurement."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def seconds(work: Callable[[Any], object], given: Any) -> float:
