@@ -6,7 +6,7 @@ BENCH := build/bench-venv
 GALLERY := build/gallery-venv
 # A test that fails once in some runs shows itself in a few; more would make a soak take a day.
 SOAK_ROUNDS ?= 3
-WORKERS ?= 2
+WORKERS ?= 3
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 
 # Processes that tests and benchmarks start would otherwise compile every module again.
@@ -14,15 +14,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test pytest lint bench soak clean
 
-# The environment holds one of two installs; each stamp says which, and making one removes the other.
+# The environment holds one of two installs, as its stamp says: the plain one, which is a user's, until
+# the tests first need theirs. From then on the demo runs from that, too: nothing is installed in turns.
 PLAIN := $(VENV)/.plain
 EDITABLE := $(VENV)/.editable
+INSTALLED := $(or $(wildcard $(EDITABLE)),$(PLAIN))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(PLAIN): pyproject.toml hatch_build.py $(SOURCES) | $(BIN)/python
-	rm -f $(EDITABLE)
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 
@@ -31,15 +32,18 @@ $(EDITABLE): pyproject.toml hatch_build.py $(wildcard kernelspec/python/*) | $(B
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@
 
-demo: $(PLAIN)
+demo: $(INSTALLED)
 	$(BIN)/wasm-kernel warm
 	mkdir -p build
 	$(BIN)/jupyter execute --kernel_name=wasm-python --output=$(CURDIR)/build/1-tour notebooks/1-tour.ipynb
 	@echo "The executed notebook is build/1-tour.ipynb; open it with any Jupyter."
 
 # The workers and mypy share the processors; a temporary folder of its own, so that runs never meet.
+# It lies in memory if there is room: thousands of files come and go. `make soak` works on the disk.
 test: $(EDITABLE)
-	@folder=$$(mktemp -d) && export PYTEST_DEBUG_TEMPROOT=$$folder && \
+	@free=$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1); \
+	[ "$${free:-0}" -gt 4000000 ] && place=/dev/shm || place=$${TMPDIR:-/tmp}; \
+	folder=$$(mktemp -d -p $$place) && export PYTEST_DEBUG_TEMPROOT=$$folder && \
 	$(MAKE) --no-print-directory --jobs=2 lint pytest; status=$$?; rm -rf $$folder; exit $$status
 
 pytest: $(EDITABLE)

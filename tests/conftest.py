@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -164,6 +165,18 @@ def _started(workspace: Path, policy: ExecutionPolicy) -> BaseSandbox:
     made = wasm_kernel.create_sandbox(workspace=workspace, policy=policy)
     made.start().result(FIRST_START_SECONDS)
     return made
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than the test's own."""
+    here = tmp_path.stat().st_dev
+    for place in (Path("/dev/shm"), Path("/var/tmp")):
+        if os.access(place, os.W_OK) and place.stat().st_dev != here:
+            with TemporaryDirectory(dir=place) as folder:
+                yield Path(folder)
+            return
+    pytest.skip("there is no other file system here")
 
 
 @pytest.fixture

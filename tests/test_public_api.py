@@ -16,7 +16,7 @@ import wasm_kernel
 from wasm_kernel import errors
 
 NAMES = {
-    *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume"),
+    *("create_sandbox", "BaseSandbox", "Checkpoint", "Resume", "Listener", "NoListener", "Stream"),
     *("create_session_sandbox", "get_session_sandbox", "delete_session_workspace"),
     *("offer_pip", "prune_sessions", "PruneResult", "PruneError", "NoWorkspaceRoot"),
     *("export_session", "import_session", "Exported", "Imported", "ArchiveError", "SessionExists"),
@@ -34,6 +34,7 @@ NAMES = {
         "FrameError",
         "CacheWarning",
         "GuestStopped",
+        "OutOfDescriptors",
         "OutOfFuel",
         "CellTimeout",
     ),
@@ -43,6 +44,8 @@ NAMES = {
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}
 HEAVY |= {"structlog", "asyncio", "tornado"}
 
+UNNEEDED = {"asyncio", "html", "hmac", "random", "secrets", "shutil", "socket", "subprocess"}
+UNNEEDED |= {"tempfile", "wasm_kernel.guests.python.cell_reader", "wasm_kernel.state.tables"}
 
 SHOW = "; print(*{name.partition('.')[0] for name in sys.modules})"
 STEPS = ["import sys, wasm_kernel; print(*dir(wasm_kernel))", "pass"]
@@ -85,6 +88,19 @@ def test_the_package_its_values_and_file_operations_load_nothing_heavy(
 
 def test_a_sandbox_needs_no_jupyter(steps: list[set[str]]) -> None:
     assert not steps[4] & {"zmq", "IPython", "ipykernel", "jupyter_client", "traitlets", "tornado"}
+
+
+def test_a_first_cell_loads_nothing_that_it_does_not_need(warm: None, tmp_path: Path) -> None:
+    code = (
+        "import sys, wasm_kernel\n"
+        "with wasm_kernel.create_sandbox(workspace='work') as sandbox: sandbox.execute('1')\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    loaded = set(done.stdout.split())
+    assert sorted(loaded & UNNEEDED) == []
+    assert sum(name.startswith("wasm_kernel") for name in loaded) <= 93
 
 
 def test_the_type_checker_sees_the_same_names() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import find_kernel_specs
 
+from tests.benchmarks.measures import MEASURES
 from wasm_kernel import events
 from wasm_kernel.frontends.cli.main import main
 
@@ -66,7 +67,8 @@ def test_every_make_target_exists() -> None:
 
 def test_every_command_is_one_that_a_test_knows() -> None:
     known = (
-        r"make \w+|python3 -m venv \.venv|\.venv/bin/(python -m pip install|wasm-kernel|jupyter) .+"
+        r"make \w+|python3 -m venv \.venv|\.venv/bin/(python -m (pip install|tests\.benchmarks)"
+        r"|wasm-kernel|jupyter) .+"
     )
     assert not [command for command in COMMANDS if not re.fullmatch(known, command)]
 
@@ -78,6 +80,13 @@ def test_every_command_of_ours_exists(capsys: pytest.CaptureFixture[str]) -> Non
         with pytest.raises(SystemExit, match="0"):
             main([command, "--help"])
         assert command in capsys.readouterr().out
+
+
+def test_every_row_that_is_measured_exists() -> None:
+    lines = [c for c in COMMANDS if "tests.benchmarks" in c]
+    named = [row for line in lines for row in line.partition("--only ")[2].split()]
+    shown = re.findall(r"`(\w+)` \|$", README.partition("## Measured")[2], re.MULTILINE)
+    assert set(shown) == set(named) <= set(MEASURES)
 
 
 def test_the_kernel_is_in_the_picker() -> None:

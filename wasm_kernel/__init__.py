@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import ImageError as ImageError
     from wasm_kernel.errors import Interrupted as Interrupted
     from wasm_kernel.errors import NeverBegan as NeverBegan
+    from wasm_kernel.errors import OutOfDescriptors as OutOfDescriptors
     from wasm_kernel.errors import OutOfFuel as OutOfFuel
     from wasm_kernel.errors import PackageError as PackageError
     from wasm_kernel.errors import PolicyError as PolicyError
@@ -36,17 +37,19 @@ if TYPE_CHECKING:
     from wasm_kernel.events import SandboxLogger as SandboxLogger
     from wasm_kernel.execution.create import create_sandbox as create_sandbox
     from wasm_kernel.execution.create import offer_pip as offer_pip
+    from wasm_kernel.execution.interfaces import Listener as Listener
+    from wasm_kernel.execution.interfaces import NoListener as NoListener
     from wasm_kernel.execution.sandbox import BaseSandbox as BaseSandbox
     from wasm_kernel.folders.hiding import OverlapError as OverlapError
     from wasm_kernel.folders.locks import Resume as Resume
     from wasm_kernel.folders.places import PrivateFolderError as PrivateFolderError
+    from wasm_kernel.guests.protocol import Stream as Stream
     from wasm_kernel.linux.folders import PlantedLinkError as PlantedLinkError
     from wasm_kernel.policy import ExecutionPolicy as ExecutionPolicy
     from wasm_kernel.policy import Mount as Mount
     from wasm_kernel.policy import RuntimeType as RuntimeType
     from wasm_kernel.result import CellError as CellError
     from wasm_kernel.result import Checkpoint as Checkpoint
-    from wasm_kernel.result import PruneResult as PruneResult
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
     from wasm_kernel.sessions.archives import export_session as export_session
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from wasm_kernel.sessions.lifecycle import delete_session_workspace as delete_session_workspace
     from wasm_kernel.sessions.lifecycle import get_session_sandbox as get_session_sandbox
     from wasm_kernel.sessions.paths import SessionPathError as SessionPathError
+    from wasm_kernel.sessions.prune_result import PruneResult as PruneResult
     from wasm_kernel.sessions.pruning import NoWorkspaceRoot as NoWorkspaceRoot
     from wasm_kernel.sessions.pruning import PruneError as PruneError
     from wasm_kernel.sessions.pruning import prune_sessions as prune_sessions
@@ -75,22 +79,25 @@ _NAMES = {  # the public names by module
     "errors": (
         "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
         "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
-        "ImageError Interrupted NeverBegan OutOfFuel PackageError PolicyError "
+        "ImageError Interrupted NeverBegan OutOfDescriptors OutOfFuel PackageError PolicyError "
         "SandboxClosed SessionInUse StackExhausted TravelError WasmKernelError"
     ),
     "events": "SandboxLogger",
     "execution.create": "create_sandbox offer_pip",
+    "execution.interfaces": "Listener NoListener",
     "execution.sandbox": "BaseSandbox",
     "folders.locks": "Resume",
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
+    "guests.protocol": "Stream",
     "linux.folders": "PlantedLinkError",
     "policy": "ExecutionPolicy Mount RuntimeType",
-    "result": "CellError Checkpoint PruneResult SandboxResult Travelled",
+    "result": "CellError Checkpoint SandboxResult Travelled",
     "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
     "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",
     "sessions.paths": "SessionPathError",
+    "sessions.prune_result": "PruneResult",
     "sessions.pruning": "NoWorkspaceRoot PruneError prune_sessions",
     "sessions.session": "WorkspaceError",
     "sessions.staging": "SessionExists",

@@ -102,6 +102,24 @@ class HostFailed(WasmKernelError):
         self.why = why
 
 
+class OutOfDescriptors(HostFailed):
+    """This process may not open as many files as another sandbox takes.
+
+    `used` is how many it has open, `limit` how many it may, `needed` how many more it takes.
+    """
+
+    def __init__(self, used: int, limit: int, needed: int) -> None:
+        super().__init__(f"{used:,} of {limit:,} file descriptors are in use")
+        sentences = (
+            f"This process can't hold another sandbox: {used:,} of the {limit:,} file descriptors "
+            f"that it may have are in use, and {needed:,} more are needed. Nothing was made or "
+            "changed, and the sandboxes that are open go on. Close one of them, or allow more "
+            "(ulimit -n in a shell, LimitNOFILE= in a service), and try again."
+        )
+        self.args = (sentences,)
+        self.used, self.limit, self.needed = used, limit, needed
+
+
 class CacheWarning(UserWarning):
     """A file of the cache was not trusted, and was replaced."""
 
@@ -110,7 +128,7 @@ class GuestStopped(WasmKernelError):
     """The guest did not come back from a turn: its instance is gone.
 
     `kept` says what the session still has, and is filled in by the room that knows it. `setting`
-    names the policy field to change; it is empty if no field would help.
+    names the policy field, or the argument of the call, to change; it is empty if none would help.
     """
 
     setting = ""

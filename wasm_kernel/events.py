@@ -46,6 +46,7 @@ FILE_LIST = "session.file.list"  # session_id, pattern, count
 FILE_READ = "session.file.read"  # session_id, path, size_bytes
 FILE_WRITE = "session.file.write"  # session_id, path, size_bytes
 FILE_DELETE = "session.file.delete"  # session_id, path
+FILE_PUBLISHED = "session.file.published"  # session_id, path: copied beside the notebook
 
 METADATA_FAILED = "session.metadata.failed"  # session_id, error
 METADATA_CORRUPTED = "session.metadata.corrupted"  # session_id, error

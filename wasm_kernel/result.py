@@ -1,5 +1,5 @@
 """Plain values that rooms hand each other and callers get: results of cells, of travelling in a
-session's history, of pruning, and the messages of widgets.
+session's history, and the messages of widgets.
 """
 
 from __future__ import annotations
@@ -10,6 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+
+DATA_SUFFIXES = (
+    *(".csv", ".tsv", ".txt", ".log", ".json", ".jsonl", ".ndjson", ".geojson"),
+    *(".csv.gz", ".tsv.gz", ".txt.gz", ".json.gz", ".jsonl.gz"),
+    *(".parquet", ".feather", ".arrow", ".xlsx", ".pdf"),
+    *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff"),
+    *(".wav", ".mp3", ".ogg", ".flac", ".mp4", ".webm"),
+)
+"""The suffixes of files that hold data, and that no program runs or obeys."""
 
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -150,62 +159,6 @@ class CommMessage(Struct, frozen=True):
     target_module: str | None = None
     metadata: Mapping[str, Any] = {}
     buffers: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True)
-class PruneResult:
-    """The result of `prune_sessions`.
-
-    Attributes:
-        deleted_sessions: The ids of the sessions that were deleted, the oldest first; in a dry
-            run, of those that would be.
-        skipped_sessions: The ids of sessions that were left alone: they have no metadata that can
-            be read, or an id that somebody chose.
-        reclaimed_bytes: The size of all files in the deleted sessions' workspaces; a file with two
-            names counts once.
-        errors: Why a session could not be deleted, by its id. Each further pruning tries again.
-        dry_run: True if nothing was really deleted.
-        skip_reasons: Why a session was skipped, by its id: `no_metadata`, `corrupted_metadata`, or
-            `not_a_uuid` for an old session whose id somebody chose.
-        in_use: Old sessions that were spared, by their ids, and by whom they are used:
-            `running_cell` in this process, or `another_process`.
-        reclaimed_private_bytes: The size of the deleted sessions' private files, such as variables
-            and earlier versions of files, which lie elsewhere.
-    """
-
-    deleted_sessions: list[str] = field(default_factory=list)
-    skipped_sessions: list[str] = field(default_factory=list)
-    reclaimed_bytes: int = 0
-    errors: dict[str, str] = field(default_factory=dict)
-    dry_run: bool = False
-    skip_reasons: dict[str, str] = field(default_factory=dict)
-    in_use: dict[str, str] = field(default_factory=dict)
-    reclaimed_private_bytes: int = 0
-
-    def __str__(self) -> str:
-        """Returns a summary for people: counts, bytes, and each reason and error."""
-        mode, would = ("Dry run: ", "would be ") if self.dry_run else ("", "")
-        own = self.reclaimed_private_bytes
-        private = f", and {_specified(own)} of private files" if own else ""
-        used = f"{len(self.in_use)} in use, " if self.in_use else ""
-        summary = (
-            f"{mode}{_counted(len(self.deleted_sessions))} {would}deleted, "
-            f"{len(self.skipped_sessions)} skipped, {used}"
-            f"{_specified(self.reclaimed_bytes)} {would}reclaimed{private}."
-        )
-        skipped = [f"  skipped {name}: {why}" for name, why in self.skip_reasons.items()]
-        spared = [f"  in use {name}: {why}" for name, why in self.in_use.items()]
-        failed = [f"  failed {name}: {why}" for name, why in self.errors.items()]
-        return "\n".join([summary, *skipped, *spared, *failed])
-
-
-def _counted(sessions: int) -> str:
-    return f"{sessions} session" if sessions == 1 else f"{sessions} sessions"
-
-
-def _specified(size: int) -> str:
-    """A size as the specification's summary writes it, which calls 1,048,576 bytes 1 MB."""
-    return readable(size).replace("iB", "B")
 
 
 def readable(size: int) -> str:

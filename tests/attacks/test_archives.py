@@ -250,7 +250,7 @@ SPARSE = {
     "of negative size": ("1\n0\n-5\n", 100),
     "of a count that is none": ("x\n0\n5\n", 100),
     "of a million parts": ("1000000\n" + "0\n0\n" * 100, 100),
-    "of a size beyond all": ("1\n0\n5\n", 1 << 62),
+    "of a size beyond all": ("1\n0\n5\n", 1 << 63),
 }
 
 

@@ -104,7 +104,7 @@ def test_a_state_that_never_answers_is_left_for_the_one_before(
 ) -> None:
     with opened(saved) as sandbox:
         assert sandbox.execute(SPINS).success
-    monkeypatch.setattr("wasm_kernel.execution.runner._START_SECONDS", 2.0)
+    monkeypatch.setattr("wasm_kernel.execution.runner.START_SECONDS", 1.0)
     with opened(saved) as sandbox:
         result = sandbox.execute("print(x)")
         assert (result.stdout, result.error) == ("2\n", None)

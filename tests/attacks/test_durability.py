@@ -272,8 +272,8 @@ def test_memory_bombs_end_in_an_error_and_the_session_lives(fresh_victim_of: Mak
 def test_a_memory_limit_below_the_sessions_size_is_told_and_loses_nothing(
     fresh_victim_of: Making,
 ) -> None:
-    victim = fresh_victim_of(memory_bytes=1200 << 20)
-    victim.run("x = 1; y = 2; z = bytes(700 << 20); z = 3")
+    victim = fresh_victim_of(memory_bytes=800 << 20)
+    victim.run("x = 1; y = 2; z = bytes(420 << 20); z = 3")
     victim.sandbox.close()
     small = ExecutionPolicy(memory_bytes=512 << 20)
     with (

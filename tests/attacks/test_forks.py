@@ -99,7 +99,7 @@ def test_a_guest_that_broke_its_own_seeds_can_be_forked_still(
 def test_a_reseeding_that_never_ends_costs_the_fork_alone(
     fresh_victim_of: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wasm_kernel.execution.runner._START_SECONDS", 1.0)
+    monkeypatch.setattr("wasm_kernel.execution.runner.START_SECONDS", 1.0)
     parent = fresh_victim_of()
     parent.says(
         "import numpy as np, sys\n"

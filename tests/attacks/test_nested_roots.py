@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beneath import over
 from wasm_kernel import (
     BaseSandbox,
     ExecutionPolicy,
@@ -20,12 +21,12 @@ from wasm_kernel.policy import Mount
 
 SEE = """
 import os
-found = [os.path.join(folder, name) for top in ('/app', '/m') if os.path.isdir(top)
+found = [os.path.join(folder, name) for top in ('/app', '/m', '/notebook') if os.path.isdir(top)
          for folder, names, files in os.walk(top) for name in (*names, *files)]
 print([name for name in found if 'secret' in name or 'metadata' in name])
 """
 REACH = """
-for top in ('/app', '/m'):
+for top in ('/app', '/m', '/notebook'):
     for act in (os.listdir, os.stat, os.rmdir, lambda p: os.rename(p, top + '/stolen'),
                 lambda p: open(p + '/planted', 'w'), lambda p: os.listdir(p + '/../nested')):
         try:
@@ -36,7 +37,8 @@ for top in ('/app', '/m'):
 """
 EARLY = """
 import os
-places = [top + '/nested' for top in ('/app', '/m') if os.path.isdir(top + '/nested')]
+places = [top + '/nested' for top in ('/app', '/m', '/notebook')
+          if os.path.isdir(top + '/nested')]
 early = [os.open(place, os.O_RDONLY) for place in places]
 """
 LATE = "print([os.listdir(fd) for fd in early])"
@@ -51,7 +53,11 @@ def _mount(folder: Path) -> BaseSandbox:
     return create_sandbox(workspace=folder.parent.parent / "own", policy=policy)
 
 
-OUTER: list[Callable[[Path], BaseSandbox]] = [_session, _mount]
+def _notebook(folder: Path) -> BaseSandbox:
+    return over(folder, folder.parent.parent / "own")
+
+
+OUTER: list[Callable[[Path], BaseSandbox]] = [_session, _mount, _notebook]
 
 
 @pytest.fixture

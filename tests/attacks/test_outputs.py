@@ -50,17 +50,18 @@ def test_case_22_endless_displays_are_bounded_and_can_be_interrupted(
 ) -> None:
     peak = Peak()
     begun = time.monotonic()
-    result = victim.run(code, interrupt=0.4)
+    result = victim.run(code, interrupt=0.2)
     assert time.monotonic() - begun < 5
     assert len(result.outputs) <= 1002
     assert len(result.stderr) < 1.2 * (1 << 20)
     assert peak.grown < RSS
 
 
-def test_case_22_a_cap_on_displays_names_its_setting(victim: Victim) -> None:
+def test_case_22_a_cap_on_displays_names_its_setting_once(victim: Victim) -> None:
     result = victim.run("for i in range(1200): display(i)")
     assert len(result.outputs) == 1000
     assert "display_count" in result.stderr
+    assert len(result.stderr) < 1000
 
 
 def test_case_22_an_error_flood_is_bounded(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,11 +71,6 @@ def test_case_22_an_error_flood_is_bounded(victim: Victim, monkeypatch: pytest.M
     result = victim.run(f"for _ in range(20): {show}")
     assert result.stderr.count("display_bytes") == 1
     assert peak.grown < RSS
-
-
-def test_case_22_what_is_refused_is_noted_once(victim: Victim) -> None:
-    result = victim.run("for i in range(1200): display(i)")
-    assert len(result.stderr) < 1000
 
 
 def test_case_22_the_whole_text_goes_to_a_file_if_asked_for(fresh_victim_of: Making) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.beneath import over
 from tests.private import private_of
 from wasm_kernel import (
     BaseSandbox,
@@ -57,6 +58,7 @@ OUTER: dict[str, Opening] = {
     "mount": _mounted,
     "session": _in_session,
     "lone": lambda folder: create_sandbox(workspace=folder),
+    "notebook": lambda folder: over(folder, folder.parent.parent / "own"),
 }
 
 
@@ -64,7 +66,8 @@ OUTER: dict[str, Opening] = {
 def outer(request: pytest.FixtureRequest, warm: None, disk: Path) -> Iterator[BaseSandbox]:
     (disk / "outer" / "below").mkdir(parents=True)
     with OUTER[request.param](disk / "outer") as sandbox:
-        sandbox.execute("import os; here = os.path.isdir('/m') and '/m' or '/app'")
+        sandbox.execute("import os; here = '/app'")
+        sandbox.execute("for here in ('/m', '/notebook', '/app'):\n  if os.path.isdir(here): break")
         sandbox.execute("early = os.open(here + '/below', os.O_RDONLY)")
         yield sandbox
 
@@ -100,7 +103,7 @@ def reaches_nothing(outer: BaseSandbox, disk: Path, root: Path) -> None:
     place = private.parent
     if place.is_relative_to(disk / "outer"):
         inside = place.relative_to(disk / "outer")
-        for here in ("/m", "/app"):
+        for here in ("/m", "/notebook", "/app"):
             code = TRY.format(path=f"{here}/{inside}", key=private.name, name=place.name)
             assert outer.execute(code).stdout == ""
     with get_session_sandbox("inner", workspace_root=root) as again:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 
 import pytest
@@ -50,9 +50,11 @@ NAMES = [
 ]
 USE = """
 import os
-for folder in ('/tmp', '/app', '/usr/local/lib/python3.15'):
-    for name in os.listdir(folder):
-        assert name not in ('key', '.bashrc', '123'), (folder, name)
+for top in ('/tmp', '/app', '/usr/local/lib/python3.15', '/notebook'):
+    for name in os.listdir(top) if os.path.isdir(top) else ():
+        assert name not in ('key', '.bashrc', '123'), (top, name)
+        try: assert top == '/app' or 'SECRET' not in open(f'{top}/{name}').read(), (top, name)
+        except OSError: pass
 open('/tmp/planted', 'w').write('x')
 open('/app/made', 'w').write('y' * 100)
 opened = open('/app/gone', 'w+'); opened.write('z'); opened.flush(); os.unlink('/app/gone')
@@ -137,8 +139,18 @@ def _session(root: Path) -> BaseSandbox:
     return get_session_sandbox(ID, workspace_root=root, policy=POLICY)
 
 
+def _notebook(root: Path) -> BaseSandbox:
+    sandbox = _session(root)
+    book, secret = root.parent / "book", root.parent / "runtime" / "kernel.json"
+    plant(book, root.parent / "outside", _file_link, NAMES[-14:])  # as hostile as the workspace
+    with chdir(book):
+        sandbox.folders.show_notebook(root, secret)
+    return sandbox
+
+
 PLANTED = {f"{kind.__name__} in a session": (kind, _session) for kind in KINDS}
 PLANTED |= {f"{kind.__name__} without": (kind, _lone) for kind in (_folder, _folder_link)}
+PLANTED |= {f"{kind.__name__} beneath": (kind, _notebook) for kind in (_folder_link, _fifo)}
 
 
 @pytest.mark.parametrize(("kind", "opening"), PLANTED.values(), ids=PLANTED)

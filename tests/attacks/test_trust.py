@@ -11,6 +11,7 @@ import pytest
 
 from tests.attacks.conftest import Making, Victim
 from tests.peak import MB, Peak
+from tests.sampled import sampled
 
 BREAKING = {
     "agent module gone": "import sys; [sys.modules.pop(n) for n in [*sys.modules] if 'agent' in n]",
@@ -72,7 +73,7 @@ BREAKING = {
 }
 
 
-@pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
+@pytest.mark.parametrize("code", sampled(BREAKING, 2))
 def test_case_17_a_broken_agent_costs_a_cell_at_most(victim_of: Making, code: str) -> None:
     broken = victim_of(cell_timeout=4.0)
     broken.says("mine = 17")

@@ -101,10 +101,9 @@ def worked(session: Victim, codes: list[str]) -> str:
     )
 
 
-@pytest.mark.parametrize("path", ESCAPES)
-def test_case_10_no_path_leads_out(session: Victim, path: str) -> None:
+def test_case_10_no_path_leads_out(session: Victim) -> None:
     session.says("os.makedirs('d/e')")
-    said = worked(session, [use.format(path) for use in USES]).splitlines()
+    said = worked(session, [use.format(path) for path in ESCAPES for use in USES]).splitlines()
     assert not [line for line in said if "worked" in line and "dirname" not in line]
     seen = "\n".join(line for line in said if "worked" not in line)  # folders of the guest's own
     assert not [bad for bad in (SECRET, "outside", "history", "root:", "passwd") if bad in seen]
@@ -113,20 +112,24 @@ def test_case_10_no_path_leads_out(session: Victim, path: str) -> None:
 LINKS = ["..", "../", "../other", "../other/data.txt", "d/../../other", "../own/../other"]
 
 
-@pytest.mark.parametrize("target", [*LINKS, "/", "/etc", "/etc/passwd", "/app/../other"])
+ABSOLUTE = ["/", "/etc", "/etc/passwd", "/app/../other"]
+
+
 @pytest.mark.parametrize("by", ["guest", "host"])
-def test_case_10_no_link_leads_out(session: Victim, target: str, by: str) -> None:
+def test_case_10_no_link_leads_out(session: Victim, by: str) -> None:
     session.says("os.mkdir('d')")
-    if by == "host":
-        (session.app / "way").symlink_to(target)
-    else:
-        made = session.run(f"os.symlink({target!r}, 'way')")
-        if target.startswith("/"):
-            assert made.error is not None
-            return
     paths = ("way", "way/data.txt", "way/other/data.txt", "way/passwd", "d/../way/data.txt")
     codes = [use.format(repr(path)) for use in USES for path in paths if use[:9] in FOLLOWING]
-    assert worked(session, codes) == ""
+    for target in [*LINKS, *ABSOLUTE]:
+        if by == "host":
+            (session.app / "way").symlink_to(target)
+        elif target in ABSOLUTE:
+            assert session.run(f"os.symlink({target!r}, 'way')").error is not None
+            continue
+        else:
+            session.says(f"os.symlink({target!r}, 'way')")
+        assert worked(session, codes) == "", target
+        (session.app / "way").unlink()
 
 
 FOLLOWING = ("print(ope", "open({0},", "os.trunca", "shutil.co")  # the rest acts on the link
@@ -289,13 +292,13 @@ def test_a_folder_that_the_other_kernel_turns_into_a_link_shows_nothing_hidden(
     try:
         other.says("import os; os.chdir('/app'); os.mkdir('d'); os.symlink('.', 'l')")
         swap = other.sandbox.submit(
-            "import time\nend = time.monotonic() + 3\n"
+            "import time\nend = time.monotonic() + 1.2\n"
             "while time.monotonic() < end:\n"
             "    os.rename('d', 'x'); os.rename('l', 'd')\n"
             "    os.rename('d', 'l'); os.rename('x', 'd')"
         )
         session.says(
-            "import time\nend = time.monotonic() + 2.5; tries = 0\n"
+            "import time\nend = time.monotonic() + 1; tries = 0\n"
             "while time.monotonic() < end:\n"
             "    tries += 1\n"
             "    for path in ('d/../../other/data.txt', 'd/../other', 'l/../../other/data.txt'):\n"

@@ -1,6 +1,8 @@
-"""Loops in pure Python, as a cell times them itself."""
+"""Loops in pure Python, as a cell times them itself, and what numpy, pandas and scikit-learn do."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from tests.benchmarks.sides import Kernel
 
@@ -42,10 +44,98 @@ def job():
 """,
 }
 
+_NUMBERS = """
+import os
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as inside
+import numpy as np
+rng = np.random.default_rng(1)
+"""
+_FRAME = f"""{_NUMBERS}
+import pandas as pd
+rows = 300_000
+frame = pd.DataFrame({{
+    "customer": rng.integers(0, 5_000, rows),
+    "city": rng.choice(["Oslo", "Rome", "Lima", "Cairo"], rows),
+    "price": rng.random(rows),
+}})
+"""
+_POINTS = f"""{_NUMBERS}
+points = rng.random((4_000, 20))
+kinds = (points[:, :5].sum(axis=1) > 2.5).astype(int)
+"""
+
+LIBRARIES = {
+    "numpy: sums, roots and sines of 2 million numbers": f"""{_NUMBERS}
+numbers = rng.random(2_000_000)
+def job():
+    for _ in range(3):
+        (np.sqrt(numbers) * 2 + np.sin(numbers)).sum()
+""",
+    "numpy: sorting 2 million numbers": f"""{_NUMBERS}
+numbers = rng.random(2_000_000)
+def job():
+    for _ in range(5):
+        np.sort(numbers)
+""",
+    "numpy: a product of matrices, 500 x 500": f"""{_NUMBERS}
+matrix = rng.random((500, 500))
+def job():
+    for _ in range(20):
+        matrix @ matrix
+""",
+    "pandas: reading a CSV file of 10 MB": f"""{_FRAME}
+import io
+text = frame.to_csv(index=False)
+def job():
+    return pd.read_csv(io.StringIO(text))
+""",
+    "pandas: grouping 300,000 rows": f"""{_FRAME}
+def job():
+    for _ in range(4):
+        frame.groupby(["city", "customer"])["price"].agg(["mean", "max"])
+""",
+    "pandas: merging 300,000 rows": f"""{_FRAME}
+customers = pd.DataFrame({{"customer": range(5_000), "since": range(5_000)}})
+def job():
+    for _ in range(20):
+        frame.merge(customers, on="customer")
+""",
+    "scikit-learn: logistic regression": f"""{_POINTS}
+from sklearn.linear_model import LogisticRegression
+def job():
+    for _ in range(10):
+        LogisticRegression(C=100).fit(points, kinds)
+""",
+    "scikit-learn: a random forest of 50 trees": f"""{_POINTS}
+from sklearn.ensemble import RandomForestClassifier
+def job():
+    return RandomForestClassifier(50, random_state=1).fit(points, kinds)
+""",
+    "scikit-learn: k-means": f"""{_POINTS}
+from sklearn.cluster import KMeans
+def job():
+    for _ in range(3):
+        KMeans(8, n_init=3, random_state=1).fit(points)
+""",
+}
+
 TIMED = "import time\nbegun = time.perf_counter(); job()\nprint(time.perf_counter() - begun)"
 
 
-def seconds(kernel: Kernel, loop: str) -> float:
-    """How long one loop took, by the clock inside the kernel."""
-    kernel.run(LOOPS[loop])
+def seconds(kernel: Kernel, source: str) -> float:
+    """How long the job that a source defines took, by the clock inside the kernel."""
+    kernel.run(source)
     return float(kernel.printed(TIMED))
+
+
+def processor_seconds(kernel: Kernel, source: str) -> float:
+    """How much processor time the job that a source defines took, by the system's account."""
+    kernel.run(source)
+    before = _processor_seconds(kernel.pid)
+    kernel.run("job()")
+    return _processor_seconds(kernel.pid) - before
+
+
+def _processor_seconds(pid: int) -> float:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
@@ -92,18 +92,37 @@ def _added_memory(side: Side) -> float:
 
 def pure_python(sides: Sides, rounds: int) -> Iterator[Row]:
     """Loops in pure Python; the aim holds for the geometric mean of their ratios."""
+    rows = _computed(sides, rounds, compute.LOOPS, compute.seconds)
+    yield Row("pure-Python compute, geometric mean of:", [_mean(rows)], [1.0], "x", 3.5)
+    yield from rows
+
+
+def libraries(sides: Sides, rounds: int) -> Iterator[Row]:
+    """Work of numpy, pandas and scikit-learn, in processor time, on one processor."""
+    rows = _computed(sides, rounds, compute.LIBRARIES, compute.processor_seconds)
+    for library in ("numpy", "pandas", "scikit-learn"):
+        own = [row for row in rows if row.what.strip().startswith(library)]
+        yield Row(f"{library}, geometric mean", [_mean(own)], [1.0], "x")
+    yield from rows
+
+
+def _mean(rows: Sequence[Row]) -> float:
+    return prod(row.ratio for row in rows) ** (1 / len(rows))
+
+
+def _computed(
+    sides: Sides, rounds: int, jobs: Mapping[str, str], timed: Callable[[Kernel, str], float]
+) -> list[Row]:
     with running(sides[0]) as ours, running(sides[1]) as theirs:
         kernels = {sides[0]: ours, sides[1]: theirs}
         rows = []
-        for loop in compute.LOOPS:
+        for what, source in jobs.items():
 
-            def sample(side: Side, loop: str = loop) -> float:
-                return compute.seconds(kernels[side], loop)
+            def sample(side: Side, source: str = source) -> float:
+                return timed(kernels[side], source)
 
-            rows.append(Row(f"  {loop}", *by_turns(sides, rounds, sample), "s"))
-    mean = prod(row.ratio for row in rows) ** (1 / len(rows))
-    yield Row("pure-Python compute, geometric mean of:", [mean], [1.0], "x", 3.5)
-    yield from rows
+            rows.append(Row(f"  {what}", *by_turns(sides, rounds, sample), "s"))
+    return rows
 
 
 def python_api(sides: Sides, rounds: int) -> Iterator[Row]:
@@ -139,6 +158,7 @@ MEASURES: dict[str, Measure] = {
     "api": python_api,
     "memory": idle_memory,
     "compute": pure_python,
+    "libraries": libraries,
     "commit": _with_native(history.commits),
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),

@@ -35,8 +35,12 @@ FLAGS = [
 KERNELS: Mapping[str, tuple[str, ...]] = {
     "wasm-python": (),
     "wasm-trusted": ("--WasmKernel.outputs=trusted",),
+    "wasm-misset": ("--WasmKernel.cell_timeout=soon",),
+    "wasm-slow": ("--log-level=WARN",),
     "wasm-plots": (f"--WasmKernel.mounts={sysconfig.get_path('purelib')}:/packages",),
 }
+GO = "go"
+"""The file beside the server's folders whose coming ends the start of `wasm-slow`, a fake."""
 NATIVE = ROOT / "build" / "gallery-venv" / "bin" / "python"
 """An environment with ipykernel and what the gallery imports; `make soak` makes it."""
 
@@ -121,6 +125,9 @@ def _environment(folder: Path) -> dict[str, str]:
         spec = json.loads((spec_folder / "kernel.json").read_text())
         spec["argv"] = [sys.executable, *spec["argv"][1:], *arguments]
         spec["env"]["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        if name == "wasm-slow":
+            spec["argv"][spec["argv"].index("wasm_kernel")] = "tests.frontends.fake_kernel"
+            spec["env"]["FAKE_START"] = str(folder / GO)
         if arguments:
             spec["display_name"] = f"{spec['display_name']}, trusted"
         (spec_folder / "kernel.json").write_text(json.dumps(spec))

@@ -102,31 +102,23 @@ def assert_untouched(lab: Lab, seen: Seen, canary: Canary, page_before: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "routes",
+    ("routes", "every"),
     [
-        pytest.param({"display": 1, "update": 3}, id="rich"),
-        pytest.param(OTHERS, id="others", marks=pytest.mark.soak),
+        pytest.param({"display": 1, "update": 3}, SOME, id="some"),
+        pytest.param(OTHERS, MORE, id="others", marks=pytest.mark.soak),
     ],
 )
 def test_nothing_runs_nothing_is_fetched_nothing_is_covered(
-    target: Lab, server: Server, canary: Canary, routes: dict[str, int]
+    target: Lab, server: Server, canary: Canary, routes: dict[str, int], every: int
 ) -> None:
     payloads = armed(canary)
-    least = sum(len(payloads[::every]) for every in routes.values())
-    sources = [cell for name, every in routes.items() for cell in cells(payloads[::every], [name])]
-    harmless(target, canary, server.notebook("attack", sources), least)
+    least = sum(len(payloads[::part]) for part in routes.values()) + 1500 // every
+    sources = [cell for name, part in routes.items() for cell in cells(payloads[::part], [name])]
+    sources += widget_cells(payloads, every, canary.address)
+    harmless(target, canary, server.notebook("attack", sources), least, 180 // every)
 
 
-@pytest.mark.parametrize("every", [SOME, pytest.param(MORE, marks=pytest.mark.soak)])
-def test_no_widget_runs_fetches_or_covers_anything(
-    target: Lab, server: Server, canary: Canary, every: int
-) -> None:
-    sources = list(widget_cells(armed(canary), every, canary.address))
-    notebook = server.notebook("widget-attack", sources)
-    harmless(target, canary, notebook, 1500 // every, widgets=180 // every)
-
-
-def harmless(target: Lab, canary: Canary, notebook: str, least: int, widgets: int = -1) -> None:
+def harmless(target: Lab, canary: Canary, notebook: str, least: int, widgets: int) -> None:
     """What a notebook shows does nothing, also in a page that is loaded anew.
 
     Such a page shows what was saved, and asks the kernel for every widget, which comes whole.

@@ -21,9 +21,10 @@ ALONE = (
 SHOW = """number => document.querySelectorAll('.jp-Notebook .jp-Cell').forEach(
     (cell, place) => cell.toggleAttribute('data-shown', place === number))"""
 NOTICE = "[wasm-kernel]"
-# Their imports take seconds; to a page they are a picture or a table as others are.
-SLOW = ("seaborn", "networkx", "statsmodels")
-QUICK = {name: source for name, source in GALLERY.items() if name not in SLOW}
+# To a page they are pictures, tables, texts and formulas as others are.
+ALIKE = {"seaborn", "networkx", "statsmodels", "sympy", "sympy_matrix", "sizes", "hatched_svg"}
+ALIKE |= {"dataframe_wide", "series", "code", "tqdm"}
+QUICK = {name: source for name, source in GALLERY.items() if name not in ALIKE}
 # Told apart by Python 3.15, whose places in a line are finer.
 DIFFERENT = {"error"}
 TOLERANCE = 0.004  # of the pixels; edges of letters may lie half a pixel elsewhere

@@ -1,12 +1,14 @@
 """The picture of the kernel in JupyterLab that the README shows.
 
-It is taken anew in each run and left in `build/browser/jupyterlab.png`; `docs/jupyterlab.png` is a
-copy that somebody looked at.
+`make soak` takes it anew and leaves it in `build/browser/jupyterlab.png`; `docs/jupyterlab.png` is
+a copy that somebody looked at.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.browser.jupyterlab import Lab, Server
 
@@ -22,6 +24,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.soak
 def test_a_portrait(lab: Lab, server: Server, portraits: Path) -> None:
     lab.page.set_viewport_size({"width": 1000, "height": 840})
     lab.open(server.notebook("sales", CELLS))

@@ -12,6 +12,23 @@ from jupyter_client.manager import KernelManager
 SECONDS = 60
 
 
+def heard(client: Any, code: str) -> dict[str, str]:
+    """What a cell wrote, by stream; `value` is its result, `error` the name of its error."""
+    said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": ""}
+
+    def hear(message: Any) -> None:
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            said[content["name"]] += content["text"]
+        elif message["msg_type"] == "execute_result":
+            said["value"] = content["data"]["text/plain"]
+        elif message["msg_type"] == "error":
+            said["error"] = content["ename"]
+
+    client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
+    return said
+
+
 class RealKernel:
     """A running kernel.
 
@@ -39,20 +56,8 @@ class RealKernel:
         self.client.wait_for_ready(timeout=SECONDS)
 
     def run(self, code: str) -> dict[str, str]:
-        """What a cell wrote, by stream; `value` is its result, `error` the name of its error."""
-        said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": ""}
-
-        def hear(message: Any) -> None:
-            content = message["content"]
-            if message["msg_type"] == "stream":
-                said[content["name"]] += content["text"]
-            elif message["msg_type"] == "execute_result":
-                said["value"] = content["data"]["text/plain"]
-            elif message["msg_type"] == "error":
-                said["error"] = content["ename"]
-
-        self.client.execute_interactive(code, timeout=SECONDS, output_hook=hear)
-        return said
+        """What a cell wrote, as `heard`."""
+        return heard(self.client, code)
 
     @property
     def pid(self) -> int:

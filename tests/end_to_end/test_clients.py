@@ -76,6 +76,18 @@ def test_papermill_hands_parameters_over_and_tells_which_cell_failed(tmp_path: P
     assert "never\n" not in said
 
 
+def test_jupyter_execute_fails_at_once_with_the_reason_of_a_bad_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jupyter_wasm_kernel_config.py").write_text("c.WasmKernel.memory_bytes = 'much'\n")
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    book = notebook(tmp_path, "print('ran')")
+    done = jupyter("jupyter", "execute", book.name, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "The 'memory_bytes' trait" in done.stderr
+    assert "in a config file" in done.stderr
+
+
 def test_papermill_stops_a_cell_at_its_time_limit(tmp_path: Path) -> None:
     book = notebook(tmp_path, "kept = 1", "while True: pass")
     with pytest.raises(Exception, match="timed out"):

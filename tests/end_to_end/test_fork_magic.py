@@ -76,7 +76,7 @@ def test_a_cell_forks_its_session(
     assert (said["stderr"], said["error"]) == ("", "")
     session = ast.literal_eval(kernel.run("new")["value"])
     assert ids.checked(session) == session
-    assert f"--WasmKernel.session_id={session}" in said["stdout"]
+    assert f"wasm-kernel sessions open {session}\n" in said["stdout"]
     assert f"get_session_sandbox('{session}', workspace_root=...)" in said["stdout"]
     assert names_in(sessions) - before == {session}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -85,7 +86,7 @@ def test_magics_find_its_files(book: Notebook) -> None:
 def test_names_of_files_are_completed(book: Notebook) -> None:
     book.client.complete("open('ord", 9)
     reply = book.client.get_shell_msg(timeout=60)["content"]
-    assert any("orders.csv" in match for match in reply["matches"])
+    assert reply["matches"] == ["orders.csv"]
 
 
 def test_a_module_that_changes_is_loaded_again(book: Notebook, folder: Path) -> None:
@@ -162,31 +163,126 @@ def test_none_shows_nothing(folder: Path) -> None:
         assert "not the folder of the notebook" in book.run("open('orders.csv')").traceback
 
 
-def test_write_is_refused_in_words(folder: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "wasm_kernel", "--WasmKernel.folder=write"],
-        cwd=folder,
-        env=os.environ | {"WASM_KERNEL_WORKSPACE_ROOT": str(tmp_path / "sessions")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "WasmKernel.folder can't be write yet" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+def test_write_lands_in_the_folder_and_is_undone(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("n\n1\n")
+    (tmp_path / "old.csv").write_text("old")
+    before = host_tree(tmp_path)
+    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+        shown = book.run(
+            "import os, pandas as pd\n"
+            "pd.DataFrame({'a': [1]}).to_csv('result.csv', index=False)\n"
+            "open('orders.csv', 'a').write('2\\n'); os.remove('old.csv')\n"
+            "os.mkdir('data'); open('data/x.csv', 'w').write('x'); open('x.py', 'w').close()\n"
+            "from IPython.display import FileLink; FileLink('result.csv')"
+        )
+        assert '<a href="result.csv"' in shown.data("text/html")[0]
+        told = shown.stream("stderr")
+        assert "x.py is changed in the session, but not beside the notebook" in told
+        assert str(tmp_path) not in told
+        written = {p.name: p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
+        assert written == {"orders.csv": "n\n1\n2\n", "result.csv": "a\n1\n", "x.csv": "x"}
+        assert not (tmp_path / "result.csv").stat().st_mode & 0o111
+        book.run("os.rename('result.csv', 'r2.csv'); os._exit(1)")  # the guest is lost
+        assert (tmp_path / "r2.csv").exists()
+        assert not (tmp_path / "result.csv").exists()
+        book.run("%undo --files")
+        assert (tmp_path / "data").is_dir()
+        (tmp_path / "data").rmdir()
+        assert host_tree(tmp_path) == before
+        book.run("%redo --files")
+        assert (tmp_path / "data" / "x.csv").read_text() == "x"
+        assert not (tmp_path / "old.csv").exists()
 
 
-def test_a_home_shows_nothing_and_says_why(
+def test_cells_see_what_the_user_makes_of_their_files(tmp_path: Path) -> None:
+    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+        seen, reads = tmp_path / "seen.csv", "print(open('seen.csv').read())"
+        book.run("open('seen.csv', 'w').write('session')")
+        seen.write_text("edited")
+        assert said(book, reads) == "edited\n"
+        said(book, "open('seen.csv', 'a').write(' twice')")
+        assert seen.read_text() == "edited twice"
+        seen.write_text("again")
+        assert said(book, reads) == "again\n"
+        book.run("%undo 2 --files")
+        assert seen.read_text() == "edited"
+        book.run("open('gone.csv', 'w').close()")
+        (tmp_path / "gone.csv").unlink()
+        assert "FileNotFoundError" in book.run("open('gone.csv')").traceback
+
+
+LOOK = """
+import os
+for folder, _, names in os.walk('/notebook'):
+    for name in names:
+        print(os.path.relpath(f'{folder}/{name}', '/notebook'), open(f'{folder}/{name}').read())
+"""
+ACTS = [
+    "os.makedirs(os.path.dirname('{a}') or '.', exist_ok=True); open('{a}', 'w').write('{n}')",
+    "open('{a}', 'a').write('{n}')",
+    "os.remove('{a}')",
+    "os.remove('/app/{a}')",
+    "os.replace('{a}', '{b}')",
+    "os.link('{a}', '{b}')",
+    "shutil.rmtree('{c}')",
+    "shutil.rmtree('/app/{c}')",
+    "shutil.move('{c}', '{d}')",
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_the_folder_holds_what_cells_see(tmp_path: Path, seed: int) -> None:
+    chance, files, folders = random.Random(seed), ["a.csv", "s/b.csv", "s/t/c.csv"], ["s", "s/t"]
+    for path in files:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("mine")
+    files, folders = [*files, "x.csv", "n/y.csv"], [*folders, "n"]
+    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+        for step in range(60):
+            code = "import os, shutil\n"
+            for _ in range(chance.randint(1, 4)):
+                (a, b), (c, d) = chance.sample(files, 2), chance.sample(folders, 2)
+                act = chance.choice(ACTS).format(a=a, b=b, c=c, d=d, n=f"{step}\\n")
+                code += f"try: {act}\nexcept OSError: pass\n"
+            code += chance.choice(["", "", "", "os._exit(1)"])
+            travels = ["%undo --files", "%redo --files"]
+            book.run(chance.choice([code, code, code, *travels]))
+            seen = sorted(said(book, LOOK).splitlines())
+            there = [p for p in tmp_path.rglob("*") if p.is_file()]
+            lines = [f"{p.relative_to(tmp_path)} {p.read_text()}\n" for p in there]
+            assert seen == sorted("".join(lines).splitlines()), code
+
+
+def test_a_widgets_callback_writes_there_too(tmp_path: Path) -> None:
+    with opened("--WasmKernel.folder=write", cwd=tmp_path) as book:
+        code = "import ipywidgets as w\nb = w.Text()\n"
+        code += "b.observe(lambda _: open('late.csv', 'w').close(), 'value'); print(b.model_id)"
+        model = said(book, code).strip()
+        data = {"method": "update", "state": {"value": "x"}, "buffer_paths": []}
+        message = book.client.session.msg("comm_msg", {"comm_id": model, "data": data})
+        book.client.shell_channel.send(message)
+        book.client.kernel_info()
+        assert said(book, "print(1)") == "1\n"
+        assert (tmp_path / "late.csv").exists()
+
+
+def test_a_home_shows_nothing_and_every_start_says_why(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (tmp_path / "orders.csv").write_text("n\n1\n")
     env = {"HOME": str(tmp_path), "WASM_KERNEL_CACHE": str(default_folder())}
-    with opened(cwd=tmp_path, XDG_STATE_HOME=str(tmp_path_factory.mktemp("state")), **env) as book:
-        shown = book.run("import os; print(os.getcwd(), os.listdir())")
-        assert shown.stream() == "/app []\n"
-        assert "as its folder is, or holds, a home folder" in shown.stream("stderr")
-        assert not book.run("1").stream("stderr")
+    env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    named = "--WasmKernel.session_id=6f9619ff-8b86-4011-b42d-00c04fc964ff"
+    root = f"--WasmKernel.workspace_root={tmp_path_factory.mktemp('sessions')}"
+    for _ in range(2):
+        with opened(named, root, "--WasmKernel.resume=always", cwd=tmp_path, **env) as book:
+            shown = book.run("import os; print(os.getcwd(), os.listdir())")
+            assert shown.stream() == "/app []\n"
+            assert "as its folder is, or holds, a home folder" in shown.stream("stderr")
+            assert not book.run("1").stream("stderr")
+            book.client.stop_channels()
+            book.manager.shutdown_kernel()
 
 
 def test_variables_go_on_where_the_folder_is_another(folder: Path, tmp_path: Path) -> None:
@@ -205,6 +301,37 @@ def test_variables_go_on_where_the_folder_is_another(folder: Path, tmp_path: Pat
         book.manager.shutdown_kernel()
     with opened(named, always, "--WasmKernel.folder=none", cwd=tmp_path) as book:
         assert said(book, "import os; print(x, os.getcwd())") == "5 /app\n"
+
+
+VS_CODE = """
+import os as _VSCODE_os
+import sys as _VSCODE_sys
+%cd "{folder}"
+if _VSCODE_os.getcwd() not in _VSCODE_sys.path:
+    _VSCODE_sys.path.insert(0, _VSCODE_os.getcwd())
+
+del _VSCODE_sys
+del _VSCODE_os
+__vsc_ipynb_file__ = "{folder}/book.ipynb"
+%config Completer.use_jedi = False
+"""
+
+
+def test_vs_code_begins_there(
+    folder: Path, installed_kernelspec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its Jupyter extension starts a kernel, and what it has it run before the first cell."""
+    name = "kernels/wasm-python/kernel.json"
+    spec = json.loads((installed_kernelspec / name).read_text())
+    assert spec["argv"][-2:] == ["-f", "{connection_file}"]
+    spec["argv"][-2:] = ["--f={connection_file}"]
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    with opened(cwd=folder) as book:
+        book.client.execute(VS_CODE.format(folder=folder), silent=True)
+        assert said(book, CELLS[0]) == said(book, CELLS[1]) == "42\n"
+        assert said(book, "import os; print(os.getcwd())") == "/notebook\n"
 
 
 def notebook_at(place: Path) -> Any:

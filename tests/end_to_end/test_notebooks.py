@@ -22,6 +22,7 @@ from wasm_kernel import get_session_sandbox
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = ("1-tour", "2-limits", "3-files", "4-time-travel")
+ORDERS = "5-orders"  # a folder with an analysis, its data and its module: test_analysis.py
 CELL_SECONDS = 300  # for a slow machine; the slowest cell takes about ten
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -88,6 +89,14 @@ def _executed(name: str, temporary: pytest.TempPathFactory, **environment: objec
     shutil.rmtree(sessions)  # the memory that a memory bomb filled is in its session's history
 
 
+def _settings(temporary: pytest.TempPathFactory, trait: str) -> Path:
+    """Jupyter's folder of settings, with one of the kernel's."""
+    folder = temporary.mktemp("config")
+    setting = f"c = get_config()\nc.WasmKernel.{trait}\n"
+    (folder / "jupyter_wasm_kernel_config.py").write_text(setting)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     yield from _executed("1-tour", tmp_path_factory)
@@ -95,7 +104,9 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def limits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    yield from _executed("2-limits", tmp_path_factory)
+    """Less memory than by default: to fill it takes many seconds."""
+    settings = _settings(tmp_path_factory, f"memory_bytes = {768 << 20}")
+    yield from _executed("2-limits", tmp_path_factory, JUPYTER_CONFIG_DIR=settings)
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +117,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 @pytest.fixture(scope="module")
 def remembering(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The environment of a user whose notebook goes on where it stopped."""
-    config = tmp_path_factory.mktemp("config")
-    setting = 'c = get_config()\nc.WasmKernel.resume = "always"\n'
-    (config / "jupyter_wasm_kernel_config.py").write_text(setting)
-    return {"JUPYTER_CONFIG_DIR": config, "JPY_SESSION_NAME": FOLDER / "4-time-travel.ipynb"}
+    settings = _settings(tmp_path_factory, 'resume = "always"')
+    return {"JUPYTER_CONFIG_DIR": settings, "JPY_SESSION_NAME": FOLDER / "4-time-travel.ipynb"}
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +310,7 @@ def test_a_session_begins_with_an_empty_folder(files: Run) -> None:
 
 
 def test_nothing_changes_in_the_folder_of_the_notebook(files: Run) -> None:
-    assert {path.stem for path in FOLDER.iterdir() if path.name[0] != "."} == set(NAMES)
+    assert {path.stem for path in FOLDER.iterdir() if path.name[0] != "."} == {*NAMES, ORDERS}
 
 
 def test_files_are_written_and_read_back(files: Run) -> None:
@@ -318,7 +327,7 @@ def test_a_module_of_the_workspace_is_imported_and_run(files: Run) -> None:
 
 def test_ls_lists_the_workspace(files: Run) -> None:
     names = [line.split()[-1] for line in files.stream("shell").splitlines()]
-    own = ["all.zip", "flowers.csv", "flowers.db", "petals.py", "reports"]
+    own = ["all.zip", "flowers.csv", "flowers.db", "petals.py", "reports", ORDERS]
     assert sorted(names) == sorted([*own, *(f"{name}.ipynb" for name in NAMES)])
 
 

@@ -60,10 +60,10 @@ def test_a_notebook_that_always_resumes(start: Starting, notebook: Path, root: P
     kernel.run("y = 2")
     kernel.shut_down()
 
-    # tomorrow there is what followed the restart, also by a link to the notebook
-    link = notebook.with_name("link.ipynb")
-    link.symlink_to(notebook)
-    said = start(link, resume="always").run("print('x' in globals(), y)")
+    # tomorrow there is what followed the restart, also by a link to the notebook's folder
+    link = notebook.parent.with_name("link")
+    link.symlink_to(notebook.parent)
+    said = start(link / notebook.name, resume="always").run("print('x' in globals(), y)")
     assert said["stdout"] == "False 2\n"
     assert CONTINUED in said["stderr"]
 
@@ -92,10 +92,11 @@ def test_a_notebook_that_never_resumes(start: Starting, notebook: Path, root: Pa
     assert start(notebook, resume="never").run("x")["error"] == "NameError"
 
 
-def test_the_second_kernel_of_a_notebook_has_its_files_and_is_told(
+def test_the_second_kernel_of_a_session_has_its_files_and_is_told(
     start: Starting, notebook: Path, root: Path
 ) -> None:
-    first, second = start(notebook, resume="always"), start(notebook, resume="always")
+    traits = {"session_id": "shared", "resume": "always"}
+    first, second = start(notebook, **traits), start(notebook, **traits)
     first.run("x = 1; open('file', 'w').write('shared')")
     said = second.run("print(open('file').read(), 'x' in globals()); x = 2")
     assert said["stdout"] == "shared False\n"
@@ -105,11 +106,14 @@ def test_the_second_kernel_of_a_notebook_has_its_files_and_is_told(
     said = first.run("import os; print(os.environ, os.listdir('/'), os.getcwd())")
     assert "JPY" not in said["stdout"]  # the notebook's path stays outside
     assert "analysis" not in said["stdout"]
-    first.shut_down()
+    assert [path.name for path in root.iterdir()] == ["shared"]
 
-    # under another name it begins anew
-    renamed = notebook.rename(notebook.with_name("renamed.ipynb"))
-    assert start(renamed, resume="always").run("x")["error"] == "NameError"
+
+def test_each_kernel_has_a_session_of_its_own_if_notebooks_are_to_have_none(
+    start: Starting, notebook: Path, root: Path
+) -> None:
+    for _ in range(2):
+        start(notebook, reopen="False").run("1")
     assert len(list(root.iterdir())) == 2
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wasm_kernel.engine.cache import ENVIRONMENT, Cache, default_folder
+from wasm_kernel.engine.cache import ENVIRONMENT, Cache, CacheError, default_folder
 from wasm_kernel.errors import CacheWarning
 
 NAME = "code.cwasm"
@@ -209,8 +209,14 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) ->
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(PermissionError, match=ENVIRONMENT):
+    with pytest.raises(CacheError, match=ENVIRONMENT):
         Cache(folder).prepare()
+
+
+def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheError, match="Not a directory"):
+        Cache(tmp_path / "file" / "cache").prepare()
 
 
 def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
@@ -347,3 +353,12 @@ def test_sweeping_follows_no_link(cache: Cache, tmp_path: Path) -> None:
 def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "named"))
     assert default_folder() == tmp_path / "named"
+
+
+def test_a_folder_beside_the_notebook_is_never_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "cache")
+    with pytest.raises(CacheError, match="absolute"):
+        default_folder()
+    monkeypatch.delenv(ENVIRONMENT)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert default_folder().is_absolute()

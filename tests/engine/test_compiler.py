@@ -14,7 +14,7 @@ import pytest
 import wasmtime
 
 from wasm_kernel.engine.cache import Cache
-from wasm_kernel.engine.compiler import Compiler, GuestBinary
+from wasm_kernel.engine.compiler import Compiler, GuestBinary, how_long
 from wasm_kernel.errors import CacheWarning, CompileError
 
 TINY = wasmtime.wat2wasm('(module (func (export "f") (result i32) (i32.const 42)))')
@@ -199,3 +199,11 @@ def test_after_a_builder_was_killed_there_is_one_good_file(cache: Cache, binary:
 
 def put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
+
+
+def test_the_time_left_is_told_by_the_processors_that_a_compilation_gets() -> None:
+    assert how_long(90, 0, 0, processors=2) == "about 45 s left"
+    assert how_long(90, 20, 10, processors=2) == "about 35 s left"
+    assert how_long(90, 20, 80, processors=2) == "about 280 s left"  # a busy machine
+    assert how_long(90, 0, 10, processors=2).endswith("s left")
+    assert "soon" in how_long(90, 91, 60, processors=2)

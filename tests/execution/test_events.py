@@ -71,7 +71,7 @@ def test_a_lost_guest_is_a_trap_and_a_rollback(opened: Opening, captured: Captur
 
 def test_a_limit_is_named_by_its_field(opened: Opening, captured: CapturingLogger) -> None:
     sandbox = opened(
-        cell_timeout=1.0,
+        cell_timeout=0.5,
         grace_seconds=0.2,
         stdout_bytes=100,
         stderr_bytes=5_000,

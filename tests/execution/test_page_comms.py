@@ -81,7 +81,7 @@ def notebook(sandbox: BaseSandbox) -> Notebook:
 @pytest.fixture
 def brief(warm: None, tmp_path: Path) -> Iterator[Notebook]:
     """Callbacks have a second, and half of one to end by themselves."""
-    policy = ExecutionPolicy(comm_seconds=1.0, grace_seconds=0.5, comm_count=500)
+    policy = ExecutionPolicy(comm_seconds=0.5, grace_seconds=0.3, comm_count=500)
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as made:
         yield Notebook(made)
 

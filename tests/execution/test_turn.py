@@ -293,7 +293,7 @@ def test_an_error_is_told_although_the_caps_are_reached() -> None:
 
 
 def test_frames_beyond_a_million_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wasm_kernel.execution.turn._FRAMES_MOST", 3)
+    monkeypatch.setattr("wasm_kernel.execution.turn.FRAMES_MOST", 3)
     driven = Driven(begun=False)
     assert ["refused" in driven.send(DISPLAY) for _ in range(5)] == [False] * 3 + [True] * 2
 

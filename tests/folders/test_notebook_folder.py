@@ -136,8 +136,30 @@ def test_connection_files_are_not_shown(tmp_path: Path) -> None:
     with Folder.open(work) as folder:
         rule = shown(folder, tmp_path / "sessions", work / "runtime" / "kernel-1.json").hidden
         assert is_hidden_folder(rule, folder.fd, "runtime", 0)
-        rule = shown(folder, tmp_path / "sessions", work / "kernel-1.json").hidden
-        assert rule.hides_name(0, "kernel-1.json")
-        assert rule.hides_name(0, "KERNEL-1.json")
+        rule = shown(folder, tmp_path / "sessions", work / "own-1.json").hidden
+        assert rule.hides_name(0, "own-1.json")
+        assert rule.hides_name(0, "OWN-1.json")
         assert not rule.hides_name(0, "other.json")
-        assert not rule.hides_name(1, "kernel-1.json")
+        assert not rule.hides_name(1, "own-1.json")
+
+
+KEYS = [
+    "kernel-123.json",
+    "Kernel-123.JSON.",
+    "kernel-6f9619ff-8b86-4011-b42d-00c04fc964ff.json",
+    "kernel-v2-123AbC.json",
+    "jpserver-7.json",
+    "jpserver-7-open.html",
+    "nbserver-7.json",
+    "jupyter_cookie_secret",
+    "notebook_cookie_secret",
+    "notebook_secret",
+]
+DATA = ["kernel-smoothing.json", "kernel.json", "kernel-1.csv", "jpserver.json", "notes.json", "k"]
+
+
+def test_files_with_keys_of_other_kernels_and_servers_are_not_shown(tmp_path: Path) -> None:
+    with Folder.open(tmp_path / "work") as folder:
+        rule = shown(folder, tmp_path / "sessions", tmp_path / "kernel-1.json").hidden
+    for depth in (0, 2):
+        assert [name for name in (*KEYS, *DATA) if rule.hides_name(depth, name)] == KEYS

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -273,31 +272,31 @@ def test_what_is_not_safe_beside_the_root_is_not_used(
     assert private_of(root / "one").parent == state / "private"
 
 
-def test_a_session_on_another_disk_works_with_copies(warm: None, state: Path) -> None:
-    memory = Path("/dev/shm")
-    other = memory.is_dir() and memory.stat().st_dev != state.parent.parent.stat().st_dev
-    if os.geteuid() != 0 or not other:
-        pytest.skip("there is no other disk, or only root can give folders away")
-    with TemporaryDirectory(dir=memory) as above:
-        (Path(above) / "root").mkdir()
-        os.chown(above, 65534, 65534)
-        with get_session_sandbox("one", workspace_root=Path(above) / "root") as sandbox:
-            told = sandbox.execute("x = 1; f = open('f', 'w'); f.write('x'); f.close()")
-            assert "another file system" in told.stderr
-            sandbox.execute("open('f', 'w').write('y' * 100)")
-            sandbox.execute("import os; os.rename('f', 'g')")
-            sandbox.execute("os.unlink('g')")
-            sandbox.execute("%undo 3 --files")
-            assert sandbox.execute("print(x, open('f').read())").stdout == "1 x\n"
-            assert sandbox.execute("os._exit(1)").error is not None
-            assert sandbox.execute("print(x)").stdout == "1\n"
-            private = sandbox.folders.private_path
-        assert private.parent == state / "private"
-        fields = json.loads((Path(above) / "root" / "one" / ".metadata.json").read_text())
-        assert fields["updated_at"] > fields["created_at"]
-        assert {p.name for p in (Path(above) / "root" / "one").iterdir()} == {".metadata.json", "f"}
-        write_session_file("one", "h", b"h", Path(above) / "root")
-        delete_session_workspace("one", Path(above) / "root")
+def test_a_session_on_another_disk_works_with_copies(
+    warm: None, state: Path, other_disk: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give folders away")
+    root = other_disk / "root"
+    root.mkdir()
+    os.chown(other_disk, 65534, 65534)
+    with get_session_sandbox("one", workspace_root=root) as sandbox:
+        told = sandbox.execute("x = 1; f = open('f', 'w'); f.write('x'); f.close()")
+        assert "another file system" in told.stderr
+        sandbox.execute("open('f', 'w').write('y' * 100)")
+        sandbox.execute("import os; os.rename('f', 'g')")
+        sandbox.execute("os.unlink('g')")
+        sandbox.execute("%undo 3 --files")
+        assert sandbox.execute("print(x, open('f').read())").stdout == "1 x\n"
+        assert sandbox.execute("os._exit(1)").error is not None
+        assert sandbox.execute("print(x)").stdout == "1\n"
+        private = sandbox.folders.private_path
+    assert private.parent == state / "private"
+    fields = json.loads((root / "one" / ".metadata.json").read_text())
+    assert fields["updated_at"] > fields["created_at"]
+    assert {p.name for p in (root / "one").iterdir()} == {".metadata.json", "f"}
+    write_session_file("one", "h", b"h", root)
+    delete_session_workspace("one", root)
     assert not private.exists()
 
 

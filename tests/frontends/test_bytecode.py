@@ -22,10 +22,10 @@ PATIENCE = 60.0
 KERNEL = """
 import sys
 from contextlib import ExitStack
-from wasm_kernel.frontends.jupyter.app import open_broker
+from wasm_kernel.frontends.jupyter.confine import open_broker
 from wasm_kernel.linux.confinement import Confinement
 with ExitStack() as ending:
-    open_broker({}, Confinement("auto"), ending)
+    open_broker({}, Confinement("auto"), ending, *[lambda: None] * 2)
     sys.stdin.read()  # a kernel lives for a while, and what writes bytecode ends with it
 """
 

@@ -172,14 +172,45 @@ def test_while_the_guest_starts_the_kernel_tells_of_itself_and_of_the_start(
     line = kernel.hear("stream")["text"]
     assert re.match(r"\r\[wasm-kernel\] compiling the fake \([1-9]\d* s so far\)", line)
     kernel.control("interrupt_request", {})
-    assert kernel.reply(interrupted)["ename"] == "KeyboardInterrupt"
+    reply, heard = kernel.wait(interrupted)
+    assert reply["ename"] == "KeyboardInterrupt"
+    assert kinds(heard)[-3:] == ["clear_output", "error", "status"]
+    assert heard[-2]["content"]["evalue"].endswith("goes on getting ready; run the cell again.")
     sent = kernel.kc.execute("print('ran')")
-    while not kernel.hear("stream")["text"].startswith("\r"):
-        pass  # the line of the interrupted cell has its end
+    kernel.hear("stream")
     (tmp_path / "go").touch()
     _, heard = kernel.wait(sent)
-    said = [m["content"]["text"] for m in heard if m["msg_type"] == "stream"]
-    assert [text for text in said if not text.startswith("\r")][:2] == ["\n", "ran"]
+    shown = kinds(heard)[kinds(heard).index("clear_output") :]
+    assert shown == ["clear_output", "stream", "stream", "status"]
+
+
+def test_questions_are_answered_while_a_cell_waits_for_a_long_start(
+    start: Start, tmp_path: Path
+) -> None:
+    kernel = start(FAKE_START=str(tmp_path / "go"))
+    kc, asked = kernel.kc, {}
+    cell = kc.execute("print('ran')")  # the first of all, as from a page that was open before
+    asked["language_info"] = kc.kernel_info()
+    asked["history"] = kc.history()
+    asked["comms"] = kc.comm_info()
+    asked["matches"] = kc.complete("pri")
+    asked["found"] = kc.inspect("print")
+    replies = {name: kernel.reply(sent)[name] for name, sent in asked.items()}
+    assert replies.pop("language_info")["name"] == "python"
+    assert replies == {"history": [], "comms": {}, "matches": [], "found": False}
+    assert kernel.reply(kc.is_complete("for x in y:"))["status"] == "unknown"
+    state = ""
+    while (message := kc.get_iopub_msg(timeout=SECONDS))["msg_type"] != "stream":
+        state = message["content"].get("execution_state", state)
+    assert message["content"]["text"].startswith("\r[wasm-kernel] compiling the fake")
+    assert state == "busy"  # in spite of all the answers
+    other = kc.session.msg("execute_request", {"code": "pass", "silent": False})
+    other["header"]["session"] = "a page that was loaded anew"
+    kc.session.send(kc.shell_channel.socket, other)
+    heard = [kc.get_iopub_msg(timeout=SECONDS) for _ in range(4)]  # two a page, by turns
+    assert other["header"]["session"] in [m["parent_header"].get("session") for m in heard]
+    (tmp_path / "go").touch()
+    assert kernel.wait(cell)[0]["status"] == "ok"
 
 
 def test_a_start_that_fails_is_the_cells_error(start: Start) -> None:
@@ -249,18 +280,59 @@ def test_the_log_has_the_events_at_level_info(start: Start) -> None:
 @pytest.mark.parametrize(
     ("argument", "named"),
     [
-        ("--WasmKernel.cell_timeout=soon", "cell_timeout"),
-        ("--WasmKernel.session_id=../x", "session id"),
+        ("--WasmKernel.cell_timeout=soon", ("cell_timeout", "'soon'", "argv")),
+        ("--WasmKernel.cell_timout=5", ("Is cell_timeout meant? The setting", "argv")),
+        ("--WasmKernel.fuel_budget=-1", ("fuel_budget must be from 1", "argv")),
+        ("--WasmKernel.session_id=../x", ("session id", "argv")),
+        ("--WasmKernel.policy_file=/none.toml", ("none.toml can't be read",)),
+        ("--WasmKernel.workspace_root=/proc/x", ("Set workspace_root to", "argv")),
+        ("--log-level=loud", ("log_level",)),
+        ("--loud", ("command line can't be read",)),
     ],
 )
-def test_a_bad_setting_ends_the_start_with_one_line(
-    start: Start, argument: str, named: str
+def test_a_bad_setting_is_the_error_of_each_cell_and_touches_no_session(
+    start: Start, tmp_path: Path, argument: str, named: tuple[str, ...]
 ) -> None:
-    kernel = start(argument, up=False)
+    kernel = start(argument)
+    assert kernel.reply(kernel.kc.kernel_info())["language_info"]["name"] == "python"
+    assert kernel.reply(kernel.kc.history())["history"] == []
+    for _ in range(2):
+        reply, heard = kernel.run("print('ran')")
+        assert reply["ename"] == "KernelNotStarted"
+        assert all(part in reply["evalue"] for part in named)
+        assert kinds(heard) == ["status", "execute_input", "error", "status"]
+    assert kernel.control("shutdown_request", {"restart": False})["status"] == "ok"
     ended(kernel)
-    said = kernel.log.read_text()
-    assert named in said
-    assert said.count("\n") == 1
+    assert f"wasm-kernel: {reply['evalue'][:40]}" in kernel.log.read_text()
+    assert not (tmp_path / "sessions").exists()
+
+
+def test_a_config_file_that_can_not_be_read_is_told_in_the_cell(
+    start: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "jupyter_wasm_kernel_config.py"
+    file.write_text("c.WasmKernel.grace_seconds = = 7.5\n")
+    kernel = start(JUPYTER_CONFIG_DIR=str(tmp_path))
+    assert "jupyter_wasm_kernel_config.py, line 1" in kernel.run("1")[0]["evalue"]
+    file.write_text("c.WasmKernel.grace_seconds = 7.5\n")
+    kernel.km.restart_kernel(now=True)  # which reads it again
+    kernel.kc.wait_for_ready(timeout=SECONDS)
+    assert kernel.value("policy.grace_seconds") == "7.5"
+
+
+def test_without_a_front_end_a_bad_setting_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.frontends.fake_kernel", "-f", str(tmp_path / "k.json")]
+    done = subprocess.run(
+        [*command, "--WasmKernel.cell_timeout=soon"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cell_timeout" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_address_that_can_not_be_listened_on_ends_the_start_with_one_line(

@@ -6,17 +6,22 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
+from tests.private import folders_of
 from tests.sessions.other_process import Other
 from wasm_kernel import get_session_sandbox, write_session_file
+from wasm_kernel.folders.folders import STATE
+from wasm_kernel.folders.locks import note_evicted
 from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions import archives
+from wasm_kernel.sessions.notebooks import bind
 from wasm_kernel.state.archive_in import Imported
 
 ID = "abc-123"
@@ -104,7 +109,27 @@ def test_sessions_are_listed_the_last_used_first(command: Command, root: Path) -
     found = json.loads(good(command("list", "--json")))
     assert [one["session_id"] for one in found] == ["new", "middle", "old"]
     assert found[0]["file_bytes"] == 2000
+    assert [" ".join(line.split()[3:5]) for line in lines[1:]] == ["24 hours", "10 days", "30 days"]
     assert datetime.fromisoformat(found[0]["updated_at"]).tzinfo is not None
+
+
+def test_a_list_says_whose_sessions_they_are_and_what_they_take(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    write_session_file(ID, "a", b"x" * 100_000, root)
+    with closing(folders_of(root / ID)) as folders:
+        folders.private.enter(STATE, make=True).close()
+        (folders.private_path / STATE / "index").write_bytes(b"x" * 2**20)
+        note_evicted(folders.private, "room")
+        notebook = tmp_path / "orders.ipynb"
+        notebook.write_text("{}")
+        bind(root, ID, notebook)
+    done = command("list")
+    assert "1.1 MiB  orders.ipynb  variables were removed to make room" in done.stdout
+    assert "1.1 MiB in all" in done.stderr
+    notebook.unlink()
+    assert good(command("list")).rstrip().endswith("make room; notebook is gone")
+    assert str(notebook) in good(command("show", ID))
 
 
 def test_no_sessions_are_no_error(process: Command, command: Command) -> None:

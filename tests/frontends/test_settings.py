@@ -87,3 +87,33 @@ def test_help_lists_every_limit() -> None:
     command = [sys.executable, "-m", "wasm_kernel", "--help-all"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert all(f"--WasmKernel.{name}=" in told for name in POLICY_FIELDS)
+
+
+def test_published_files_lie_below_the_kernels_folder() -> None:
+    assert settings(publish_folder="a/b c/").published_into() == ("a", "b c")
+    for name in ("/tmp", "..", "a/../b", "~/x", ".git", "a//b", ".", "node_modules"):
+        with pytest.raises(PolicyError, match=r"WasmKernel\.publish_folder"):
+            settings(publish_folder=name).published_into()
+
+
+def test_they_lie_beside_the_notebook_that_the_server_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("orders.ipynb", "a/b.ipynb", ".hidden.ipynb", "-x.ipynb"):
+        (tmp_path / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+
+    def into(name: object) -> tuple[str, ...]:
+        monkeypatch.setenv("JPY_SESSION_NAME", str(name))
+        return tuple(settings().published_into())
+
+    assert into(tmp_path / "orders.ipynb") == ("orders.files",)
+    for name in ("a/b.ipynb", ".hidden.ipynb", "-x.ipynb", "gone.ipynb", "a"):
+        assert into(tmp_path / name) == ()
+    assert into("orders.ipynb") == into("Console 1") == into("") == ()
+
+
+def test_suffixes_that_programs_obey_name_the_trait() -> None:
+    with pytest.raises(PolicyError, match=r"WasmKernel\.publish_suffixes can't hold \.py"):
+        settings(publish_suffixes=[".csv", ".py"]).publishable()

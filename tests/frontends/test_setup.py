@@ -59,6 +59,22 @@ def test_install_names_this_interpreter(tmp_path: Path) -> None:
     assert spec["env"] == {"PYTHONSAFEPATH": "1", "A": "1"}
 
 
+def test_install_names_a_cache_that_nobody_else_can_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["install", "--prefix", str(tmp_path), "--cache"]
+    assert cli.main([*options, "kept"]) == 0
+    env = spec_of(tmp_path / "share" / "jupyter" / "kernels" / "wasm-python")["env"]
+    assert env == {"PYTHONSAFEPATH": "1", "WASM_KERNEL_CACHE": str(tmp_path / "kept")}
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert cli.main([*options, "open", "--name", "other"]) == 1
+    assert "can be written by other users" in capsys.readouterr().err
+    assert not (tmp_path / "share" / "jupyter" / "kernels" / "other").exists()
+
+
 def test_uninstall_removes_what_install_made(tmp_path: Path) -> None:
     place = kernelspecs.Place(prefix=str(tmp_path))
     made = kernelspecs.install(place)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
+NOTEBOOKS = PRIVATE.with_name("notebooks")
 TRIES: dict[str, Callable[[], object]] = {
     "own files": lambda: list(Path("/proc/self/fd").iterdir()),
     "home": lambda: list(Path.home().iterdir()),
@@ -39,6 +40,8 @@ TRIES: dict[str, Callable[[], object]] = {
     "other sessions": lambda: list(SECRET.parent.iterdir()),
     "private folders": lambda: list(PRIVATE.iterdir()),
     "a new private folder": (PRIVATE / "probe").mkdir,
+    "notebooks": lambda: list(NOTEBOOKS.iterdir()),
+    "a notebook's session": lambda: (NOTEBOOKS / "notebooks.json").write_text("[]"),
     "passwords": Path("/etc/passwd").read_text,
     "tmp": lambda: Path("/tmp/wasm-kernel-probe").write_text("x"),
     "cache": lambda: Path(os.environ["PROBE_CACHE"], "probe.cwasm").write_bytes(b"x"),

@@ -45,6 +45,9 @@ class Probed:
         secret = folder / "secret"
         secret.write_text("as it was")
         self.secret = secret
+        Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "notebooks").mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )
         file = folder / "connection.json"
         write_connection_file(str(file), key=b"k")
         probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(port)}

@@ -30,6 +30,10 @@ _ADDRESS = re.compile(
     r"#wk-[\w.:-]+\Z|https?://|mailto:|data:image/(?:png|jpeg|gif|webp|bmp|svg\+xml);base64,"
     r"|data:(?:audio|video)/[\w.+-]+;base64,"
 )
+_DATA_BESIDE = re.compile(
+    r"(?!.*(?:%2f|%5c|%25|%0|%1|%7f|(?:^|/)(?:\.|%2e)))[\w.,()+@~%/-]+\.(?:csv|json|txt|png|pdf)\Z",
+    re.IGNORECASE | re.ASCII,
+)
 _LINKS_OUT = re.compile(r"https?://|mailto:")
 _FETCHES = re.compile(
     r"url(?!\(#wk-[\w.-]+\))|image-set|@import|@font-face|expression|-moz-binding|\\", re.IGNORECASE
@@ -96,7 +100,8 @@ def _attribute_problems(element: str, attribute: str, value: str) -> Iterator[st
     ):  # fmt: skip
         yield f"{element}[{attribute}]"
     if local in ("href", "src"):
-        allowed = _ADDRESS.match(value)
+        beside = element == "a" and _DATA_BESIDE.match(value) and not value.startswith("/")
+        allowed = beside or _ADDRESS.match(value)
         if not allowed or (_LINKS_OUT.match(value) and element != "a"):
             yield f"{element}[{attribute}={value[:60]!r}]"
     if local == "id" and not value.startswith("wk-"):

@@ -48,3 +48,68 @@ def test_the_judge_would_notice() -> None:
         except Exception:  # broken XML is noticed, too
             noticed += 1
     assert noticed > 150
+
+
+BESIDE = [
+    "r.csv",
+    "orders.files/r.csv",
+    "a/b/%C3%A9%20x.json",
+    "R.CSV",
+    "a-b_(1),2.txt",
+    "a..b.csv",
+]
+
+
+@pytest.mark.parametrize("link", BESIDE)
+def test_a_link_to_data_beside_the_notebook_stays(link: str) -> None:
+    safe = clean({"text/html": f"<a href='{link}'>x</a>"}, {}, Mode.SAFE)
+    assert f'href="{link}"' in safe.data["text/html"]
+    assert problems_in(safe.data) == []
+    assert safe.removed == ()
+
+
+AWAY = [
+    "/r.csv",
+    "//h/r.csv",
+    "../r.csv",
+    "a/../r.csv",
+    "a//r.csv",
+    "./r.csv",
+    ".ssh/r.csv",
+    "r.py",
+]
+AWAY += [
+    "%2e%2e/r.csv",
+    "a/%2E%2e/r.csv",
+    "..%2fr.csv",
+    "a%5c..%5cr.csv",
+    "%252e%252e/r.csv",
+    "r.html",
+]
+AWAY += [
+    "a\\r.csv",
+    "javascript:r.csv",
+    "x:r.csv",
+    "r.csv?a",
+    "?r.csv",
+    "a%00.csv",
+    "a%0d.csv",
+    "r",
+]
+AWAY += [
+    "r.ipynb",
+    "r.csv#x",
+    "a b.csv",
+    "&#46;./r.csv",
+    "\tr.csv",
+    "@/..;/r.csv",
+    "r.svg",
+    "é.csv",
+]
+AWAY += ["a/" * 2000 + "r.csv"]
+
+
+@pytest.mark.parametrize("link", AWAY)
+def test_a_link_that_leads_elsewhere_goes(link: str) -> None:
+    safe = clean({"text/html": f"<a href='{link}'>x</a>"}, {}, Mode.SAFE)
+    assert "href" not in safe.data["text/html"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.outputs.payloads import PAYLOADS
 from tests.outputs.strict import problems_in
-from wasm_kernel.outputs import limits
+from wasm_kernel.outputs import documents
 from wasm_kernel.outputs.bundle import MIME_RULES, Mode, clean
 from wasm_kernel.outputs.html import clean_html
 from wasm_kernel.outputs.removals import NotShowable, Removals, words
@@ -166,7 +166,7 @@ def test_hostile_text_takes_bounded_time(name: str, mime: str) -> None:
 def test_a_large_table_is_shown() -> None:
     row = "<tr>" + "<td>0.123456</td>" * 20 + "</tr>\n"
     html = f"<table class='dataframe'>\n<tbody>{row * 5000}</tbody></table>"
-    assert len(html) > 20 * limits.SMALL_DOCUMENT
+    assert len(html) > 20 * documents.SMALL_DOCUMENT
     assert clean_html(html, Removals()).count("<td>") == 100_000
 
 

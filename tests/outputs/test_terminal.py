@@ -49,7 +49,7 @@ def test_a_sequence_without_end_is_held_back_for_a_while_only() -> None:
 
 def test_hostile_text_is_cleaned_in_linear_time() -> None:
     begun = time.process_time()
-    for text in ("\x1b]" * 500_000, "\x9d" * 1_000_000, "\x1b[" + "0" * 1_000_000, "\x1b" * 10**6):
+    for text in ("\x1b]" * 100_000, "\x9d" * 200_000, "\x1b[" + "0" * 200_000, "\x1b" * 200_000):
         clean(text)
         StreamCleaner().feed(text)
-    assert time.process_time() - begun < 60  # 3 on a good machine, hours if it were quadratic
+    assert time.process_time() - begun < 15  # a part of one, and many minutes if it were quadratic

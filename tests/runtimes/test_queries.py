@@ -21,6 +21,16 @@ def test_names_and_attributes_of_live_objects_complete(serve: Serve) -> None:
     assert attributes.reply["cursor_start"] == len("rainbow.")
 
 
+@pytest.mark.parametrize("before", ["open('", 'read("a", "', "x = 1  # ", "!cat ", "x = 'a' + '"])
+def test_in_texts_no_names_complete(serve: Serve, before: str) -> None:
+    assert serve("rainbow = 1", complete(f"{before}rainb"))[1].reply["matches"] == []
+
+
+@pytest.mark.parametrize("before", ["f'{", "print('a', ", "%timeit ", "'a' + "])
+def test_beside_texts_names_complete(serve: Serve, before: str) -> None:
+    assert serve("rainbow = 1", complete(f"{before}rainb"))[1].reply["matches"] == ["rainbow"]
+
+
 _CLASS = """
 import json
 class Car:

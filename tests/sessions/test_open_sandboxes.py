@@ -183,13 +183,13 @@ def test_a_later_policy_that_the_variables_do_not_fit_is_told_and_can_be_changed
     root: Path,
 ) -> None:
     sandbox = get(root)
-    sandbox.execute("x = bytearray(700_000_000)")
-    get(root, policy=ExecutionPolicy(memory_bytes=600 * 1024 * 1024))
+    sandbox.execute("x = bytearray(450_000_000)")
+    get(root, policy=ExecutionPolicy(memory_bytes=512 * 1024 * 1024))
     for _ in range(2):
         with pytest.raises(PolicyError, match="memory_bytes"):
             sandbox.execute("1")
     get(root, policy=ExecutionPolicy())
-    assert sandbox.execute("print(len(x))").stdout == "700000000\n"
+    assert sandbox.execute("print(len(x))").stdout == "450000000\n"
 
 
 def test_a_later_logger_hears_from_the_next_cell_on(root: Path) -> None:

@@ -17,6 +17,20 @@ IMAGE = "image"
 FIRST = 80  # pages below belong to the tiny guest itself
 
 
+class FakeHeap:
+    """A heap whose free memory a test names, in pages of a session."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, int]] = []
+
+    def free(self, least: int) -> list[tuple[int, int]]:
+        return [
+            ((FIRST + first) * PAGE, (FIRST + first + count) * PAGE)
+            for first, count in self.runs
+            if count * PAGE >= least
+        ]
+
+
 class Session:
     """Cells that write pages; `state` is what a test compares."""
 
@@ -47,6 +61,7 @@ class Session:
         self.troubles: list[str] = []
         self.narrowed: list[int] = []
         self.recorder = Recorder(self.history, self._hear, self.narrowed.append, keep=keep, cap=cap)
+        self.free = FakeHeap()
         self._number = 0
         self.guest = Guest(folder)
         self.given_up = 0
@@ -67,8 +82,8 @@ class Session:
         self.troubles.append(str(problem))
 
     def _stand(self) -> None:
-        self.history.fill(self.guest.instance)
-        self.recorder.watch(self.guest.instance, self.guest.files)
+        laid = self.recorder.fill(self.guest.instance)
+        self.recorder.watch(self.guest.instance, self.guest.files, self.free, laid)
 
     def write(self, page: int, text: str) -> None:
         """Put text at the beginning of a page, zeros behind it."""
@@ -101,12 +116,21 @@ class Session:
 
     def go(self, one: int) -> dict[int, str]:
         """Stand at a commit in a new guest: its state."""
-        self.recorder.unwatch()
+        self.stand_at(one)
+        return self.state
+
+    def stand_at(self, one: int, *, keep: bool = False) -> None:
+        """Stand at a commit in a new guest, without a look at its memory.
+
+        Args:
+            one: The commit.
+            keep: Whether the new guest has the memory of the one before, as after an undo.
+        """
+        self.recorder.unwatch(keep=keep)
         self.guest.close()
         self.guest = Guest(self._parent)
         self.history.move(one)
         self._stand()
-        return self.state
 
     def grow(self, wasm_pages: int) -> None:
         self.guest.call("grow", wasm_pages)

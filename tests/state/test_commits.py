@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.state.test_history import damage, reopened, three
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.state import commits, folding, recorder
-from wasm_kernel.state.commits import Unreadable
+from wasm_kernel.state.commits import ContentFile, Unreadable
 from wasm_kernel.state.folding import fold
 
 Making = Callable[..., Session]
@@ -119,6 +120,30 @@ def test_a_file_that_was_only_touched_is_read_and_used(session: Session) -> None
     for path in (session.folder / "contents").iterdir():
         os.utime(path)
     assert session.go(3) == {0: "A", 1: "b", 2: "c"}
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_link_to_a_content_does_not_have_it_read_again(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    """As a fork does; it took seconds beside gigabytes."""
+    three(session)
+    verified: list[ContentFile] = []
+
+    def verify(file: ContentFile) -> None:
+        verified.append(file)
+
+    monkeypatch.setattr(ContentFile, "verify", verify)
+    content = session.content(1)
+    for known in (content.stat().st_nlink, 2):  # linked, and given up again
+        if known == 1:
+            (tmp_path / "fork").hardlink_to(content)
+        else:
+            (tmp_path / "fork").unlink()
+        if touched:
+            os.utime(content)
+        assert session.go(3) == {0: "A", 1: "b", 2: "c"}
+    assert len(verified) == (2 if touched else 0)
 
 
 def test_a_far_larger_state_stays_where_it_is(

@@ -373,11 +373,10 @@ def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) ->
     assert guest.stat("c") == abi.SUCCESS
 
 
-@pytest.mark.parametrize("levels", [600, 1500])
-def test_many_levels_are_fine(guest: Guest, levels: int) -> None:
-    fd = deep(guest, "d", levels)
+def test_many_levels_are_fine(guest: Guest) -> None:
+    fd = deep(guest, "d", 1500)
     assert guest.open("end", abi.O_CREAT, fd=fd)[0] == abi.SUCCESS
-    path = "/".join(["d"] * levels) + "/end"
+    path = "/".join(["d"] * 1500) + "/end"
     assert guest.stat(path) == abi.SUCCESS
     assert guest.rename("d", "e") == abi.SUCCESS
     assert guest.told[0] == {"e" + path[1:]}

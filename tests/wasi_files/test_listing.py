@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.tiny import APP, Guest, entries_of
+from tests.engine.tiny import APP, RIGHTS, Guest, entries_of
+from tests.wasi_files.overlays import Overlaid
 from wasm_kernel.engine import abi
+from wasm_kernel.wasi_files import listing
+from wasm_kernel.wasi_files.listing import FolderEntry, Listing
 
 
 @pytest.mark.parametrize("room", [48, 64, 80, 100, 128, 200, 400, 4096])
@@ -146,3 +149,57 @@ def test_a_file_is_no_folder(guest: Guest) -> None:
     guest.make("a")
     _, fd = guest.open("a")
     assert guest.read_folder(fd, 4096)[0] not in (abi.SUCCESS, abi.EIO)
+
+
+def test_a_long_listing_takes_bounded_memory() -> None:
+    """A folder of a million long names took 700 MB."""
+    entries = (FolderEntry(f"{number:0250}", number, abi.FILE_TYPE) for number in range(100_000))
+    found, cookie, names = Listing(1, entries), 0, 0
+    while part := found.part(cookie, 65_536):
+        whole = [entry for entry in entries_of(part) if entry.name != "."]
+        cookie, names = whole[-1].next, names + len(whole)
+        assert found.size <= listing.MOST_BYTES + 512
+    assert names == 100_001  # with ".."
+    assert found.part(5, 512) is None
+    assert found.part(2**63, 512) == b""
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["workspace", "notebook"])
+def test_a_listing_that_is_read_piece_by_piece_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
+    monkeypatch.setattr(listing, "MOST_BYTES", 2000)
+    real = Overlaid(tmp_path)
+    try:
+        guest, names = real.guest, [f"file{i:03}" for i in range(300)]
+        for number, name in enumerate(names):
+            (real.lower if merged and number % 2 else guest.app).joinpath(name).touch()
+        fd = real.open(".", abi.O_DIRECTORY, RIGHTS & ~0x42)[1] if merged else APP
+        assert sorted(guest.names(fd, 500)) == names
+        first = entries_of(guest.read_folder(fd, 500, 3)[1])  # it was let go
+        guest.read_folder(fd, 500, 200)
+        assert entries_of(guest.read_folder(fd, 500, 3)[1]) == first
+        guest.is_to_stop = True
+        assert guest.read_folder(fd, 500, 290)[0] == abi.EINTR
+        guest.is_to_stop = False
+        assert len(entries_of(guest.read_folder(fd, 500, 290)[1])) > 10
+    finally:
+        real.close()
+
+
+def test_folders_that_are_not_read_to_the_end_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_BYTES", 2000)
+    real = Overlaid(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(300):
+        (real.lower / f"file{number:03}").touch()
+    for _ in range(8):
+        errno, fd = real.open(".", abi.O_DIRECTORY, RIGHTS & ~0x42)
+        assert errno == abi.SUCCESS
+        assert real.guest.read_folder(fd, 500)[0] == abi.SUCCESS
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 8 + 6
+    real.guest.files.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    real.close()

@@ -363,28 +363,20 @@ def test_the_folder_may_be_deleted_meanwhile(tmp_path: Path) -> None:
         real.close()
 
 
-def test_a_folder_on_another_disk(tmp_path: Path) -> None:
-    shm = Path("/dev/shm")
-    if not os.access(shm, os.W_OK) or shm.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("no other file system here")
-    lower = shm / f"overlay-{os.getpid()}"
-    lower.mkdir()
+def test_a_folder_on_another_disk(tmp_path: Path, other_disk: Path) -> None:
+    (other_disk / "a").write_bytes(b"1" * 100_000)
+    (other_disk / "d").mkdir()
+    real = Overlaid(tmp_path, other_disk)
     try:
-        (lower / "a").write_bytes(b"1" * 100_000)
-        (lower / "d").mkdir()
-        real = Overlaid(tmp_path, lower)
-        try:
-            assert real.write("a", b"2", 0) == abi.SUCCESS
-            assert (real.app / "a").read_bytes() == b"2" + b"1" * 99_999
-            assert real.rename("a", "d/b") == abi.SUCCESS
-            assert real.names() == ["d"]
-            assert real.link("d/b", "c") == abi.SUCCESS
-        finally:
-            real.close()
-        assert (lower / "a").read_bytes() == b"1" * 100_000
-        assert list((lower / "d").iterdir()) == []
+        assert real.write("a", b"2", 0) == abi.SUCCESS
+        assert (real.app / "a").read_bytes() == b"2" + b"1" * 99_999
+        assert real.rename("a", "d/b") == abi.SUCCESS
+        assert real.names() == ["d"]
+        assert real.link("d/b", "c") == abi.SUCCESS
     finally:
-        shutil.rmtree(lower)
+        real.close()
+    assert (other_disk / "a").read_bytes() == b"1" * 100_000
+    assert list((other_disk / "d").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -582,3 +574,39 @@ def test_two_kernels_of_one_session_copy_in_one_folder(
     assert real.read("orders.csv") == b"b,b\n1,2\n"
     assert real.read("helper.py") == b"y = 1\n"
     assert not list(real.app.rglob(".wh.*"))
+
+
+def test_a_name_that_is_too_long_to_be_covered_stays(tmp_path: Path) -> None:
+    name = "n" * 252
+    (tmp_path / "lower" / f"{name}d").mkdir(parents=True)
+    (tmp_path / "lower" / name).write_bytes(b"x")
+    real = Overlaid(tmp_path)
+    try:
+        assert real.rename(name, "short") == abi.ENAMETOOLONG
+        assert real.call("path_unlink_file", name) == abi.ENAMETOOLONG
+        assert real.call("path_remove_directory", f"{name}d") == abi.ENAMETOOLONG
+        assert real.call("path_create_directory", "own") == abi.SUCCESS
+        assert real.rename("own", f"{name}d") == abi.ENAMETOOLONG
+        assert sorted(each.name for each in real.app.iterdir()) == ["own"]
+        assert real.link(name, "short") == abi.SUCCESS
+        assert real.write(name, b"y", 0) == abi.SUCCESS
+        assert real.read("short") == real.read(name) == b"y"
+    finally:
+        real.close()
+
+
+def test_a_folder_with_the_name_of_a_cover_is_a_folder(real: Overlaid) -> None:
+    for path in ("own", "own/.wh.x", "own/.wh.x/.wh.y", ".wh.helper.py"):
+        assert real.guest.one_path("path_create_directory", path) == abi.SUCCESS
+    assert real.guest.make("own/.wh.x/a", b"a") == abi.SUCCESS
+    assert real.names("own") == [".wh.x"]
+    assert real.read("helper.py") == b"x = 1\n"  # it covers nothing
+    assert real.call("path_unlink_file", "helper.py") == abi.EEXIST
+    assert real.rename("helper.py", "other") == abi.EEXIST
+    assert real.call("path_remove_directory", "own") == abi.ENOTEMPTY
+    assert real.call("path_create_directory", ".wh.new") == NOTHING
+    assert real.call("path_unlink_file", "own/.wh.x/a") == abi.SUCCESS
+    for path in ("own/.wh.x/.wh.y", "own/.wh.x", "own", ".wh.helper.py"):
+        assert real.call("path_remove_directory", path) == abi.SUCCESS
+    assert list(real.app.iterdir()) == []
+    assert real.call("path_unlink_file", "helper.py") == abi.SUCCESS

@@ -1,8 +1,8 @@
 """Any sequence of calls on an overlay does what it does to a plain dictionary, and never changes
 the folder beneath.
 
-The dictionary has contents of files by path, None for folders. It knows nothing of two layers, but
-for one rule: a folder that was there from the beginning can't be renamed.
+The dictionary has files by path, None for folders; a file with two names is there twice. It knows
+nothing of two layers, but for one rule: a folder that was there first can't be renamed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ NAMES = st.sampled_from(["a", "b", "d", "e"])
 PATH = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 DATA = st.binary(min_size=1, max_size=8)
 LOWER = st.dictionaries(PATH, DATA, max_size=6)
-Tree = dict[str, bytes | None]
+Tree = dict[str, "File | None"]
+
+
+class File:
+    """A file, whatever its names."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
 
 def above(path: str) -> str:
@@ -54,14 +61,22 @@ class Plain:
     def write(self, path: str, data: bytes) -> bool:
         if not self.way(path) or (path in self.tree and self.tree[path] is None):
             return False
-        self.tree[path] = data
+        held = self.tree.setdefault(path, File(data))
+        assert held is not None
+        held.data = data
         return True
 
     def append(self, path: str, data: bytes) -> bool:
         held = self.tree.get(path)
         if held is None:
             return False
-        self.tree[path] = held + data
+        held.data += data
+        return True
+
+    def link(self, old: str, new: str) -> bool:
+        if self.tree.get(old) is None or not self.way(new) or new in self.tree:
+            return False
+        self.tree[new] = self.tree[old]
         return True
 
     def mkdir(self, path: str) -> bool:
@@ -74,7 +89,7 @@ class Plain:
         return self.tree.get(path) is not None and self.tree.pop(path) is not None
 
     def rmdir(self, path: str) -> bool:
-        if self.tree.get(path, b"") is not None or below(self.tree, path):
+        if path not in self.tree or self.tree[path] is not None or below(self.tree, path):
             return False
         del self.tree[path]
         self.first.discard(path)
@@ -92,6 +107,8 @@ class Plain:
                 return False
         elif new in self.tree and self.tree[new] is None:
             return False
+        elif self.tree[old] is self.tree.get(new):
+            return True  # both are names of one file: nothing happens
         self.first.discard(new)
         moved = {new + path[len(old) :]: self.tree[path] for path in (old, *below(self.tree, old))}
         for path in (old, *below(self.tree, old)):
@@ -136,9 +153,8 @@ class Overlays(RuleBasedStateMachine):
 
     @rule(path=PATH, data=DATA)
     def append(self, path: str, data: bytes) -> None:
-        held = self.plain.tree.get(path)
-        done = self.plain.append(path, data)
-        self.same(self.real.write(path, (held or b"") + data, how=0), done=done)
+        done, held = self.plain.append(path, data), self.plain.tree.get(path)
+        self.same(self.real.write(path, held.data if held else data, how=0), done=done)
 
     @rule(path=PATH)
     def mkdir(self, path: str) -> None:
@@ -156,6 +172,10 @@ class Overlays(RuleBasedStateMachine):
     def rename(self, old: str, new: str) -> None:
         self.same(self.real.rename(old, new), done=self.plain.rename(old, new))
 
+    @rule(old=PATH, new=PATH)
+    def link(self, old: str, new: str) -> None:
+        self.same(self.real.link(old, new), done=self.plain.link(old, new))
+
     @rule()
     def begin_anew(self) -> None:
         """Another kernel on the same two folders sees the same."""
@@ -165,7 +185,8 @@ class Overlays(RuleBasedStateMachine):
     @invariant()
     def is_the_same(self) -> None:
         if hasattr(self, "real"):
-            assert self.real.tree() == self.plain.tree
+            wanted = {path: held and held.data for path, held in self.plain.tree.items()}
+            assert self.real.tree() == wanted
             assert host_tree(self.lower) == self.before
 
 
@@ -175,7 +196,7 @@ def merge(lower: Path, upper: Path, into: Tree, path: str = "") -> None:
     for name in sorted({each.name for layer in layers for each in layer.iterdir()}):
         below = f"{path}/{name}".lstrip("/")
         top = upper / below if (upper / below).exists() else lower / below
-        into[below] = None if top.is_dir() else top.read_bytes()
+        into[below] = None if top.is_dir() else File(top.read_bytes())
         if top.is_dir():
             low = lower if (lower / below).is_dir() else upper
             merge(low, upper, into, below)

@@ -13,16 +13,15 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from wasm_kernel.errors import CacheWarning
+from wasm_kernel.errors import CacheWarning, WasmKernelError, describe
 from wasm_kernel.linux.locks import FileLock
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
@@ -32,12 +31,27 @@ _KEEP_SECONDS = 30 * _DAY  # of a file that nobody has used
 _KEEP_ASIDE_SECONDS = _DAY  # of a file that was never finished
 
 
+class CacheError(WasmKernelError, PermissionError):
+    """The cache's folder can't be used: others could change it, or it can't be made."""
+
+
 def default_folder() -> Path:
-    """Returns the place of the cache: `$WASM_KERNEL_CACHE`, or this user's cache folder."""
+    """Returns the place of the cache: `$WASM_KERNEL_CACHE`, or this user's cache folder.
+
+    Raises:
+        CacheError: the named one is relative: a notebook's author could have put it beside the
+            notebook, with code in it.
+    """
     named = os.environ.get(ENVIRONMENT)
     if named:
+        if not Path(named).is_absolute():
+            raise CacheError(
+                f"{ENVIRONMENT} must be an absolute path: a folder beside a notebook could hold "
+                "compiled code of the notebook's author. Nothing was read there."
+            )
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "wasm-kernel")
+    users = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return Path(users if users.is_absolute() else Path.home() / ".cache", "wasm-kernel")
 
 
 def _distrust(status: os.stat_result, *, folder: bool) -> str:
@@ -72,6 +86,8 @@ def _digest(path: Path) -> str:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path)
     else:
         path.unlink()
@@ -81,7 +97,16 @@ class Cache:
     """The cache folder. Any thread may use it; it holds no state beyond the folder itself."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or default_folder()
+        self._named = folder
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder.
+
+        Raises:
+            CacheError: none is given, and the environment names one that can't be taken.
+        """
+        return self._named or default_folder()
 
     def path(self, name: str) -> Path:
         """Returns the path of a file of the cache."""
@@ -91,12 +116,18 @@ class Cache:
         """Makes the folder, private to this user.
 
         Raises:
-            PermissionError: it is there and belongs to somebody else, or others can write it.
+            CacheError: it can't be made, belongs to somebody else, or others can write it.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as problem:
+            raise CacheError(
+                f"wasm-kernel's cache folder can't be made ({describe(problem)}). Name another "
+                f"with {ENVIRONMENT}."
+            ) from problem
         why = _distrust(os.lstat(self.folder), folder=True)
         if why:
-            raise PermissionError(
+            raise CacheError(
                 f"wasm-kernel's cache folder {why}. Compiled code there would run with your "
                 f"rights, so it is not used. Remove it, or name another with {ENVIRONMENT}."
             )
@@ -111,7 +142,7 @@ class Cache:
         path = self.path(name)
         try:
             status = os.lstat(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         why = _distrust(status, folder=False) or self._changed(name, status)
         if not why:
@@ -171,9 +202,8 @@ class Cache:
 
     def write(self, name: str, fill: Callable[[Path], None]) -> Path:
         """Puts a file into the cache whole: `fill` writes it to the path it is given."""
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+        handle, aside = self._new_file(name)
         os.close(handle)
-        aside = Path(temporary)
         try:
             fill(aside)
             aside.chmod(0o600)
@@ -202,10 +232,16 @@ class Cache:
 
     def _write_note(self, name: str, digest: str) -> None:
         noted = {"sha256": digest, "stamp": _stamp(os.lstat(self.path(name)))}
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+        handle, aside = self._new_file(name)
         with os.fdopen(handle, "w") as file:
             json.dump(noted, file)
-        Path(temporary).replace(self._note_path(name))
+        aside.replace(self._note_path(name))
+
+    def _new_file(self, name: str) -> tuple[int, Path]:
+        from tempfile import mkstemp
+
+        handle, path = mkstemp(prefix=f".{name}.", dir=self.folder)
+        return handle, Path(path)
 
     @contextlib.contextmanager
     def lock(self, name: str, waiting: Callable[[float], None]) -> Iterator[None]:

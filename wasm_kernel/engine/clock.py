@@ -17,7 +17,7 @@ from msgspec import Struct
 
 TICK_SECONDS = 0.01
 BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
-_BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
+BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
 _BEGIN_TICKS = 20  # that it gets beyond: a process that was suspended is no sign of a stuck guest
 
 
@@ -117,7 +117,7 @@ class Clock:
             self._signals, self._grace, self._limit = signals, grace, seconds or 0.0
             self._armed = time.monotonic()
             self._deadline = None if seconds is None else self._armed + seconds
-            most = max(_BEGIN_LEAST, min(BEGIN_SECONDS, seconds or BEGIN_SECONDS))
+            most = max(BEGIN_LEAST, min(BEGIN_SECONDS, seconds or BEGIN_SECONDS))
             self._begin_by, self._overdue = self._armed + most if begins else None, 0
             self._soft, self._paused_at, self._own = soft, None, False
             self._warned = False
@@ -135,19 +135,28 @@ class Clock:
                 self._signals.clear()
             self._signals = self._begin_by = None
 
-    def interrupt(self) -> bool:
+    def interrupt(self, *, also_next: bool = False) -> bool:
         """Asks the running turn, or the cell that is about to run, to stop. Any thread may.
+
+        Args:
+            also_next: Whether the turn may only prepare for the cell, which is to stop as well.
 
         Returns:
             Whether there is one.
         """
         with self._changed:
-            if self._signals is None:
+            if also_next or self._signals is None:
                 self._early = self._expected > 0
+            if self._signals is None:
                 return self._early
             self._asked += 1
             self._changed.notify_all()
             return True
+
+    def forget_early_interrupt(self) -> None:
+        """Takes back an interrupt that no cell has met yet."""
+        with self._changed:
+            self._early = False
 
     def close(self) -> None:
         """Stops the running turn now, and every later one before it begins."""
@@ -174,7 +183,7 @@ class Clock:
         """
         with self._changed:
             if self._deadline is not None and self._begin_by is not None:
-                self._deadline += min(_BEGIN_LEAST, time.monotonic() - self._armed)
+                self._deadline += min(BEGIN_LEAST, time.monotonic() - self._armed)
             self._begin_by = None
             if self._signals is not None and self._signalled:
                 self._signals.clear()

@@ -135,6 +135,7 @@ class Dispatcher:
     def __init__(self, linker: wasmtime.Linker, hosts: Iterable[HostFunctions]) -> None:
         self._hosts = tuple(hosts)
         self._handlers: dict[Import, Handler] = {}
+        self._kinds: dict[str, wasmtime.FuncType] = {}  # of one engine: no other may see them
         self._kept = [
             self._define(linker, key, shape)
             for host in self._hosts
@@ -165,5 +166,6 @@ class Dispatcher:
                 answer = abi.EIO
             ctypes.c_uint32.from_address(slots).value = answer
 
-        kind = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])
-        return wasmtime_api.define(linker, *key, kind, function)
+        if shape not in self._kinds:
+            self._kinds[shape] = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])
+        return wasmtime_api.define(linker, *key, self._kinds[shape], function)

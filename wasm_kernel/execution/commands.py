@@ -17,12 +17,13 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.errors import FrameError, TravelError, WasmKernelError
 from wasm_kernel.guests.base import (
+    ActionContext,
     AfterCellAction,
     CommandHandler,
     CommandLine,
@@ -34,8 +35,8 @@ from wasm_kernel.guests.protocol import Display, Output
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Broker, log_failure
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.state.session_state import SessionState
-from wasm_kernel.state.tables import CheckpointTable, HistoryTree
 from wasm_kernel.state.tree import Travel, checked_name
+from wasm_kernel.wasi_files.changes import FileChanges
 
 _TEXT_MOST = 250_000  # characters: the reader takes some 2 us each, while the guest waits
 
@@ -46,7 +47,7 @@ TRAVELS = LISTS | {"undo", "redo", "restore", "checkpoint"}
 So they work whatever an earlier cell did to the interpreter. An undo does not count such a cell.
 """
 
-_FILES = re.compile(r"(?:^|\s)--files(?!\S)")
+_FILES = r"(?:^|\s)--files(?!\S)"
 _CELLS_MOST = 2**31
 _DIGITS = 9
 _ASKED_MOST = 1_000  # in one cell: each costs the host some work, and a name a write to disk
@@ -54,6 +55,21 @@ _TOO_MANY = f"A cell can ask this {_ASKED_MOST:,} times. Nothing was changed by 
 _NAMED = "Checkpoint {name!r}: %restore {name} comes back to the variables as they are now."
 _RESTORED = "Restored: the variables are {where}."
 _DONE = {"undo": "Undone", "redo": "Done again"}
+
+
+class ChangedFiles(Protocol):
+    """Hears of cells that begin, and which files turns changed. Used on the guest's thread."""
+
+    def cell_begins(self, broker: Broker) -> None:
+        """Acts before a cell runs; nothing can stop it."""
+
+    def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
+        """Acts on what a turn changed in the workspace, also if the guest was lost in it.
+
+        Args:
+            paths: The paths of files there that were made, changed or deleted; often none.
+            context: The turn.
+        """
 
 
 class RunningTurn(Protocol):
@@ -83,12 +99,14 @@ class HostCommands:
         broker: Does what this process may not do.
         language: Reads the cell's text.
         travel: Where the cell wants to go in the session's history.
+        listener: Hears which files turns changed, if anybody wants to.
     """
 
     def __init__(self, state: SessionState, language: GuestLanguage, broker: Broker) -> None:
         self.broker = broker
         self.language = language
         self.travel = PendingTravel(state)
+        self.listener: ChangedFiles | None = None
         self._handlers: dict[str, CommandHandler] = {}
         self._from_anywhere: frozenset[str] = frozenset()
         self._actions: list[AfterCellAction] = []
@@ -110,6 +128,10 @@ class HostCommands:
     def names(self) -> frozenset[str]:
         """The commands that there are."""
         return frozenset(self._handlers)
+
+    def offered(self, handlers: Mapping[str, CommandHandler]) -> list[str]:
+        """Returns the names of those of `handlers` that were added."""
+        return [name for name in handlers if self._handlers.get(name) is handlers[name]]
 
     def handler(self, name: str) -> CommandHandler:
         """Returns what the host does for a command.
@@ -154,6 +176,28 @@ class HostCommands:
                 except Exception as problem:  # the cell has ended well, and its effects are kept
                     log_failure(type(action).__name__, problem)
                     context.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
+        finally:
+            clock.disarm()
+
+    def cell_begins(self) -> None:
+        """Tells the listener that a cell is about to run."""
+        if self.listener is not None:
+            try:
+                self.listener.cell_begins(self.broker)
+            except Exception as problem:  # the cell runs without
+                log_failure("looking at files before a cell", problem)
+
+    def files_changed(self, changes: FileChanges, turn: RunningTurn, clock: Clock) -> None:
+        """Tells the listener what the turn changed. An interrupt is for what it does."""
+        if self.listener is None:
+            return
+        context = _AfterCell(turn, self.broker, clock)
+        clock.arm(NO_SIGNALS, None, 0.0)
+        try:
+            self.listener.files_changed(changes.paths(), context)
+        except Exception as problem:  # the turn has ended, and its effects are kept
+            log_failure("hearing of changed files", problem)
+            context.say(f"[wasm-kernel] {INTERNAL_ERROR}.\n", "stderr")
         finally:
             clock.disarm()
 
@@ -316,6 +360,8 @@ class PendingTravel:
         return {"said": self._plan_travel(line)}
 
     def _listed(self, how: str) -> Mapping[str, Any]:
+        from wasm_kernel.state.tables import CheckpointTable, HistoryTree
+
         rows = self._state.tree.rows()
         shown = CheckpointTable(rows) if how == "checkpoints" else HistoryTree(rows)
         return {
@@ -377,7 +423,7 @@ def words_of(line: CommandLine) -> tuple[int, str, bool]:
     Raises:
         TravelError: they say nothing that can be done; the text is for the cell's author.
     """
-    words, count = _FILES.subn("", line.line)
+    words, count = re.subn(_FILES, "", line.line)
     words, files = words.strip(), count > 0
     if line.name == "undo":
         if words and not words.isdecimal():

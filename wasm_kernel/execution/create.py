@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.interfaces import SessionHooks
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.guests.base import GuestLanguage, load
+from wasm_kernel.guests.base import GuestLanguage, load, switched_off
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.folders import real_path
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+
+_NOT_ALLOWED = (
+    "%{name} is not allowed in this sandbox. The program that makes it can allow it, with "
+    "create_sandbox(..., pip=True)."
+)
 
 
 def create_sandbox(
@@ -30,6 +36,7 @@ def create_sandbox(
     broker: Broker | None = None,
     quiet: bool = False,
     folders: SandboxFolders | None = None,
+    pip: bool = False,
 ) -> BaseSandbox:
     """Makes a sandbox on a workspace folder, and the folder if it is not there.
 
@@ -49,6 +56,7 @@ def create_sandbox(
         quiet: Whether the first cell says nothing if the session goes on just as it was left.
         folders: The folders of a session, which `workspace` does not matter for then. They are
             closed with the sandbox.
+        pip: Whether cells may install pure-Python packages with `%pip`, as `offer_pip` says.
 
     Nothing is started yet: the first cell does it, or `start`.
 
@@ -59,22 +67,23 @@ def create_sandbox(
         PlantedLinkError: `workspace` is a relative path that leads through a link.
         OverlapError: the workspace is, contains or lies in a folder that no cell may reach.
         PrivateFolderError: there is no place for private state.
+        OutOfDescriptors: this process may not open more files. Its soft limit is raised as far as
+            the hard one allows, before that happens.
         OSError: the workspace can't be made.
     """
     bound = check(runtime, policy, logger)
-    try:
-        resume = Resume(resume)
-    except ValueError:
-        names = ", ".join(repr(each.value) for each in Resume)
-        raise ValueError(f"resume is one of {names}, not {resume!r}. Nothing was made.") from None
+    resume = Resume.checked(resume)
     if language is None:
         language = load(RuntimeType.checked(runtime))
     if session_id is not None:
         bound = bound.bind(session_id=session_id)
     limits = policy or ExecutionPolicy()
     if folders is None:
-        check_opening(real_path(workspace), None, limits.mounts, private_root)
-    place = folders or SandboxFolders.of_workspace(Path(workspace), private_root)
+        make_room(policy)
+        guards = check_opening(real_path(workspace), None, limits.mounts, private_root)
+        place = SandboxFolders.of_workspace(Path(workspace), private_root, guards)
+    else:
+        place = folders
     try:
         place.mounted(limits.mounts)
     except BaseException:
@@ -84,7 +93,7 @@ def create_sandbox(
         from wasm_kernel.folders.orphans import sweep_now_and_then
 
         sweep_now_and_then()
-    return BaseSandbox(
+    sandbox = BaseSandbox(
         language,
         place,
         limits,
@@ -95,6 +104,16 @@ def create_sandbox(
         broker=broker,
         quiet=quiet,
     )
+    if pip:
+        offer_pip(sandbox)
+    else:
+        _say_not_allowed(sandbox)
+    return sandbox
+
+
+def _say_not_allowed(sandbox: BaseSandbox) -> None:
+    for name in sandbox.language_commands:
+        sandbox.commands.add(name, switched_off(_NOT_ALLOWED.format(name=name)))
 
 
 def offer_pip(sandbox: BaseSandbox) -> None:
@@ -102,7 +121,7 @@ def offer_pip(sandbox: BaseSandbox) -> None:
 
     They are kept in the sandbox's private folder, which the guest reads and can't change.
     Nothing of them runs outside of the guest. The pip that is installed beside this package fetches
-    them, with the configuration of the user it runs as.
+    them, with the configuration of the user it runs as. Forks of the sandbox may do so, too.
 
     Args:
         sandbox: Whose cells.

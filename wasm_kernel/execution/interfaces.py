@@ -8,21 +8,16 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from wasm_kernel.errors import ForkError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.guests.base import CommandHandler
 from wasm_kernel.guests.protocol import Output
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
-
-if TYPE_CHECKING:
-    from wasm_kernel.execution.commands import HostCommands
 
 SandboxT_contra = TypeVar("SandboxT_contra", contravariant=True)
 Provider = Callable[[], Mapping[str, Any]]
@@ -92,7 +87,7 @@ class Listener(Protocol):
 
 
 class NoListener:
-    """A listener for whom nobody waits: output is only collected, input is refused."""
+    """A listener that does nothing: output is only collected, input is refused. Derive yours."""
 
     collects = True
 
@@ -156,12 +151,7 @@ class Sandbox(Protocol):
     Any thread may call it. Tests of front ends have one of their own, without a guest.
     """
 
-    workspace: Path
     policy: ExecutionPolicy
-    session_id: str | None
-    commands: HostCommands
-    language_commands: Mapping[str, CommandHandler]
-    facts: SessionFacts
 
     @property
     def next_count(self) -> int:

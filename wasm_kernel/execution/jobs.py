@@ -11,7 +11,7 @@ from wasm_kernel.engine.thread import GuestThread
 from wasm_kernel.errors import HostFailed, SandboxClosed, WasmKernelError, describe
 
 T = TypeVar("T")
-_JOIN_SECONDS = 5.0  # for a guest to stop
+JOIN_SECONDS = 5.0  # for a guest to stop
 
 
 class GuestJobs:
@@ -128,7 +128,7 @@ class GuestJobs:
         if thread is None:
             return False
         thread.close(last)
-        thread.join(_JOIN_SECONDS)
+        thread.join(JOIN_SECONDS)
         return True
 
     def join(self, seconds: float) -> None:

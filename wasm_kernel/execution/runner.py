@@ -12,10 +12,11 @@ from typing import Any
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.streams import OutputStreams
-from wasm_kernel.errors import GuestCrashed, GuestStopped
+from wasm_kernel.errors import CellTimeout, GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
 from wasm_kernel.execution.commands import HostCommands
 from wasm_kernel.execution.comms import Comms
+from wasm_kernel.execution.descriptors import TO_START, make_room
 from wasm_kernel.execution.interfaces import Listener, NoListener
 from wasm_kernel.execution.limits import FuelMeter, OutputAllowance
 from wasm_kernel.execution.turn import Turn, TurnParts
@@ -30,6 +31,7 @@ from wasm_kernel.state import texts
 from wasm_kernel.state.commits import Unreadable
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.fork import Fork
+from wasm_kernel.state.parked import NotMoved
 from wasm_kernel.state.session_state import SessionState
 from wasm_kernel.state.tree import Travel
 from wasm_kernel.wasi_files.calls import WasiFiles
@@ -37,7 +39,7 @@ from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.quota import Quota
 
 _LOG = logging.getLogger("wasm_kernel.execution")
-_START_SECONDS = 30.0
+START_SECONDS = 30.0  # for a guest to take up its state
 
 
 class GuestRunner:
@@ -103,6 +105,7 @@ class GuestRunner:
         Raises:
             WasmKernelError: it can't be.
         """
+        make_room(self.policy, TO_START)
         self.state.open(self.language.prepare(self.policy.metered, progress))
         self._is_open = True
         self.start_guest()
@@ -143,10 +146,14 @@ class GuestRunner:
         finally:
             self.folders.close()
 
-    def close_guest(self) -> None:
-        """Closes the guest, if there is one."""
+    def close_guest(self, *, keep: bool = False) -> None:
+        """Closes the guest, if there is one.
+
+        Args:
+            keep: Whether the next one is started soon, with a memory that is much like this one's.
+        """
         if self._guest is not None:
-            self.state.detach()
+            self.state.detach(keep=keep)
             self._guest.close()
             self._guest = None
 
@@ -184,17 +191,22 @@ class GuestRunner:
         """
         guest, policy = self.guest, self.policy
         is_soft = seconds is not None
-        limit = seconds if is_soft else policy.cell_timeout
+        limits = (seconds,) if is_soft else (policy.cell_timeout, turn.timeout)
         self.clock.arm(
             guest.signals,
-            limit,
+            min((limit for limit in limits if limit is not None), default=None),
             policy.grace_seconds,
             soft=is_soft,
             expected=not is_soft,
             begins=True,
         )
         is_metered = turn.is_comm or not is_soft
-        self._drive(guest, turn, policy.fuel_budget if is_metered else None)
+        try:
+            self._drive(guest, turn, policy.fuel_budget if is_metered else None)
+        except CellTimeout as stopped:
+            if stopped.seconds == turn.timeout:
+                stopped.setting = "timeout"
+            raise
 
     def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:
         """Runs the turn itself; the clock is armed."""
@@ -232,7 +244,7 @@ class GuestRunner:
             What was done to files, if they went along.
         """
         self.state.travel(travel)
-        self.close_guest()
+        self.close_guest(keep=True)
         restored = self.state.restore_files(travel, self.changes)
         self.start_guest()
         return restored
@@ -287,10 +299,12 @@ class GuestRunner:
         while True:
             self._guest = self.language.start(self._setup())
             try:
-                self.state.attach(self._guest.instance, self._guest.files)
+                self.state.attach(self._guest.instance, self._guest.files, self._guest.heap)
             except Unreadable as problem:
                 self.close_guest()
                 self.state.drop_unreadable_commit(problem)
+            except NotMoved:
+                self.close_guest()
             except BaseException:
                 self.close_guest()
                 raise
@@ -318,7 +332,7 @@ class GuestRunner:
             "folder": (self.folders.notebook or self.folders.app).guest,
         }
         turn = Turn(request, NoListener(), self._parts)
-        self.clock.arm(NO_SIGNALS, _START_SECONDS, self.policy.grace_seconds, begins=True)
+        self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
         self._env_is_new = False
 

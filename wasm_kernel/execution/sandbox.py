@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
-from wasm_kernel.errors import ForkError, SandboxClosed
+from wasm_kernel.errors import ForkError
 from wasm_kernel.events import Notices, SandboxLogger
+from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.descriptors import OF_ONE, make_room
 from wasm_kernel.execution.facts import offer_facts
 from wasm_kernel.execution.interfaces import (
     Listener,
@@ -36,8 +38,7 @@ from wasm_kernel.state.history import NOT_SAVED
 from wasm_kernel.state.tree import checked_name
 
 T = TypeVar("T")
-_CLOSED = "this sandbox is closed; make another one"
-_SAVE_SECONDS = 120.0  # for the last cells to be saved
+_CLOSED, _SAVE_SECONDS = "this sandbox is closed; make another one", 120.0
 
 
 class BaseSandbox:
@@ -119,8 +120,11 @@ class BaseSandbox:
         cell_id: str | None = None,
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
-    ) -> Future[SandboxResult]:
+        timeout: float | None = None,
+    ) -> CellFuture:
         """Queues a cell; its future ends with its result, whatever the code does.
+
+        Cancelling the future, as `asyncio.wait_for` does, interrupts this cell and no other.
 
         Args:
             code: The cell's source, with its magics.
@@ -131,13 +135,17 @@ class BaseSandbox:
             cell_id: The front end's id of the cell, for tracebacks.
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
             listener: Gets its output while it runs.
+            timeout: Seconds that it may run, if `policy.cell_timeout` does not allow less.
 
         Raises:
             SandboxClosed: the sandbox is closed.
             TypeError: `code` is no text.
+            ValueError: `timeout` is not above 0.
         """
         if not isinstance(code, str):
             raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         request = {
             "op": "execute",
             "code": code,
@@ -150,15 +158,9 @@ class BaseSandbox:
         }
         started = self.start()
         page = listener or NoListener()
-        self._runner.clock.expect(1)
-        try:
-            cell = self._jobs.submit(lambda: self._execute(started, request, page), is_cell=True)
-        except SandboxClosed:
-            self._runner.clock.expect(-1)
-            raise
-        outer: Future[SandboxResult] = Future()
-        cell.add_done_callback(lambda done: self._finish(done, outer))
-        return outer
+        cell = CellFuture(self._runner.clock, lambda: never_ran(self.folders.real, self.session_id))
+        cell.queue(self._jobs, lambda: self._execute(started, request, page, timeout))
+        return cell
 
     def execute(self, code: str, **options: Any) -> SandboxResult:
         """Runs a cell and waits for it; the options are those of `submit`.
@@ -166,20 +168,24 @@ class BaseSandbox:
         Ctrl-C interrupts the cell, and its result says so.
 
         Raises:
-            SandboxClosed: the sandbox is closed.
-            TypeError: `code` is no text.
+            SandboxClosed, TypeError, ValueError: as `submit`.
             WasmKernelError: the guest could not be started.
         """
-        future = self.submit(code, **options)
-        while True:
-            try:
-                return future.result()
-            except KeyboardInterrupt:
-                if not self.interrupt():
-                    raise
+        return self.submit(code, **options).wait()
+
+    async def aexecute(self, code: str, **options: Any) -> SandboxResult:
+        """Runs a cell and awaits it; the options and errors are those of `execute`.
+
+        Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
+        """
+        return await self.submit(code, **options).ended()
 
     def _execute(
-        self, started: Future[None], request: Mapping[str, Any], listener: Listener
+        self,
+        started: Future[None],
+        request: Mapping[str, Any],
+        listener: Listener,
+        timeout: float | None,
     ) -> SandboxResult:
         try:
             started.result()
@@ -189,21 +195,12 @@ class BaseSandbox:
         except BaseException:
             self._runner.clock.expect(-1)
             raise
-        turn = self._turns.run_cell(request, listener)
+        turn = self._turns.run_cell(request, listener, timeout)
         result = result_of(turn, self._runner, self.session_id)
         self._turns.sync(listener, is_after_loss=turn.stopped is not None)
         self._hooks.executed()
         log_outcome(self._logger, self._language.name, turn, result)
         return result
-
-    def _finish(self, cell: Future[SandboxResult], outer: Future[SandboxResult]) -> None:
-        try:
-            outer.set_result(cell.result())
-        except CancelledError:  # interrupted while the guest was still starting
-            self._runner.clock.expect(-1)
-            outer.set_result(never_ran(self.folders.real, self.session_id))
-        except BaseException as problem:
-            outer.set_exception(problem)
 
     def adopt(self, policy: ExecutionPolicy | None, logger: SandboxLogger | None) -> None:
         """Takes other limits and another logger, which hold from the next cell on.
@@ -355,10 +352,9 @@ class BaseSandbox:
 
         Args:
             n: How many.
-            deterministic: Keep the state of every random generator. Otherwise `random`,
-                `numpy.random`, all generators that cells made of either, seeded or not, SQLite's
-                and what UUIDs and temporary names are made of begin anew in a fork, also if it goes
-                back to a state from before it was forked.
+            deterministic: Keep the state of every random generator. Otherwise all of them, seeded
+                or not, and what UUIDs and temporary names are made of begin anew in a fork, also if
+                it goes back to a state from before it was forked.
 
         Returns:
             The forks, ready for a cell; close each. What could not be copied (a file without
@@ -367,10 +363,11 @@ class BaseSandbox:
         Raises:
             ForkError: a fork can't be made, such as for lack of disk space; none was.
             ValueError: `n` is less than 1.
-            WasmKernelError: a new session can't be made, or a guest not be started.
+            WasmKernelError: a session can't be made, or a guest not be started.
         """
         if n < 1:
             raise ValueError(f"fork makes one sandbox or more, not {n}")
+        make_room(self.policy, n * OF_ONE)
         made: list[Self] = []
 
         def make() -> None:
@@ -396,8 +393,11 @@ class BaseSandbox:
         logger = self._logger.bind(session_id=new.session_id)
         try:
             history = self._runner.wait_saved(copies).history
-            fork = fork_history(history, self.folders, new.folders, reseed=reseed)
-            return type(self)(*own, logger, new.session_id, hooks=new.hooks, inherited=fork)
+            past = fork_history(history, self.folders, new.folders, reseed=reseed)
+            fork = type(self)(*own, logger, new.session_id, hooks=new.hooks, inherited=past)
+            for name in self.commands.offered(self.language_commands):
+                fork.commands.add(name, fork.language_commands[name])
+            return fork
         except BaseException:
             new.hooks.closed()
             new.folders.discard()

@@ -41,7 +41,7 @@ _LOGGED_BYTES = 400  # of each frame and answer, at level DEBUG
 _FOR_RUNNING_CODE = (protocol.Input, protocol.Limit, protocol.Command)
 _BY_THE_GUEST = (GuestCrashed, GuestExited, StackExhausted, Interrupted, NeverBegan)
 _BEGIN_FUEL = 10**8  # a whole cell that does nothing burns a thirtieth of that
-_FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
+FRAMES_MOST = 1_000_000  # of any kind in one turn; all further ones are refused
 
 
 class TurnParts(Struct, frozen=True):
@@ -104,6 +104,7 @@ class Turn:
         limits_met: The settings of the limits that it met.
         reply: The agent's reply, once there is one.
         stopped: How the guest was lost in it; None if it came back.
+        timeout: The limit in seconds that a cell's caller set; None if it set none.
         seconds: How long a cell took, from its wait for the page's widgets on.
         error: The last error that it showed.
         output: What it showed.
@@ -127,6 +128,7 @@ class Turn:
         self.reply: Mapping[str, Any] | None = None
         self.error: protocol.Error | None = None
         self.stopped: GuestStopped | None = None
+        self.timeout: float | None = None
         self.seconds = 0.0
         self.output = CellOutput(wanted=listener.collects)
 
@@ -160,7 +162,7 @@ class Turn:
         """Returns the answer to a frame of the guest; never raises for what the guest sends."""
         self._frames += 1
         try:
-            if self._frames > _FRAMES_MOST:
+            if self._frames > FRAMES_MOST:
                 raise FrameError("this cell has sent too many")
             answer = protocol.encode(self._answer(protocol.decode(data), len(data)))
         except FrameError as problem:

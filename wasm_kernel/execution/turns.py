@@ -35,9 +35,7 @@ _TOO_LONG = (
 _IN_A_CALLBACK = "[wasm-kernel] This happened in a widget's callback, not in a cell:\n"
 
 
-_NEVER_RAN = CellError(
-    "KeyboardInterrupt", "The cell was interrupted before the sandbox was ready.", ()
-)
+_NEVER_RAN = CellError("KeyboardInterrupt", "The cell was interrupted before it began.", ())
 
 
 class GuestTurns:
@@ -53,8 +51,16 @@ class GuestTurns:
 
     # -- cells
 
-    def run_cell(self, request: Mapping[str, Any], listener: Listener) -> Turn:
-        """Runs a cell. If the guest is lost before the cell can begin, the cell is refused."""
+    def run_cell(
+        self, request: Mapping[str, Any], listener: Listener, timeout: float | None = None
+    ) -> Turn:
+        """Runs a cell. If the guest is lost before the cell can begin, the cell is refused.
+
+        Args:
+            request: The request, as the agent will read it.
+            listener: Gets its output.
+            timeout: The call's own limit in seconds, if it is lower than the policy's.
+        """
         runner, began = self._runner, time.monotonic()
         try:
             travels = runner.language.parse_cell(request["code"]).only_commands(TRAVELS)
@@ -64,6 +70,7 @@ class GuestTurns:
             raise
         request = {**request, "execution_count": runner.next_count, "alone": [*self._missed]}
         turn = runner.new_turn(request, listener)
+        turn.timeout = timeout
         self._tell_notices(turn)
         if refused is None:
             self._run_and_keep(turn, travels)
@@ -77,6 +84,7 @@ class GuestTurns:
         return turn
 
     def _run_and_keep(self, turn: Turn, travels: list[CommandLine] | None) -> None:
+        self._runner.commands.cell_begins()
         try:
             if travels is None:
                 self._runner.run(turn)
@@ -141,6 +149,7 @@ class GuestTurns:
             texts.tell_restored(runner.travel(travel.target), turn.on_text)
             travel.give_names(travel.there, turn)
         runner.commands.run_actions(turn, runner.clock)
+        runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.commands.begin_cell(runner.next_count)
 
     def _recover(self, turn: Turn, stopped: GuestStopped, *, for_cell: bool) -> None:
@@ -149,7 +158,7 @@ class GuestTurns:
         """
         _LOG.debug("the guest was lost", exc_info=stopped)
         runner, turn.stopped = self._runner, stopped
-        runner.close_guest()
+        runner.close_guest(keep=True)
         runner.commands.cell_lost(turn, runner.clock)
         runner.state.roll_back()
         if for_cell and not runner.clock.closed and left_unusable(turn, stopped):
@@ -159,6 +168,7 @@ class GuestTurns:
         else:
             changed = runner.state.files.keeps and runner.changes.any
             stopped.kept = what_remains(turn, stopped, changed_files=changed)
+        runner.commands.files_changed(runner.changes, turn, runner.clock)
         runner.start_guest()
 
     def _tell_notices(self, turn: Turn) -> None:
@@ -193,6 +203,7 @@ class GuestTurns:
         else:
             if turn.is_comm:
                 self._runner.state.commit_between(self._runner.guest.instance)
+            self._runner.commands.files_changed(self._runner.changes, turn, self._runner.clock)
         return turn
 
     def query(self, request: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.hiding import (
+    Guards,
     MetadataAndPlacesHidden,
     SessionFoldersHidden,
     Spot,
@@ -26,7 +27,6 @@ from wasm_kernel.folders.hiding import (
     guarded,
 )
 from wasm_kernel.folders.locks import PresenceLock
-from wasm_kernel.folders.notebook import NOTEBOOK, open_here, shown
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder, PlantedLinkError, making_folder, open_named, real_path
@@ -81,6 +81,8 @@ class SandboxFolders:
         far: Whether files can't be linked between the workspace and the private folder.
         lasting: Whether the private folder can be told to be this workspace's tomorrow.
         notices: What the user is to be told, once.
+        reopened: Whether it is a notebook's, whose new kernel has found it; then the user is told
+            what was kept.
         notebook: The notebook's folder with the workspace over it, as the guest gets it; None if
             the guest is not shown it.
     """
@@ -124,11 +126,22 @@ class SandboxFolders:
         hidden = SessionFoldersHidden() if lone else MetadataAndPlacesHidden(workspace)
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices: tuple[str, ...] = self._notices() if found.made else ()
+        self.reopened = False
         self.notebook: Preopen | None = None
 
     @classmethod
-    def of_workspace(cls, path: Path, private_root: Path | str | None = None) -> Self:
+    def of_workspace(
+        cls,
+        path: Path,
+        private_root: Path | str | None = None,
+        guards: Guards | None = None,
+    ) -> Self:
         """Opens a workspace outside of sessions, which is made if it is not there.
+
+        Args:
+            path: The workspace.
+            private_root: The folder for private folders, if one is named.
+            guards: What `check_opening` returned a moment ago, if it was called.
 
         Raises:
             PlantedLinkError: the path is relative, and leads through a link.
@@ -138,7 +151,7 @@ class SandboxFolders:
         """
         real = real_path(path)
         with making_folder(real), open_named(path) as workspace:
-            check("The workspace", Spot.of(workspace.fd), guarded(private_root))
+            check("The workspace", Spot.of(workspace.fd), guards or guarded(private_root))
             privates = PrivateFolders(real.parent, private_root, lone=real.name)
 
             def is_there() -> bool:
@@ -280,6 +293,8 @@ class SandboxFolders:
             NotShown: that folder is not for guests.
             OSError: there is no such folder any more.
         """
+        from wasm_kernel.folders.notebook import NOTEBOOK, open_here, shown
+
         folder = open_here()
         try:
             beneath = shown(folder, root, secret, kept, self.private_root)

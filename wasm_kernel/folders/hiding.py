@@ -52,7 +52,7 @@ ASIDE = ".wasm_kernel-removed-"
 """The beginning of the name of a session's folder that is being made or deleted."""
 
 _UUID_LENGTH = 36
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _TICK_NS = 100_000_000  # times of folders are told in steps, on some file systems in long ones
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _PRIVATE, _CACHE = "private state, such as the variables of sessions", "the cache of compiled code"
@@ -106,15 +106,22 @@ class Spot(Struct, frozen=True):
         Raises:
             OSError: it can't be known.
         """
-        real = path.expanduser().resolve()
-        for there in (real, *real.parents):
+        path = path.expanduser()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return cls._of_folder(path)
+        real = path.resolve()
+        for there in real.parents:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                fd = os.open(there, _LOOK)
-                try:
-                    return cls(cls.of(fd).chain, real.relative_to(there).parts)
-                finally:
-                    os.close(fd)
+                return cls(cls._of_folder(there).chain, real.relative_to(there).parts)
         raise FileNotFoundError(real)
+
+    @classmethod
+    def _of_folder(cls, path: Path) -> Spot:
+        fd = os.open(path, _LOOK)
+        try:
+            return cls.of(fd)
+        finally:
+            os.close(fd)
 
     def holds(self, other: Spot) -> bool:
         """Returns whether another folder is this one, or lies in it."""
@@ -128,7 +135,11 @@ class Spot(Struct, frozen=True):
         return self.holds(other) or other.holds(self)
 
 
-def guarded(private_root: Path | str | None = None) -> list[tuple[str, Spot]]:
+Guards = list[tuple[str, Spot]]
+"""The folders that no guest may reach, each with words for what it is for."""
+
+
+def guarded(private_root: Path | str | None = None) -> Guards:
     """Returns the folders that no guest may reach, each with words for what it is for."""
     paths = [(_CACHE, default_folder())]
     private = [state_folder(), *ELSEWHERE.paths()]
@@ -195,7 +206,7 @@ def check_opening(
     root: Path | None,
     mounts: Sequence[Mount],
     private_root: Path | str | None,
-) -> None:
+) -> Guards:
     """Checks that a workspace may be opened, before anything is made for it.
 
     Args:
@@ -203,6 +214,9 @@ def check_opening(
         root: The root of the sessions, if it is one's.
         mounts: What the guest is to see besides.
         private_root: The folder for private folders, if one is named.
+
+    Returns:
+        The folders that no guest may reach, as `guarded` does.
 
     Raises:
         OverlapError: the workspace or the root may not be one.
@@ -220,6 +234,7 @@ def check_opening(
             with contextlib.suppress(OSError, PlantedLinkError):  # as above
                 opened.append((mount, held.enter_context(open_named(mount.host))))
         check_mounts(opened, own, guards)
+    return guards
 
 
 def lies_in_session(path: Path) -> bool:
@@ -396,7 +411,7 @@ class SessionFoldersHidden:
         if name.isascii() and name[0] != "." and not (depth == 0 and len(name) >= _UUID_LENGTH):
             return False  # the quick way for nearly all names
         plain = folded_name(name)
-        return plain.startswith(ASIDE) or (depth == 0 and _UUID.fullmatch(plain) is not None)
+        return plain.startswith(ASIDE) or (depth == 0 and re.fullmatch(_UUID, plain) is not None)
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Returns whether an open folder is a session's, wherever it lies, or a private one."""

@@ -42,6 +42,19 @@ class Resume(str, Enum):
     CRASH = "crash"
     ALWAYS = "always"
 
+    @classmethod
+    def checked(cls, resume: Resume | str) -> Resume:
+        """Returns the occasion of a name.
+
+        Raises:
+            ValueError: there is none; the text names those that there are.
+        """
+        try:
+            return cls(resume)
+        except ValueError:
+            names = ", ".join(repr(each.value) for each in cls)
+            raise ValueError(f"resume is one of {names}, not {resume!r}") from None
+
 
 class Holder(Struct, frozen=True):
     """The facts known about the last keeper of a history.
@@ -50,11 +63,13 @@ class Holder(Struct, frozen=True):
         alive: It has not ended yet, or ended without giving the lock back.
         anew: It asked for the next one to begin anew.
         forked: There was none yet since another session was forked off into this one.
+        evicted: Why the history was removed since: `room` or `age`; empty if it was not.
     """
 
     alive: bool = False
     anew: bool = False
     forked: bool = False
+    evicted: str = ""
 
     @classmethod
     def of(cls, private: Folder) -> Holder:
@@ -69,13 +84,13 @@ class Holder(Struct, frozen=True):
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return cls(alive=True)
 
-    def write(self, private: Folder) -> None:
-        """Writes it down; what lay in its place is gone.
+    def write(self, private: Folder, *, sync: bool = False) -> None:
+        """Writes it down, on the disk itself if `sync`; what lay in its place is gone.
 
         Raises:
             OSError: it can't be written.
         """
-        with private.replacing(HOLDER) as file:
+        with private.replacing(HOLDER, sync=sync) as file:
             file.write(msgspec.json.encode(self))
 
 
@@ -86,9 +101,11 @@ class HistoryLock:
         held: Whether this process has it.
         crashed: Whether the last holder ended without giving it back.
         forked: Whether nobody had it since another session was forked off into it.
+        evicted: Why the history that the last holder left was removed; empty if it was not.
     """
 
     def __init__(self, folder: Folder) -> None:
+        self.evicted = ""
         self._folder = folder
         self._lock = FileLock(LOCK, folder)
         self._guard = threading.Lock()
@@ -108,6 +125,7 @@ class HistoryLock:
         if self.held:
             found = self._noted = Holder.of(self._folder)
             self.crashed, self.forked, self._begins_anew = found.alive, found.forked, found.anew
+            self.evicted = found.evicted
             self._note(alive=True)
         return self.held
 
@@ -118,10 +136,10 @@ class HistoryLock:
             OSError: it can't be noted.
         """
         if self.held:
-            self._note(anew=False, forked=False)
+            self._note(anew=False, forked=False, evicted="")
             self._is_settled = True
 
-    def _note(self, **changes: bool) -> None:
+    def _note(self, **changes: bool | str) -> None:
         with self._guard:
             noted = replace(self._noted, **changes)
             if noted != self._noted:
@@ -163,6 +181,15 @@ def note_forked(private: Folder) -> None:
         OSError: that can't be noted.
     """
     Holder(forked=True).write(private)
+
+
+def note_evicted(private: Folder, why: str) -> None:
+    """Notes that a session's history is about to be removed; call it `exclusively`.
+
+    Raises:
+        OSError: that can't be noted.
+    """
+    replace(Holder.of(private), evicted=why).write(private, sync=True)
 
 
 def begins_anew(private: Folder) -> bool:

@@ -24,6 +24,13 @@ BENEATH = "/notebook (beneath)"
 """The name that saved memory has for the folder itself, of which it has files open."""
 
 _SHORT_NAME = re.compile(r"~\d")  # FAT and NTFS give `.git` a second name, GIT~1
+_KEYS = (
+    r"kernel-(v\d+-\w+|\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json"
+    r"|(jp|nb)server-\d+(\.json|-open\.html)"
+    r"|(jupyter|notebook)_cookie_secret|notebook_secret"
+)
+"""The names that Jupyter and its clients give to files with keys of kernels and servers."""
+_KEY_LETTERS = "kjn"  # what they begin with
 _PSEUDO = ("/proc", "/sys")  # not files of anybody's, though they look regular
 _MOUNTS, _ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
 _FIRST_PERSON = 1000  # accounts below, but for root's, are the system's
@@ -62,6 +69,7 @@ class NotebookHidden(PlacesHidden):
         own = os.fstat(folder.fd)
         here = _mark(secret.parent) == (own.st_dev, own.st_ino)
         self._secret = folded_name(secret.name) if here else ""
+        self._first = _KEY_LETTERS + self._secret[:1]
         self._private = frozenset(map(_mark, [*([] if here else [secret.parent]), *kept]))
         self._pseudo = frozenset(_devices(_PSEUDO))
 
@@ -71,13 +79,15 @@ class NotebookHidden(PlacesHidden):
         return super().hides_folders or True
 
     def hides_name(self, depth: int, name: str) -> bool:
-        """Hides what begins with a dot, under every spelling, and the connection file."""
+        """Hides what begins with a dot, under every spelling, and files with Jupyter's keys."""
         if name[0] == "." or _SHORT_NAME.search(name):
             return True
-        if depth and name.isascii():
+        if name.isascii() and name[0].lower() not in (self._first if not depth else _KEY_LETTERS):
             return False  # the quick way for most names
         plain = folded_name(name)
-        return plain.startswith(".") or (not depth and bool(plain) and plain == self._secret)
+        if plain.startswith(".") or (not depth and bool(plain) and plain == self._secret):
+            return True
+        return re.fullmatch(_KEYS, plain) is not None
 
     def hides_folder(self, fd: int, depth: int) -> bool:
         """Hides places, roots, the folder of connection files, and what is not on a disk."""
@@ -127,13 +137,41 @@ def shown(
         raise NotShown(_HOME)
     if _is_root(folder, spot):
         raise NotShown(_ROOT)
+    _check_places(spot, root, private_root)
+    hidden = NotebookHidden(folder, secret, (*kept, root))  # the root may not have been noted
+    return Preopen(folder, BENEATH, hidden=hidden, living=True)
+
+
+def check_target(
+    folder: Folder,
+    root: Path,
+    kept: Sequence[Path] = (),
+    private_root: Path | str | None = None,
+) -> None:
+    """Checks that a folder beside the notebook is one that files of a session may be put into.
+
+    Args:
+        folder: The folder.
+        root: The root of the kernel's session.
+        kept: Folders of the front end that nothing is put into, nor below them.
+        private_root: The folder for private folders, if one is named.
+
+    Raises:
+        NotShown: it is not; `why` says what it is.
+        OSError: it is gone.
+    """
+    spot = Spot.of(folder.fd)
+    if spot.chain[-1][0] in _devices(_PSEUDO) or any(_mark(each) in spot.chain for each in kept):
+        raise NotShown(_SYSTEM)
+    _check_places(spot, root, private_root)
+
+
+def _check_places(spot: Spot, root: Path, private_root: Path | str | None) -> None:
     for what, other in guarded(private_root):
         if spot.overlaps(other):
             raise NotShown(_PRIVATE.format(what=what))
     if any(_mark(each) in spot.chain for each in (root, *ROOTS.paths())):
         raise NotShown(_SESSIONS)
-    hidden = NotebookHidden(folder, secret, (*kept, root))  # the root may not have been noted
-    return Preopen(folder, BENEATH, hidden=hidden, living=True)
 
 
 def _mark(path: Path) -> tuple[int, int]:

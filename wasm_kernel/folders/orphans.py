@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,7 +130,8 @@ def sweep(seconds: float | None = None) -> list[Orphan]:
     for place in places():
         with place:
             names = place.names()
-            random.shuffle(names)  # so that a sweep that has little time does not begin as the last
+            # in another order each time, as a sweep may have little time
+            names.sort(key=lambda _: os.urandom(4))
             for name in names:
                 if until is not None and time.monotonic() > until:
                     break

@@ -94,6 +94,20 @@ def in_state(name: str = _PRIVATE, *, make: bool = False) -> Place | None:
         return None
 
 
+UPKEEP, WARNS = "upkeep", ".warns"
+"""The part of the state folder for what is known of sessions on disk, and the end of the names of
+files there that say that a user is to be told something when a kernel starts."""
+
+
+def has_warnings() -> bool:
+    """Returns whether there is such a file."""
+    place = in_state(UPKEEP)
+    if place is None:
+        return False
+    with place:
+        return any(name.endswith(WARNS) for name in place.names())
+
+
 class Notes:
     """Notes of paths in the state folder: a file for each, named by its digest."""
 
@@ -209,6 +223,8 @@ def make_named(path: Path) -> Place:
 def own_place(path: Path) -> Place | None:
     """Returns the place at a path that somebody trusted chose; None if others may change it."""
     try:
+        if not path.exists():  # many a noted one is gone, and to resolve it takes longer
+            return None
         real = path.resolve()
         return _own(real, Folder.open(real), _OTHERS_WRITE)
     except (OSError, RuntimeError):
@@ -251,7 +267,7 @@ def can_link(one: Folder, other: Folder) -> bool:
 def _mount(fd: int) -> str:
     """The number of the mount that a folder lies in: no link crosses from one to another."""
     try:
-        facts = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii")
+        facts = Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="utf-8")
     except OSError:
         return ""
     return next((line for line in facts.splitlines() if line.startswith("mnt_id:")), "")

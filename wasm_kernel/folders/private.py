@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -325,7 +324,7 @@ def _make(place: Place, owner: Owner) -> Folder:
     Raises:
         OSError: it can't be made.
     """
-    aside = f".new-{secrets.token_hex(8)}"
+    aside = f".new-{os.urandom(8).hex()}"
     made = place.enter(aside, make=True)
     try:
         owner.write(made)
@@ -367,7 +366,7 @@ def session_private(root: Path, session_id: str, private_root: Path | None = Non
 
 def _set_aside(place: Folder, key: str) -> str:
     """Gives a private folder a name by which nobody finds it; empty if it does not exist."""
-    aside = f"{_REMOVED}{secrets.token_hex(8)}"
+    aside = f"{_REMOVED}{os.urandom(8).hex()}"
     try:
         place.rename(key, aside)
     except FileNotFoundError:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime
     from wasm_kernel.folders.private import OpenPrivate
     from wasm_kernel.policy import ExecutionPolicy
     from wasm_kernel.state.image import BaseImage
+    from wasm_kernel.state.pages import Heap
     from wasm_kernel.wasi_files.calls import WasiFiles
     from wasm_kernel.wasi_files.preopens import Preopens
 
@@ -156,11 +157,13 @@ class Guest(Protocol):
         instance: Its instance.
         files: Its open files.
         signals: Its way to be interrupted.
+        heap: What of its memory is free.
     """
 
     instance: Instance
     files: WasiFiles
     signals: Signals
+    heap: Heap
 
     def run_turn(self, fuel: int | None) -> bool:
         """Runs the agent, which fetches one request and answers it.

@@ -5,7 +5,7 @@ cost before it begins, checks every field, and returns one of the frame classes 
 `FrameError`.
 """
 
-from __future__ import annotations
+# Annotations are values here, not texts: msgspec would compile each of them at every start.
 
 import base64
 import json

@@ -111,7 +111,12 @@ class ProcessBroker:
         self._number = 0
 
     @classmethod
-    def spawn(cls, handlers: Handlers) -> ProcessBroker:
+    def spawn(
+        cls,
+        handlers: Handlers,
+        begin: Callable[[], None] = lambda: None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> ProcessBroker:
         """Forks the broker. The process must have one thread, and not be confined yet.
 
         Call it before the process opens any file that the broker should not have. The broker ends
@@ -119,6 +124,9 @@ class ProcessBroker:
 
         Args:
             handlers: What it does.
+            begin: What it does first, such as starting a thread.
+            at_end: What it does when this process has ended, however it did, or let it go; it has
+                half a second for that.
         """
         import socket
 
@@ -134,7 +142,11 @@ class ProcessBroker:
             # what it was in the midst of, also when the whole group is killed.
             os.setpgid(0, 0)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            begin()
             _Service(outer, handlers).run()
+            at_end()
+        except Exception as problem:
+            log_failure("the broker", problem)
         finally:
             os._exit(0)
 

@@ -12,7 +12,6 @@ import fcntl
 import os
 import stat
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -114,10 +113,9 @@ def can_clone(folder: Path) -> bool:
     Raises:
         OSError: nothing can be written there.
     """
-    with (
-        tempfile.TemporaryFile(dir=folder) as one,
-        tempfile.TemporaryFile(dir=folder) as other,
-    ):
+    from tempfile import TemporaryFile
+
+    with TemporaryFile(dir=folder) as one, TemporaryFile(dir=folder) as other:
         one.write(bytes(4096))
         one.flush()
         return FileCopier().clone(one.fileno(), other.fileno())
@@ -338,7 +336,7 @@ def _generation(fd: int) -> str:
 def boot_id() -> str:
     """Returns a name of this boot of the machine; empty if it can't be told."""
     try:
-        with open(_BOOT, encoding="ascii") as file:  # noqa: PTH123 - no path is needed
+        with open(_BOOT, encoding="utf-8") as file:  # noqa: PTH123 - no path is needed
             return file.read().strip()
     except OSError:
         return ""

@@ -19,6 +19,7 @@ from wasm_kernel.outputs.removals import (
     Removals,
     words,
 )
+from wasm_kernel.result import DATA_SUFFIXES
 
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}\Z")
 _IDS = frozenset(
@@ -31,6 +32,12 @@ _FRAGMENT = re.compile(r"\s*#(?P<id>[A-Za-z0-9_.:-]{1,200})\s*\Z")
 _WEB = re.compile(
     r"https?://[^\s\x00-\x20<>\"'\\^`{|}]{1,8000}\Z|mailto:[\w.+@%?=&-]{1,500}\Z", re.IGNORECASE
 )
+# A file of data in the notebook's folder or below it. No name begins with a dot, however that is
+# written, and none holds a slash or a percent sign, so the path leads down only.
+_SIGN = r"(?:[\w.,()+@~-]|%(?!2[5Ff]|5[Cc]|[01][0-9A-Fa-f]|7[Ff])[0-9A-Fa-f]{2})"
+_NAME = rf"(?!\.|%2[Ee]){_SIGN}{{1,600}}+"
+_BESIDE = re.compile(rf"(?:{_NAME}/)*+{_NAME}\Z", re.ASCII)
+_BESIDE_MOST = 3000
 _DATA = re.compile(r"\s*data:(?P<type>[a-z]++/[a-z0-9.+-]++)(?P<more>[^,]{0,200}+),", re.IGNORECASE)
 
 # The other attributes hold numbers, words, colours, paths and transforms. The characters that could
@@ -105,6 +112,8 @@ class Attributes:
         if element == "a":
             if _WEB.match(value.strip()):
                 return value.strip()
+            if _is_data_beside(value):
+                return value
             self._removals.add(LINKS)
             return None
         return self._source(element, value)
@@ -135,6 +144,13 @@ class Attributes:
                 return f"data:{kind};base64,{base64.b64encode(clean.encode()).decode()}"
         self._removals.add(PICTURES)
         return None
+
+
+def _is_data_beside(address: str) -> bool:
+    """Returns whether a link leads to a file of data in the notebook's folder, or below it."""
+    if len(address) > _BESIDE_MOST or not address.lower().endswith(DATA_SUFFIXES):
+        return False
+    return bool(_BESIDE.match(address))
 
 
 def _decoded(content: str, encoded: bool) -> str:

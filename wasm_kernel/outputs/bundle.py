@@ -11,10 +11,9 @@ from typing import Any
 
 import msgspec
 
-from wasm_kernel.outputs import markdown, media, terminal
+from wasm_kernel.outputs import media, terminal
 from wasm_kernel.outputs.limits import stopping_if
 from wasm_kernel.outputs.removals import PICTURES, NotShowable, Removals
-from wasm_kernel.outputs.tex import clean_latex
 
 TYPES_MOST = 32
 TYPE_CHARACTERS = 100
@@ -88,8 +87,9 @@ def _keep(kept: dict[str, Any], mime: str, content: Any, removals: Removals) -> 
         removals.add(f"a type of output that is not known here ({_named(mime)})")
         return
     try:
-        if mime == "text/markdown" and isinstance(content, str) and not markdown.is_plain(content):
-            kept.setdefault("text/html", markdown.as_html(content, removals))
+        html = _rendered(content, removals) if mime == "text/markdown" else None
+        if html is not None:
+            kept.setdefault("text/html", html)
         else:
             kept[mime] = rule.clean(content, removals)
     except NotShowable as refused:
@@ -182,11 +182,24 @@ def _svg(content: Any, removals: Removals) -> Any:
     return clean
 
 
+def _rendered(content: Any, removals: Removals) -> str | None:
+    """The HTML of Markdown that is not plain."""
+    from wasm_kernel.outputs import markdown
+
+    if not isinstance(content, str) or markdown.is_plain(content):
+        return None
+    return markdown.as_html(content, removals)
+
+
 def _latex(content: Any, removals: Removals) -> Any:
+    from wasm_kernel.outputs.tex import clean_latex
+
     return clean_latex(terminal.clean(_as_text(content)), removals)
 
 
 def _markdown(content: Any, _: Removals) -> Any:
+    from wasm_kernel.outputs import markdown
+
     text = terminal.clean(_as_text(content))
     if not markdown.is_plain(text):
         raise NotShowable("Markdown with HTML, links or formulas")

@@ -13,11 +13,11 @@ from html import unescape
 
 import nh3
 
-from wasm_kernel.outputs import limits, terminal
+from wasm_kernel.outputs import documents, terminal
 from wasm_kernel.outputs import removals as phrases
 from wasm_kernel.outputs.attributes import Attributes
 from wasm_kernel.outputs.css import SHEETS_MOST, clean_stylesheet
-from wasm_kernel.outputs.limits import check_repetition, check_stopped, stoppable
+from wasm_kernel.outputs.limits import check_stopped, stoppable
 from wasm_kernel.outputs.removals import STYLES, NotShowable, Removals, words
 from wasm_kernel.outputs.tex import clean_math_in, has_formulas
 
@@ -168,7 +168,7 @@ def clean_html(html: str, removals: Removals) -> str:
     clean = clean_styles(clean, scope, removals)
     clean = _INPUT.sub(lambda found: _checkbox(found[0], removals), clean)
     clean = clean_math_in(clean, removals)
-    check_repetition(clean)
+    documents.check_repetition(clean)
     if not (has_formulas(clean) or any(mark in clean for mark in _STYLED)):
         return clean
     return f'{_LAST.format(scope=scope)}<div class="{scope}" style="{BOX}">{clean}</div>'
@@ -229,7 +229,7 @@ def clean_svg(svg: str, removals: Removals) -> str:
     root = _first_image(clean_styles(text, scope, removals, escaped=True))
     if not root:
         return ""
-    check_repetition(root)
+    documents.check_repetition(root)
     text = _NOT_XML.sub("", root).replace("&nbsp;", "&#160;")
     opened = text.index(">") + 1
     head = text[: len("<svg")] + f" {_NAMESPACES}" + text[len("<svg") : opened]
@@ -266,17 +266,17 @@ def parseable(document: str) -> str:
     Raises:
         NotShowable: parsing it could take longer, or it is too large.
     """
-    if len(document) > limits.DOCUMENT_MOST:
-        raise NotShowable(f"a document of more than {limits.DOCUMENT_MOST // 2**20} MiB")
+    if len(document) > documents.DOCUMENT_MOST:
+        raise NotShowable(f"a document of more than {documents.DOCUMENT_MOST // 2**20} MiB")
     # A lone surrogate can't be sent; control characters act if HTML is printed. Both are removed
     # first: a sequence of them may hold a quote or a bracket.
     document = terminal.clean(document.encode("utf-8", "replace").decode("utf-8"))
-    if len(document) <= limits.SMALL_DOCUMENT:
+    if len(document) <= documents.SMALL_DOCUMENT:
         return document
-    if not limits.is_regular(document):
-        small = limits.SMALL_DOCUMENT // 2**10
+    if not documents.is_regular(document):
+        small = documents.SMALL_DOCUMENT // 2**10
         raise NotShowable(f"a document of more than {small} KiB with unclosed elements")
-    return limits.in_short_runs(document)
+    return documents.in_short_runs(document)
 
 
 def scope_of(document: str) -> str:

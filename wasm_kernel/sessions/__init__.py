@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wasm_kernel.result import PruneResult
     from wasm_kernel.sessions.archives import export_session, import_session
     from wasm_kernel.sessions.files import (
         delete_session_path,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
         delete_session_workspace,
         get_session_sandbox,
     )
+    from wasm_kernel.sessions.prune_result import PruneResult
     from wasm_kernel.sessions.pruning import prune_sessions
 
 __all__ = [

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from wasm_kernel import events
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.create import check, create_sandbox
+from wasm_kernel.execution.create import check, create_sandbox, offer_pip
+from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import check_opening
@@ -38,6 +39,7 @@ def create_session_sandbox(
     logger: SandboxLogger | None = None,
     *,
     private_root: Path | str | None = None,
+    pip: bool = False,
 ) -> tuple[str, BaseSandbox]:
     """Makes a new session and its sandbox.
 
@@ -47,6 +49,7 @@ def create_session_sandbox(
         workspace_root: The folder that holds the sessions' folders, made if it is not there.
         logger: Gets the events, each with the session's id; silent by default.
         private_root: The folder that holds private folders; one of the user's by default.
+        pip: Whether cells may install packages, as `offer_pip` says.
 
     Returns:
         The session's id, a random UUID, and the sandbox. The guest starts with the first cell
@@ -59,10 +62,11 @@ def create_session_sandbox(
     logger = check(runtime, policy, logger)
     root, name = Path(workspace_root), ids.new()
     mounts = policy.mounts if policy is not None else ()
+    make_room(policy)
     session = Session(root, name, logger, new=True, private_root=private_root, mounts=mounts)
     orphans.sweep_now_and_then()
     try:
-        return session.id, _sandbox_in(session, runtime, policy, logger)
+        return session.id, _sandbox_in(session, runtime, policy, logger, pip=pip)
     except BaseException:
         session.folders.discard()
         raise
@@ -76,6 +80,7 @@ def get_session_sandbox(
     logger: SandboxLogger | None = None,
     *,
     private_root: Path | str | None = None,
+    pip: bool = False,
 ) -> BaseSandbox:
     """Returns the sandbox of a session, with the session's files and variables.
 
@@ -95,6 +100,8 @@ def get_session_sandbox(
         logger: Gets the events, each with the session's id; by default that of the open sandbox, or
             nobody.
         private_root: The folder that holds private folders; one of the user's by default.
+        pip: Whether cells may install packages, as `offer_pip` says. An open sandbox where they
+            may goes on allowing it.
 
     Raises:
         SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -108,12 +115,15 @@ def get_session_sandbox(
     mounts = policy.mounts if policy is not None else ()
 
     def make() -> BaseSandbox:
+        make_room(policy)
         session = Session(root, name, told, private_root=private_root, mounts=mounts)
-        return _sandbox_in(session, runtime, policy, told)
+        return _sandbox_in(session, runtime, policy, told, pip=pip)
 
     def found(sandbox: BaseSandbox) -> None:
         sandbox.folders.mounted(mounts)
         sandbox.adopt(policy, None if logger is None else told)
+        if pip:
+            offer_pip(sandbox)
         told.log_event(
             events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real
         )
@@ -126,6 +136,8 @@ def _sandbox_in(
     runtime: RuntimeType | str,
     policy: ExecutionPolicy | None,
     logger: SandboxLogger | None,
+    *,
+    pip: bool,
 ) -> BaseSandbox:
     try:
         return create_sandbox(
@@ -138,6 +150,7 @@ def _sandbox_in(
             hooks=session,
             quiet=True,
             folders=session.folders,
+            pip=pip,
         )
     except BaseException:
         session.closed()

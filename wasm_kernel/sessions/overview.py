@@ -5,20 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE
-from wasm_kernel.folders.locks import is_used
+from wasm_kernel.folders.locks import Holder
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.metadata import MetadataCorrupted
+from wasm_kernel.sessions.notebooks import notebooks_of
+from wasm_kernel.sessions.upkeep import Upkeep, gone_notebooks
 from wasm_kernel.state.stored import StoredState
 from wasm_kernel.state.tree import Tree
 from wasm_kernel.wasi_files.preopens import is_hidden_name
@@ -36,9 +39,14 @@ class Overview:
         files: How many files it holds.
         file_bytes: Their length.
         history_states: How many states of its memory are kept.
-        history_bytes: What they take on disk.
+        history_bytes: What they take on disk, with earlier versions of files.
+        disk_bytes: What all of it takes on disk.
         checkpoints: The names of states.
         in_use: A kernel or another process has it open.
+        evicted: Why its history was removed: `room` or `age`; empty if it was not.
+        notebook: Where its notebook was seen last; None if none is known.
+        is_orphaned: Its notebook is gone.
+        deleted_at: When its files go, as its notebook is gone; None if they do not.
     """
 
     session_id: str
@@ -49,8 +57,13 @@ class Overview:
     file_bytes: int
     history_states: int
     history_bytes: int
+    disk_bytes: int
     checkpoints: tuple[str, ...]
     in_use: bool
+    evicted: str = ""
+    notebook: Path | None = None
+    is_orphaned: bool = False
+    deleted_at: datetime | None = None
 
 
 def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Overview]:
@@ -66,7 +79,19 @@ def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Over
         return []
     privates = PrivateFolders(real_path(root), private_root)
     found = [session for name in names if (session := _seen(privates, name)) is not None]
-    return sorted(found, key=_last_used, reverse=True)
+    return sorted(_with_notebooks(privates.root, found), key=_last_used, reverse=True)
+
+
+def _with_notebooks(root: Path, sessions: Sequence[Overview]) -> Iterator[Overview]:
+    """The sessions, with what is known of their notebooks."""
+    notebooks, gone = notebooks_of(root), gone_notebooks(root)
+    deletions = Upkeep(root, None, most_bytes=0, days=0).deletions()
+    for session in sessions:
+        name = session.session_id
+        known = notebooks.get(name)
+        at = datetime.fromtimestamp(deletions[name], UTC) if name in deletions else None
+        notebook = None if known is None else known[0].file
+        yield replace(session, notebook=notebook, is_orphaned=name in gone, deleted_at=at)
 
 
 def _last_used(session: Overview) -> float:
@@ -84,7 +109,7 @@ def session_in(root: Path, session_id: str, private_root: Path | str | None = No
     found = _seen(PrivateFolders(real_path(root), private_root), name, named=True)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
-    return found
+    return next(_with_notebooks(real_path(root), [found]))
 
 
 def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overview | None:
@@ -113,7 +138,7 @@ def _overview(
     sizes = list(_file_sizes(folder))
     stored = None if private is None else _stored(private)
     tree = Tree() if stored is None else stored.tree
-    commits = tree.commits.values()
+    use = None if private is None else DiskUse.measured(folder, private)
     return Overview(
         name,
         workspace,
@@ -121,10 +146,12 @@ def _overview(
         known.updated_at if known else None,
         len(sizes),
         sum(sizes),
-        len(commits),
-        sum({commit.content: commit.page_bytes for commit in commits}.values()),
+        len(tree.commits),
+        0 if use is None else use.history,
+        sum(sizes) if use is None else use.total,
         tuple(sorted(tree.names)),
-        private is not None and is_used(private),
+        use is not None and use.in_use,
+        "" if private is None else Holder.of(private).evicted,
     )
 
 

@@ -172,10 +172,11 @@ def locate(
                         raise
                     try:
                         os.mkdir(folder, dir_fd=walk.fd)
-                        made += 1
+                        is_ours = True
                     except FileExistsError:  # somebody was faster, and may need what is above, too
-                        made = 0
+                        is_ours = False
                     walk.enter(folder)
+                    made = made + 1 if is_ours else 0
             yield walk, name or (walk.leave() if walk.depth else ".")
         except BaseException:
             with suppress(OSError):

@@ -39,11 +39,11 @@ from wasm_kernel.guests.base import CommandContext, CommandHandler, CommandLine,
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder, open_named, real_path
 from wasm_kernel.linux.task import Cancelled, Task
-from wasm_kernel.result import PruneResult
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import ANOTHER_PROCESS, OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
+from wasm_kernel.sessions.prune_result import PruneResult
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
 _CHOSEN_ID = "not_a_uuid"  # whoever chose the id may count on the session

@@ -18,11 +18,11 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
+    Guards,
     OverlapError,
     Spot,
     check,
     check_opening,
-    guarded,
     lies_in_session,
 )
 from wasm_kernel.folders.locks import is_used
@@ -106,14 +106,14 @@ class Session:
         self._unwritten = ""
         self.private_root = private_root
         self.root = real_path(root)
-        check_opening(self.root / self.id, self.root, mounts, private_root)
+        guards = check_opening(self.root / self.id, self.root, mounts, private_root)
         try:
             with making_folder(self.root, _OWNER_ONLY):
                 if lies_in_session(self.root):
                     raise OverlapError(_IN_WORKSPACE)
                 self.id = ids.target_of(self.root, self.id)
                 self.workspace = root / self.id
-                self.folders = self._opened(root)
+                self.folders = self._opened(root, guards)
         except OSError as problem:
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
@@ -130,24 +130,26 @@ class Session:
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.folders.real)
 
-    def _opened(self, named: Path) -> SandboxFolders:
+    def _opened(self, named: Path, guards: Guards) -> SandboxFolders:
         """The session's folders, in use; others may delete the session meanwhile."""
         privates = PrivateFolders(self.root, self.private_root)
         with open_named(named) as root:
             for left in reversed(range(_ATTEMPTS)):
                 try:
-                    if (folders := self._once(root, privates)) is not None:
+                    if (folders := self._once(root, privates, guards)) is not None:
                         return folders
                 except FileNotFoundError:
                     if not left:
                         raise
         raise OSError(errno.ESTALE, "it is deleted all the time")
 
-    def _once(self, root: Folder, privates: PrivateFolders) -> SandboxFolders | None:
+    def _once(
+        self, root: Folder, privates: PrivateFolders, guards: Guards
+    ) -> SandboxFolders | None:
         self.made = self._make(root, privates)
         real = self.root / self.id
         with root.enter(self.id) as workspace:
-            check("The session's folder", Spot.of(workspace.fd), guarded(self.private_root))
+            check("The session's folder", Spot.of(workspace.fd), guards)
             if not (self.made or _is_known(privates.find(self.id, workspace))):
                 _check_unseen(self.root, self.id)
             is_there = partial(root.has, self.id, workspace.fd)

@@ -25,6 +25,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.files import link_or_copy
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
 
@@ -147,13 +148,33 @@ class GuestPages:
     """The memory of an instance, over which commits are laid, from the newest to the oldest.
 
     Each page is laid once. The guest's thread owns it.
+
+    Attributes:
+        mapped: The ranges that files were mapped into.
+        cleared: The ranges that hold zeros and take no memory.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(
+        self, instance: Instance, used: Sequence[Range], only: Sequence[Range] | None = None
+    ) -> None:
+        """Begins with memory that holds the base image, or pages that need not be laid.
+
+        Args:
+            instance: The instance.
+            used: The ranges that may hold anything but zeros.
+            only: The ranges that are to be laid; None for all.
+        """
         size = instance.memory.size
+        self._used = PageSet(size // PAGE, used)
+        self.mapped: list[Range] = []
+        self.cleared: list[Range] = []
         self._address = instance.memory.address
         self._view = memoryview((ctypes.c_char * size).from_address(self._address)).cast("B")
-        self._laid = PageSet(size // PAGE)
+        self._laid = PageSet(size // PAGE, only)
+
+    def needs(self, commit: Commit) -> bool:
+        """Returns whether pages of a commit are still to be laid."""
+        return any(self._laid.has_free(first, pages) for first, pages in commit.all_runs)
 
     def lay(self, commit: Commit, source: Source) -> None:
         """Lays the pages of a commit.
@@ -164,11 +185,30 @@ class GuestPages:
         for first, pages, at in places(commit):
             for start, end in self._free(first, pages):
                 begin, size = at + (start - first) * PAGE, (end - start) * PAGE
-                if not source.map(self._address + start * PAGE, size, begin):
+                if source.map(self._address + start * PAGE, size, begin):
+                    self.mapped.append((start * PAGE, end * PAGE))
+                else:
                     source.read(begin, self._view[start * PAGE : end * PAGE])
         for first, pages in commit.zeros:
             for start, end in self._free(first, pages):
-                ctypes.memset(self._address + start * PAGE, 0, (end - start) * PAGE)
+                self.clear([(start * PAGE, end * PAGE)])
+
+    def clear(self, ranges: Iterable[Range]) -> None:
+        """Has ranges hold zeros, which takes no memory where they are long or were never used."""
+        for start, end in ranges:
+            used = self._used.free(start // PAGE, (end - start) // PAGE)
+            emptied = [self._take_back(first * PAGE, last * PAGE) for first, last in used]
+            if all(emptied):
+                self.cleared.append((start, end))
+
+    def _take_back(self, start: int, end: int) -> bool:
+        """Clears a range; returns whether it takes no memory any more."""
+        if end - start >= _MAP_PAGES * PAGE:
+            with contextlib.suppress(OSError):  # such as too many mappings
+                memory.clear(self._address + start, end - start, mapped=True)
+                return True
+        ctypes.memset(self._address + start, 0, end - start)
+        return False
 
     def _free(self, first: int, pages: int) -> list[tuple[int, int]]:
         """The stretches of a run that no newer commit has laid, which count as laid from now on."""
@@ -178,8 +218,19 @@ class GuestPages:
 
 
 def _stamp(status: os.stat_result) -> Stamp:
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    return (status.st_dev, status.st_ino, status.st_size, *times)
+    what = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return (*what, status.st_nlink, status.st_ctime_ns)
+
+
+def _is_same(known: Stamp | None, now: Stamp) -> bool:
+    """Returns whether a content is as it was.
+
+    A fork that links it, or gives its link up, changes the file's ctime, but nothing in it; to read
+    gigabytes again for that would take seconds. Whoever writes to it changes its mtime.
+    """
+    if known is None or known == now:
+        return known is not None
+    return known[:4] == now[:4] and known[4] != now[4]
 
 
 _numbers = itertools.count(1)
@@ -294,10 +345,23 @@ class CommitStore:
         if not commit.content:  # it was in memory, and was dropped meanwhile
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         with ContentFile(self._place(), commit) as file:
-            if self._verified.get(commit.content) != file.stamp:
+            if not _is_same(self._verified.get(commit.content), file.stamp):
                 file.verify()
-                self._verified[commit.content] = file.stamp
+            self._verified[commit.content] = file.stamp
             yield file
+
+    def copied_bytes(self, commit: Commit) -> int:
+        """Returns how much of a commit's pages can't be mapped, at least."""
+        if commit.id in self.held:
+            return commit.page_bytes
+        return sum(pages for _, pages in commit.runs if pages < _MAP_PAGES) * PAGE
+
+    def is_untouched(self, commit: Commit) -> bool:
+        """Returns whether a commit's content is as it was when its digest was found right."""
+        if commit.id in self.held or not commit.runs or self.folder is None:
+            return True
+        status = self.folder.status(commit.content)
+        return status is not None and _is_same(self._verified.get(commit.content), _stamp(status))
 
     def fold(self, line: Sequence[Commit]) -> tuple[Commit, Content | None]:
         """Merges commits, newest first, into the first of them.
@@ -333,12 +397,9 @@ class CommitStore:
             before = here.status(name)
             with contextlib.suppress(FileExistsError):
                 link_or_copy(here.fd, name, name, there.fd)
-            if before is None or self._verified.get(name) != _stamp(before):
-                return
-            for store, place in ((self, here), (other, there)):
-                after = place.status(name)
-                if after is not None:  # the link has changed a time of both
-                    store._verified[name] = _stamp(after)
+            after = there.status(name)
+            if before and after and _is_same(self._verified.get(name), _stamp(before)):
+                other._verified[name] = _stamp(after)
 
     def sync(self, contents: Iterable[str]) -> None:
         """Waits until contents are on the disk itself, and their names.

@@ -18,7 +18,6 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -167,7 +166,7 @@ class FileJournal:
         Raises:
             OSError: it can't be written; it is as it was.
         """
-        digest, beginning = b"", Beginning(VERSION, known_from, boot_id(), secrets.token_hex(16))
+        digest, beginning = b"", Beginning(VERSION, known_from, boot_id(), os.urandom(16).hex())
         with self._private.enter(self._name, make=True) as folder:
             with folder.replacing(JOURNAL) as file:
                 for record in (beginning, *records):

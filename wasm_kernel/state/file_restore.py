@@ -11,7 +11,8 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.walks import Lookup
@@ -28,15 +29,14 @@ Changing = Callable[[str, os.stat_result | None], None]
 """Called with each path that is about to hold another file or none, and what is there."""
 
 
-@dataclass
-class RestoredFiles:
+class RestoredFiles(Struct):
     """The outcome, as paths in the workspace: files and links that are there again or hold
     what they held, those that are gone, and those that could not be brought back.
     """
 
-    back: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    missed: list[tuple[str, NotKept]] = field(default_factory=list)
+    back: list[str] = []
+    removed: list[str] = []
+    missed: list[tuple[str, NotKept]] = []
 
 
 def restore_files(

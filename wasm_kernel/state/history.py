@@ -27,6 +27,7 @@ from wasm_kernel.state.stored import StateFolder, Usable
 from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
+_COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
 _GONE = "that state of the session is not kept any more"
 
 
@@ -315,8 +316,11 @@ class History:
                 raise HistoryError(_GONE)
             self.pinned = frozenset(some)
 
-    def fill(self, instance: Instance) -> None:
+    def fill(self, instance: Instance) -> GuestPages:
         """Lays the pages of the head over an instance that has the base image's memory.
+
+        Returns:
+            What was laid.
 
         Raises:
             Unreadable: a content is not there, or is not as it was written.
@@ -325,16 +329,34 @@ class History:
         """
         with self.lock:
             line = self.tree.lineage(self.tree.head)
-            if not line:
-                return
-            instance.grow_to(line[0].size)
-            pages = GuestPages(instance)
-            for commit in line:
-                try:
-                    with self.contents.source_of(commit) as source:
-                        pages.lay(commit, source)
-                except (HistoryError, FileNotFoundError, NotRegular) as problem:
-                    raise Unreadable(commit.id, describe(problem)) from problem
+            used = instance.memory.size
+            if line:
+                instance.grow_to(line[0].size)
+            pages = GuestPages(instance, [(0, used)])
+            self.lay(pages, line)
+            return pages
+
+    def fills_quickly(self) -> bool:
+        """Returns whether to `fill` copies little: most of the head's pages can be mapped."""
+        with self.lock:
+            copied, stretches = 0, 0
+            for commit in self.tree.lineage(self.tree.head):
+                copied += self.contents.copied_bytes(commit)
+                stretches += len(commit.runs)
+            return copied < _COPIED_MUCH and stretches < _STRETCHES_MANY
+
+    def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
+        """Lays commits over a memory, the newest first.
+
+        Raises:
+            Unreadable, OSError: as `fill`.
+        """
+        for commit in line:
+            try:
+                with self.contents.source_of(commit) as source:
+                    pages.lay(commit, source)
+            except (HistoryError, FileNotFoundError, NotRegular) as problem:
+                raise Unreadable(commit.id, describe(problem)) from problem
 
     def forget(self, commit_id: int) -> int:
         """Drops a commit that can't be read and what stands on it; the head is before it now.

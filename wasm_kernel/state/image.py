@@ -25,7 +25,7 @@ from wasm_kernel.linux import memory
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 _BLOCK = 65_536
-FORMAT = "7"
+FORMAT = "8"
 """Changes with what is saved and how; a part of every image's name."""
 
 

@@ -14,14 +14,13 @@ believed. A last line without its end was never written as a whole, and what it 
 begun. Anything else that does not fit is damage, and never "nothing happened".
 """
 
-from __future__ import annotations
+# Annotations are values here, not texts: msgspec would compile each of them at every start.
 
 import contextlib
 import errno
 import hashlib
 import os
-import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated
 
@@ -31,7 +30,8 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.folders import Folder, TooLong
-from wasm_kernel.state.pages import PAGE, Run
+from wasm_kernel.linux.memory import Range
+from wasm_kernel.state.pages import PAGE, Run, Runs
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 NAME, VERSION = "index", 2
@@ -103,6 +103,16 @@ class Commit(Struct, frozen=True, dict=True, tag="commit", forbid_unknown_fields
     def page_bytes(self) -> int:
         """The bytes that its pages take on disk; asked of every commit after each cell."""
         return sum(pages for _, pages in self.runs) * PAGE
+
+    @property
+    def all_runs(self) -> Runs:
+        """The pages that it says anything of."""
+        return (*self.runs, *self.zeros)
+
+    @property
+    def ranges(self) -> Iterator[Range]:
+        """Yields the same in bytes."""
+        return ((first * PAGE, (first + pages) * PAGE) for first, pages in self.all_runs)
 
 
 class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
@@ -367,7 +377,7 @@ class Index:
         Raises:
             OSError: it can't be written; the old one is as it was.
         """
-        salt = secrets.token_bytes(_SALT_BYTES)
+        salt = os.urandom(_SALT_BYTES)
         header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex())) + b"\n"
         lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
         end = len(header) + sum(map(len, lines))

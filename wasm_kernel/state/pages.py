@@ -21,6 +21,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Protocol
 
 from wasm_kernel.linux.memory import Range
@@ -54,19 +55,39 @@ class Tracker(Protocol):
         What lies beyond the size of the last call counts as written.
         """
 
+    def cleared(self, ranges: Iterable[Range]) -> None:
+        """Takes note that ranges were cleared, maybe by mapping others there: that is no write."""
+
     def close(self) -> None:
         """Ends tracking. Safe to call twice."""
+
+
+class Heap(Protocol):
+    """Knows what of a guest's memory its allocator holds free, between two turns."""
+
+    def free(self, least: int) -> list[Range]:
+        """Returns sorted ranges of whole pages that may be cleared, inside the guest's memory.
+
+        They lie inside free pieces of so many bytes at least, a power of 2.
+        """
 
 
 class PageSet:
     """Pages of a memory that are covered already, if newer things are laid before older ones."""
 
-    def __init__(self, pages: int) -> None:
-        self._flags = bytearray(pages)
+    def __init__(self, pages: int, free: Sequence[Range] | None = None) -> None:
+        """Begins with no page covered, or all but those of ranges."""
+        self._flags = bytearray(pages) if free is None else bytearray(b"\1") * pages
+        for start, end in free or ():
+            self._flags[start // PAGE : end // PAGE] = bytes((end - start) // PAGE)
 
     def holds(self, first: int, pages: int) -> bool:
         """Returns whether a run lies inside the memory."""
         return first >= 0 and pages >= 0 and first + pages <= len(self._flags)
+
+    def has_free(self, first: int, pages: int) -> bool:
+        """Returns whether a page of a run is not covered."""
+        return self._flags.find(b"\0", first, first + pages) >= 0
 
     def free(self, first: int, pages: int) -> Iterator[tuple[int, int]]:
         """Start and end of the stretches of a run that are not covered; afterwards they are."""
@@ -92,6 +113,24 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
         else:
             merged.append((start, end))
     return merged
+
+
+def without(ranges: Iterable[Range], gone: Sequence[Range]) -> list[Range]:
+    """Returns what of sorted ranges lies outside of others, which are sorted, too."""
+    left: list[Range] = []
+    index = 0
+    for start, end in ranges:
+        while index < len(gone) and gone[index][1] <= start:
+            index += 1
+        begin, at = start, index
+        while at < len(gone) and gone[at][0] < end:
+            if begin < gone[at][0]:
+                left.append((begin, gone[at][0]))
+            begin = gone[at][1]
+            at += 1
+        if begin < end:
+            left.append((begin, end))
+    return left
 
 
 def best(address: int, size: int) -> Tracker:
@@ -137,14 +176,14 @@ class WriteProtect:
 
     def __init__(self, address: int, size: int) -> None:
         self._address, self._size = address, 0
-        self._pagemap, number = -1, _SYSCALL.get(platform.machine(), -1)
+        number = _SYSCALL.get(platform.machine(), -1)
         libc = ctypes.CDLL(None, use_errno=True)
         self._faults = libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
         if self._faults < 0:
             raise OSError(ctypes.get_errno(), "userfaultfd")
         try:
             _ioctl(self._faults, _UFFDIO_API, struct.pack("<QQQ", 0xAA, _FEATURES, 0))
-            self._pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+            self._pagemap = _pagemap_of(os.getpid())
             self._found = (ctypes.c_uint64 * (3 * _VECTOR))()
             self._extend(size)
             self._scan(size)
@@ -153,13 +192,20 @@ class WriteProtect:
             raise
 
     def _extend(self, size: int) -> None:
-        at, length = self._address + self._size, size - self._size
-        if length > 0:
-            mode = struct.pack("<QQQQ", at, length, _REGISTER_MODE_WP, 0)
-            _ioctl(self._faults, _UFFDIO_REGISTER, mode)
-            protect = struct.pack("<QQQ", at, length, _WRITEPROTECT_MODE_WP)
-            _ioctl(self._faults, _UFFDIO_WRITEPROTECT, protect)
+        if size > self._size:
+            self._watch(self._address + self._size, size - self._size)
             self._size = size
+
+    def _watch(self, at: int, length: int) -> None:
+        mode = struct.pack("<QQQQ", at, length, _REGISTER_MODE_WP, 0)
+        _ioctl(self._faults, _UFFDIO_REGISTER, mode)
+        protect = struct.pack("<QQQ", at, length, _WRITEPROTECT_MODE_WP)
+        _ioctl(self._faults, _UFFDIO_WRITEPROTECT, protect)
+
+    def cleared(self, ranges: Iterable[Range]) -> None:
+        """Protects what was cleared; the protection went with the pages."""
+        for start, end in ranges:
+            self._watch(self._address + start, end - start)
 
     def changed(self, size: int) -> list[Range]:
         """The ranges written since the last call."""
@@ -186,12 +232,16 @@ class WriteProtect:
         return found
 
     def close(self) -> None:
-        """Gives the descriptors back; the memory is unprotected with them."""
-        opened = (self._faults, self._pagemap)
-        self._faults = self._pagemap = -1
-        for descriptor in opened:
-            if descriptor >= 0:
-                os.close(descriptor)
+        """Gives the descriptor back; the memory is unprotected with it."""
+        faults, self._faults = self._faults, -1
+        if faults >= 0:
+            os.close(faults)
+
+
+@cache
+def _pagemap_of(process: int) -> int:  # noqa: ARG001 - a forked process has another one
+    """Opens the page map of this process, which all trackers share."""
+    return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _ioctl(descriptor: int, request: int, argument: bytes | bytearray) -> int:
@@ -230,6 +280,11 @@ class Compare:
             self._take(start, end)
         return [*ranges, (before, size)] if size > before else ranges
 
+    def cleared(self, ranges: Iterable[Range]) -> None:
+        """Clears the copy as well."""
+        for start, end in ranges:
+            self._copy[start:end] = bytes(end - start)
+
     def _compare(self, start: int, end: int) -> Iterable[Range]:
         with memoryview(self._copy) as view:
             base = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view else 0
@@ -258,12 +313,8 @@ class Pagemap(Compare):
     name = "pagemap"
 
     def __init__(self, address: int, size: int) -> None:
-        self._pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            super().__init__(address, size)
-        except BaseException:
-            os.close(self._pagemap)
-            raise
+        self._pagemap = _pagemap_of(os.getpid())
+        super().__init__(address, size)
 
     def _candidates(self, size: int) -> Iterable[Range]:
         first = self._address // PAGE
@@ -271,13 +322,6 @@ class Pagemap(Compare):
         for index, (entry,) in enumerate(struct.iter_unpack("<Q", entries)):
             if entry >> 62 and not entry >> 61 & 1:
                 yield index * PAGE, (index + 1) * PAGE
-
-    def close(self) -> None:
-        """Gives the descriptor back."""
-        super().close()
-        if self._pagemap >= 0:
-            os.close(self._pagemap)
-            self._pagemap = -1
 
 
 _ZEROS_PAGES = 4  # looked at together; fewer are cheaper to keep than to name

@@ -150,13 +150,15 @@ def _differing(commit: Commit, images: ImagePair) -> tuple[list[Run], list[Run]]
     empty: list[Run] = []
     longest = -(-max(len(images.theirs), len(images.ours)) // PAGE)  # beyond, both are zeros
     for start, end in cover.free(0, min(commit.size // PAGE, longest)):
-        for page in range(start, end):
-            theirs = _page(images.theirs, page)
-            if theirs != _page(images.ours, page):
-                if theirs != _ZERO:
-                    full.append((page, 1))
-                else:
-                    empty.append((page, 1))
+        for first in range(start, end, _STEP_PAGES):
+            last = min(first + _STEP_PAGES, end)
+            step = slice(first * PAGE, last * PAGE)
+            if bytes(images.theirs[step]) == bytes(images.ours[step]):  # views take far longer
+                continue
+            for page in range(first, last):
+                theirs = _page(images.theirs, page)
+                if theirs != _page(images.ours, page):
+                    (full if theirs != _ZERO else empty).append((page, 1))
     return full, empty
 
 

@@ -5,15 +5,19 @@ out pages of zeros and writing happen on the recorder's own thread. How far that
 follows the memory that is left on this machine; a cell waits if it would be more. What is larger
 than that by itself is not copied, but written to disk from the guest's memory, in the cell's own
 time.
+
+What the guest's allocator holds free after a cell goes back to the system, once it is a few
+megabytes: the commit says that zeros are there, so it is neither written nor read again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -22,9 +26,11 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state import folding, pages
+from wasm_kernel.state.commits import GuestPages
 from wasm_kernel.state.history import History
 from wasm_kernel.state.index import Commit
-from wasm_kernel.state.pages import PAGE, Run, Tracker
+from wasm_kernel.state.pages import PAGE, Heap, Run, Runs, Tracker, WriteProtect
+from wasm_kernel.state.parked import ParkedMemory
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
 
@@ -34,6 +40,8 @@ _WAIT_SECONDS = 0.01
 _PATIENCE_SECONDS = 30.0  # that a cell waits for the writer; then it writes by itself
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 _STEP = 4 * 1024 * 1024
+_FREE_SMALL, _FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes of free pieces that are looked for
+_FREE_WORTH = 4 * 1024 * 1024  # bytes, in all; to clear less costs more than to keep it
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _UNEXPECTED = "an unexpected error, which the log describes"
@@ -57,7 +65,13 @@ class Recorder:
         self._troubled = False
         self._tracker: Tracker | None = None
         self._files: WasiFiles | None = None
+        self._instance: Instance | None = None
+        self._at = 0  # the commit that its memory is relative to
         self._missed: list[Range] = []
+        self._heap: Heap | None = None
+        self._cleared: list[Range] = []  # free memory that holds zeros
+        self._mapped: list[Range] = []
+        self._parked: ParkedMemory | None = None
         self._jobs: queue.Queue[int | None] = queue.Queue()
         self._sync_asked = False
         self.adopt_limits(keep=keep, cap=cap)
@@ -71,18 +85,67 @@ class Recorder:
         self._keep = self._narrowed_to = keep
         self._cap = cap
 
-    def watch(self, instance: Instance, files: WasiFiles) -> None:
-        """Begins to track an instance: commits are of it, relative to its memory as it is now."""
+    def fill(self, instance: Instance) -> GuestPages:
+        """Brings an instance that has the base image's memory to the head.
+
+        Raises:
+            NotMoved: try again with another instance.
+            Unreadable, OSError, MemoryError: as `History.fill`.
+        """
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            with contextlib.closing(parked):
+                laid = parked.fill(self.history, instance)
+            if laid is not None:
+                return laid
+        return self.history.fill(instance)
+
+    def watch(
+        self,
+        instance: Instance,
+        files: WasiFiles,
+        heap: Heap | None = None,
+        laid: GuestPages | None = None,
+    ) -> None:
+        """Begins to track an instance: commits are of it, relative to its memory as it is now.
+
+        Args:
+            instance: The instance.
+            files: Its open files.
+            heap: What of its memory is free; None if that is not known.
+            laid: What was laid over its memory.
+        """
         self.unwatch()
-        self._missed = []
-        self._files = files
+        self._missed, self._heap = [], heap
+        self._cleared = pages.merge(laid.cleared if laid else ())
+        self._mapped = pages.merge(laid.mapped if laid else ())
+        self._files, self._instance, self._at = files, instance, self.history.tree.head
         self._tracker = pages.best(instance.memory.address, instance.memory.size)
 
-    def unwatch(self) -> None:
-        """Ends tracking; the instance is about to be closed."""
-        if self._tracker is not None:
-            self._tracker.close()
-            self._tracker = self._files = None
+    def unwatch(self, *, keep: bool = False) -> None:
+        """Ends tracking; the instance is about to be closed.
+
+        Args:
+            keep: Whether its memory is kept for the next instance, if that takes less time than to
+                lay everything.
+        """
+        if self._parked is not None:
+            self._parked.close()
+            self._parked = None
+        tracker, instance = self._tracker, self._instance
+        self._tracker = self._files = self._instance = None
+        if tracker is None or instance is None:
+            return
+        if not keep or not isinstance(tracker, WriteProtect) or self.history.fills_quickly():
+            tracker.close()
+            return
+        with contextlib.suppress(OSError):  # then everything is laid
+            with contextlib.closing(tracker):
+                changed = tracker.changed(instance.memory.size)
+            changed = pages.merge([*self._missed, *changed])
+            self._parked = ParkedMemory(
+                instance, self._at, changed, mapped=self._mapped, cleared=self._cleared
+            )
 
     def commit(
         self, instance: Instance, *, cell: int, count: int, label: str, cells: int = 1
@@ -96,6 +159,8 @@ class Recorder:
             raise RuntimeError("no instance is watched")
         address, size = instance.memory.address, instance.memory.size
         ranges = self._missed = pages.merge([*self._missed, *self._tracker.changed(size)])
+        cleared = self._clear_free(address, size, ranges)
+        ranges = pages.without(ranges, cleared)
         commit = Commit(
             id=self.history.next_id(),
             parent=self.history.tree.head,
@@ -106,14 +171,45 @@ class Recorder:
             size=size,
             cells=cells,
             clock=instance.monotonic(),
-            runs=tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges),
+            runs=_runs_of(ranges),
+            zeros=_runs_of(cleared),
             files=tuple(map(_writable, self._files.opened())),
         )
         if self._room(commit.page_bytes) or not self._written(commit, address, ranges):
             self.history.add(commit, memory.read_ranges(address, ranges))
-        self._missed = []
+        self._missed, self._at = [], commit.id
         self._jobs.put(commit.id)
         return commit
+
+    def _clear_free(self, address: int, size: int, changed: list[Range]) -> list[Range]:
+        """Clears free memory if it is worth it; returns what was cleared now.
+
+        Small pieces are looked for only if the cell wrote much: so it does to free many of them.
+        """
+        known = self._cleared = pages.without(self._cleared, changed)
+        if self._heap is None or self._tracker is None:
+            return []
+        wrote = sum(end - start for start, end in changed)
+        least = _FREE_SMALL if wrote >= _FREE_WORTH else _FREE_LARGE
+        free = pages.without(self._heap.free(least), known)
+        anonymous = pages.without(free, self._mapped)
+        mapped = [
+            (start, end)
+            for start, end in pages.without(free, anonymous)
+            if end - start >= _FREE_LARGE  # as each becomes a mapping of its own
+        ]
+        if sum(end - start for start, end in (*anonymous, *mapped)) < _FREE_WORTH:
+            return []
+        self._missed = pages.merge([*changed, *anonymous, *mapped])
+        cleared = pages.merge(memory.clear_ranges(address, anonymous, mapped))
+        try:
+            self._tracker.cleared(cleared)
+        except OSError:  # it can't tell any more what is written there
+            self._tracker.close()
+            self._tracker = pages.best(address, size)
+        self._mapped = pages.without(self._mapped, cleared)
+        self._cleared = pages.merge([*known, *cleared])
+        return cleared
 
     def _written(self, commit: Commit, address: int, ranges: list[Range]) -> bool:
         """Writes a large commit from the guest's memory; False if the disk does not take it."""
@@ -122,7 +218,9 @@ class Recorder:
         runs, zeros = pages.sort_out(address, ranges)
         content = _in_steps(memory.view(address, commit.size), runs)
         try:
-            self.history.add_written(replace(commit, runs=runs, zeros=zeros), content)
+            self.history.add_written(
+                replace(commit, runs=runs, zeros=(*commit.zeros, *zeros)), content
+            )
         except OSError:
             return False  # the recorder's thread will find out, and say so
         return True
@@ -286,6 +384,10 @@ def _in_steps(view: memoryview, runs: Sequence[Run]) -> Iterator[memoryview]:
         end = (first + count) * PAGE
         for at in range(first * PAGE, end, _STEP):
             yield view[at : min(at + _STEP, end)]
+
+
+def _runs_of(ranges: Iterable[Range]) -> Runs:
+    return tuple((start // PAGE, (end - start) // PAGE) for start, end in ranges)
 
 
 def _plain(text: str) -> str:

@@ -29,6 +29,7 @@ from wasm_kernel.state.fork import Fork
 from wasm_kernel.state.history import History
 from wasm_kernel.state.image import BaseImage
 from wasm_kernel.state.index import GONE, Commit
+from wasm_kernel.state.pages import Heap
 from wasm_kernel.state.recorder import Recorder
 from wasm_kernel.state.stored import Usable, set_first_aside
 from wasm_kernel.state.tree import NAMES_MOST, Travel, Tree
@@ -53,8 +54,7 @@ _TRAVELLED = {
 
 
 class SessionState:
-    """The memory and the files of one sandbox, from its first cell to its end. Its guest's thread
-    owns it.
+    """The memory and files of one sandbox, from its first cell to its end; the guest's thread's.
 
     Attributes:
         files: The earlier versions of files; what the guest's file calls tell of changes.
@@ -129,6 +129,8 @@ class SessionState:
                 self.files.load(history.tree.last, crashed=self._lock.crashed)
             else:
                 self.files.begin_anew()
+                if self._folders.reopened and not self._lock.wants(self._resume):
+                    self._notices.tell(texts.FILES_ALONE, error="variables were not kept")
             self._lock.settled()
         except BaseException:
             history.close()
@@ -142,6 +144,8 @@ class SessionState:
             return
         try:
             usable = history.load(crashed=self._lock.crashed)
+            if usable is None and self._lock.evicted:
+                raise HistoryError(texts.evicted(self._lock.evicted))
             if usable is None and set_first_aside(self._folders.private):
                 raise HistoryError(texts.FIRST_FORMAT)
         except HistoryError as problem:
@@ -227,31 +231,29 @@ class SessionState:
 
     # -- the living guest
 
-    def attach(self, instance: Instance, files: WasiFiles) -> None:
+    def attach(self, instance: Instance, files: WasiFiles, heap: Heap) -> None:
         """Brings an instance that has the base image's memory to the head, and tracks it.
 
         Files that were open and are gone fail in the guest when it uses them.
 
         Raises:
-            Unreadable: the head can't be read. `drop_unreadable_commit` leads to a state that can;
-                take another instance.
+            Unreadable: the head can't be read; `drop_unreadable_commit`, and take another instance.
             PolicyError: the policy's memory limit is below what the head needs.
         """
         recorder = self._live()
         try:
-            recorder.history.fill(instance)
+            pages = recorder.fill(instance)
         except MemoryError as problem:
             rule = f"is too small for this session's variables: {problem}"
             raise PolicyError("memory_bytes", rule) from None
         files.reopen(self._open_files())
-        recorder.watch(instance, files)
+        recorder.watch(instance, files, heap, pages)
 
     def _open_files(self) -> tuple[OpenFile, ...]:
         """Returns what was open at the head; unlinked files are as they were then."""
-        head = self.head
+        head, tree = self.head, self.tree
         if head is None:
             return self._image_files
-        tree = self.tree
         self.files.sweep(tree.unlinked_files)
         return tuple(self._as_at(head.id, file) for file in tree.origin.files_of(head))
 
@@ -261,10 +263,10 @@ class SessionState:
             return replace(file, identity=GONE)
         return file
 
-    def detach(self) -> None:
-        """Ends tracking; the instance is about to be closed."""
+    def detach(self, *, keep: bool = False) -> None:
+        """Ends tracking; the instance is about to be closed. The next may `keep` its memory."""
         if self._recorder is not None:
-            self._recorder.unwatch()
+            self._recorder.unwatch(keep=keep)
 
     def drop_unreadable_commit(self, problem: Unreadable) -> None:
         """Drops a commit that can't be read; the head is the state before it now."""
@@ -282,8 +284,7 @@ class SessionState:
             last: Whether no earlier state is to be tried.
         """
         begin = last or not head.parent or not self.is_untried
-        text = texts.DEAD_LOST if begin else texts.dead(head)
-        self._notices.tell(text, error=describe(problem))
+        self._notices.tell(texts.DEAD_LOST if begin else texts.dead(head), error=describe(problem))
         self.move_before_head(begin=begin)
 
     def move_before_head(self, *, begin: bool = False) -> bool:
@@ -416,8 +417,7 @@ class SessionState:
             self.roll_back()
         else:
             self.history.pin(())
-            count = len(travel.cells)
-            self._notices.log(_TRAVELLED[travel.how], to_cell=self._cell, cells=count)
+            self._notices.log(_TRAVELLED[travel.how], to_cell=self._cell, cells=len(travel.cells))
         self._live().save()
 
     @property

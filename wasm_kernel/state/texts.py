@@ -34,6 +34,10 @@ TAKEN = (
     "[wasm-kernel] This session is already open, in another process or another sandbox. You see "
     "the same files; variables begin fresh here and end with this sandbox.\n"
 )
+FILES_ALONE = (
+    "[wasm-kernel] This notebook's session is open again: its files are here, its variables were "
+    "not kept (WasmKernel.resume=always keeps them).\n"
+)
 FIRST_FORMAT = "they were saved by an earlier version, in a format that this one does not read"
 AT_THE_BEGINNING = (
     "[wasm-kernel] The variables begin fresh: the session was left before its first cell, as no "
@@ -90,6 +94,20 @@ def going_on(head: Commit, *, forked: bool, crashed: bool) -> str:
 def lost(problem: Exception) -> str:
     """A notice of variables that are gone."""
     return f"[wasm-kernel] The variables are gone: {problem}. The files in /app are all there.\n"
+
+
+def evicted(why: str) -> str:
+    """Returns why the variables are gone, if they were removed while nobody used the session."""
+    if why == "age":
+        return (
+            "they were removed, with named states and earlier versions of files, as nobody had "
+            "used this session for as many days as WasmKernel.sessions_days says; raise it to keep "
+            "them longer"
+        )
+    return (
+        "they were removed to make room, with named states and earlier versions of files, as all "
+        "sessions together took more than WasmKernel.sessions_bytes; raise it to keep more"
+    )
 
 
 def unsaved(problem: Exception) -> str:

@@ -18,8 +18,8 @@ from wasm_kernel.wasi_files.file_history import is_unlinked_name
 
 NAMES_MOST = 1000
 _UNDONE_MOST = 1000  # states that a redo can come back to, one after the other
-_NAME = re.compile(r"[\w][\w .+-]{0,63}")
-_CELL = re.compile(r"(?:In ?)?\[?(\d{1,10})\]?")
+_NAME = r"[\w][\w .+-]{0,63}"
+_CELL = r"(?:In ?)?\[?(\d{1,10})\]?"
 
 
 class Travel(Struct, frozen=True):
@@ -213,7 +213,7 @@ class Tree(Struct, frozen=True):
 
     def _after_cell(self, where: str) -> int:
         """Returns the state after the cell of a number; 0 if there is none."""
-        number = _CELL.fullmatch(where.strip())
+        number = re.fullmatch(_CELL, where.strip())
         cell = int(number[1]) if number is not None else 0
         found = [c for c in self.commits.values() if c.cell == cell and cell]
         return max(found, key=lambda c: (c.cells > 0, c.id)).id if found else 0
@@ -252,7 +252,7 @@ class Tree(Struct, frozen=True):
 
 def is_name(name: str) -> bool:
     """Returns whether this can name a checkpoint."""
-    return _NAME.fullmatch(name) is not None
+    return re.fullmatch(_NAME, name) is not None
 
 
 def checked_name(name: str) -> str:

@@ -59,6 +59,7 @@ class WasiFiles:
         self._history = history
         self._should_stop = should_stop
         self._open_files = OpenFiles(preopens, open_files, quota, changes, devices)
+        self._listings = Listings()
         self._reopener = Reopener(preopens, self._open_files, history)
 
     @property
@@ -73,7 +74,7 @@ class WasiFiles:
             memory,
             GuestPaths(self._preopens, memory, files),
             files,
-            Listings(),
+            self._listings,
             self._changes,
             self._quota,
             self._history,
@@ -106,6 +107,7 @@ class WasiFiles:
 
     def close(self) -> None:
         """Closes what the guest has open. Safe to call twice."""
+        self._listings.clear()
         self._open_files.close()
 
 

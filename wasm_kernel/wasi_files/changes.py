@@ -52,10 +52,11 @@ class FileChanges:
         self._written: set[Key] = set()
         self._new: set[Key] = set()
         self._linked: set[Key] = set()
+        self._covered: set[str] = set()
 
     def clear(self) -> None:
         """Begins a new cell; files with several names are remembered: they may be open still."""
-        self._before, self._written, self._new = {}, set(), set()
+        self._before, self._written, self._new, self._covered = {}, set(), set(), set()
 
     def touch(self, path: str | None, before: Key | None) -> None:
         """Notes that a path is about to get another file or none; `before` is the one it has.
@@ -83,6 +84,15 @@ class FileChanges:
     def linked(self, key: Key) -> None:
         """Notes that a file has more than one name."""
         self._linked.add(key)
+
+    def covered(self, path: str) -> None:
+        """Notes that what the folder beneath has at a path is not seen any more."""
+        self._covered.add(path)
+
+    def paths(self) -> set[str]:
+        """Returns the paths at which files were made, changed, deleted or covered."""
+        found = self.compare()
+        return {*found.created, *found.modified, *found.deleted, *self._covered}
 
     @property
     def any(self) -> bool:

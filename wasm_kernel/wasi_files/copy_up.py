@@ -110,6 +110,7 @@ def cover(calls: FileCalls, place: GuestPath) -> None:
     path = "/".join((*place.parts[:-1], name))
     calls.quota.reserve(1)
     calls.history.before_creation(path)
+    calls.changes.covered("/".join(place.parts))
     try:
         os.close(os.open(name, _NEW, 0o666, dir_fd=place.folder))
     except FileExistsError:

@@ -176,6 +176,7 @@ class EditCalls(FileCalls, frozen=True):
             raise Refused(abi.ENOTDIR if folder else abi.EISDIR)
         if place.name == ".":
             raise Refused(abi.EINVAL)
+        place.check_cover()
         only_lower = place.in_lower
         if folder:
             clear_covers(self, place)
@@ -191,11 +192,14 @@ class EditCalls(FileCalls, frozen=True):
             Refused: what is to be renamed, or replaced, does not allow it.
         """
         is_folder = stat.S_ISDIR(moved.st_mode)
+        if isinstance(old, OverlayPath):
+            old.check_cover()
         if isinstance(new, OverlayPath) and replaced is not None:
             if is_folder is not stat.S_ISDIR(replaced.st_mode):
                 raise Refused(abi.ENOTDIR if is_folder else abi.EISDIR)
             replaced = None if new.in_lower else replaced
             if is_folder:
+                new.check_cover()
                 clear_covers(self, new)
                 cover(self, new)
             new.in_lower = False

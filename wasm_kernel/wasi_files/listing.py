@@ -1,7 +1,7 @@
 """The entries of a folder, as `fd_readdir` hands it out.
 
 The host reads a folder once, when the guest begins to, and hands that out, without the hidden
-names.
+names. A very long one it reads on in as the guest does.
 
 Source of the layout: WASI's `dirent`, 24 bytes (next u64, inode u64, name length u32, type u8, and
 three of nothing), then the name; the last one in a buffer may be cut off, and is asked for again.
@@ -13,6 +13,7 @@ import os
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from msgspec import Struct
 
@@ -68,35 +69,65 @@ def _kind(entry: os.DirEntry[str]) -> int:
 
 
 class Listing:
-    """The entries of a folder, one after another, and the offset at which each begins."""
+    """The entries of a folder, one after another, and the offset at which each begins.
 
-    def __init__(self, data: bytes, starts: array[int]) -> None:
-        self.data = data
-        self.starts = starts
+    Of a long folder one piece is kept at a time: the next is read when the guest gets there.
 
-    @classmethod
-    def of(cls, inode: int, entries: Iterable[FolderEntry]) -> Listing:
-        """Returns the listing of a folder that has this number and these entries."""
-        data = bytearray()
-        starts = array("Q")
+    Args:
+        inode: The folder's number.
+        entries: What lies in it.
+    """
+
+    def __init__(self, inode: int, entries: Iterable[FolderEntry]) -> None:
         # what lies above is not the guest's to know
         dots = (FolderEntry(name, inode, abi.FOLDER_TYPE) for name in (".", ".."))
-        for entry in (*dots, *entries):
-            starts.append(len(data))
-            name = os.fsencode(entry.name)
-            data.extend(_ENTRY.pack(len(starts), entry.inode, len(name), entry.kind))
-            data.extend(name)
-        return cls(bytes(data), starts)
+        self._entries = chain(dots, entries)
+        self._data, self._starts = bytearray(), array("Q")
+        self._first = 0  # the number of the first entry that is kept
+        self._is_whole = False
+        self._read_on()
 
     @property
     def size(self) -> int:
         """The bytes that it takes."""
-        return len(self.data) + self.starts.itemsize * len(self.starts)
+        return len(self._data) + self._starts.itemsize * len(self._starts)
 
-    def part(self, cookie: int, room: int) -> bytes:
-        """Returns what fits into so many bytes, from an entry on."""
-        at = self.starts[cookie] if cookie < len(self.starts) else len(self.data)
-        return self.data[at : at + room]
+    def part(self, cookie: int, room: int) -> bytes | None:
+        """Returns what fits into so many bytes, from an entry on; None if that was let go.
+
+        Raises:
+            Refused, OSError: the folder can't be read on; the listing is of no use any more.
+        """
+        if cookie < self._first:
+            return None
+        room = min(room, MOST_BYTES // 2)
+        while self._offset(cookie) + room > len(self._data) and not self._is_whole:
+            self._let_go(cookie)
+            self._read_on()
+        at = self._offset(cookie)
+        return bytes(self._data[at : at + room])
+
+    def _offset(self, cookie: int) -> int:
+        index = cookie - self._first
+        return self._starts[index] if index < len(self._starts) else len(self._data)
+
+    def _let_go(self, cookie: int) -> None:
+        """Drops what lies before an entry."""
+        at, index = self._offset(cookie), min(cookie - self._first, len(self._starts))
+        del self._data[:at]
+        self._starts = array("Q", (start - at for start in self._starts[index:]))
+        self._first += index
+
+    def _read_on(self) -> None:
+        for entry in self._entries:
+            self._starts.append(len(self._data))
+            name = os.fsencode(entry.name)
+            number = self._first + len(self._starts)
+            self._data.extend(_ENTRY.pack(number, entry.inode, len(name), entry.kind))
+            self._data.extend(name)
+            if self.size >= MOST_BYTES:
+                return
+        self._is_whole = True
 
 
 class Listings:
@@ -126,3 +157,7 @@ class Listings:
     def forget(self, opened: object) -> None:
         """Forgets the listing of a descriptor that is closed."""
         self._kept.pop(opened, None)
+
+    def clear(self) -> None:
+        """Forgets all; folders that were not read to their end are closed."""
+        self._kept.clear()

@@ -10,7 +10,6 @@ import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 from wasm_kernel.engine import abi
 from wasm_kernel.engine.host_calls import Handler
@@ -54,14 +53,28 @@ class LookupCalls(FileCalls, frozen=True):
             return abi.EBADF
         if is_hidden_now(opened):
             return abi.ENOENT
-        listing = self.listings.get(opened) if cookie else None
-        if listing is None:
-            listing = self._listing_of(opened)
-            self.listings.keep(opened, listing)
-        part = listing.part(cookie, room)
+        part = self._part(opened, cookie, room)
         self.memory.write(buffer, part)
         self.memory.write_word(out, len(part))
         return abi.SUCCESS
+
+    def _part(self, opened: OpenDescriptor, cookie: int, room: int) -> bytes:
+        """Returns what a folder's listing has from an entry on.
+
+        Raises:
+            Refused, OSError: as `_listing_of`.
+        """
+        listing = self.listings.get(opened) if cookie else None
+        try:
+            part = listing.part(cookie, room) if listing is not None else None
+            if part is None:
+                listing = self._listing_of(opened)
+                self.listings.keep(opened, listing)
+                part = listing.part(cookie, room)
+        except BaseException:
+            self.listings.forget(opened)
+            raise
+        return part or b""
 
     def _listing_of(self, opened: OpenDescriptor) -> Listing:
         """Reads the folder that is open.
@@ -70,14 +83,16 @@ class LookupCalls(FileCalls, frozen=True):
             Refused: it is not there any more, or the cell is to stop.
             OSError: it can't be read.
         """
-        number = os.fstat(opened.fd).st_ino
-        if not opened.is_merged:
-            entries = read_folder(opened.fd, opened.preopen.hidden, len(opened.parts))
-            mounts = self.paths.mounts_in(opened)
-            return Listing.of(number, self._until_stopped(chain(entries, mounts)))
-        with resolve(opened.preopen, ".", start=opened) as place:
-            assert isinstance(place, OverlayPath)
-            return Listing.of(number, self._until_stopped(place.entries(self.check_time)))
+        return Listing(os.fstat(opened.fd).st_ino, self._until_stopped(self._entries(opened)))
+
+    def _entries(self, opened: OpenDescriptor) -> Iterator[FolderEntry]:
+        if opened.is_merged:
+            with resolve(opened.preopen, ".", start=opened) as place:
+                assert isinstance(place, OverlayPath)
+                yield from place.entries(self.check_time)
+            return
+        yield from read_folder(opened.fd, opened.preopen.hidden, len(opened.parts))
+        yield from self.paths.mounts_in(opened)
 
     def _until_stopped(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
         for index, entry in enumerate(entries):

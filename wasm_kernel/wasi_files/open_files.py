@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -58,8 +57,7 @@ class OpenFile(Struct, frozen=True):
     identity: str = ""
 
 
-@dataclass(eq=False)
-class OpenDescriptor:
+class OpenDescriptor(Struct, eq=False):
     """A descriptor of the guest: where it lies, and how it was opened (`flags`, `rights`,
     `inheriting` and `fdflags` of `path_open`).
 

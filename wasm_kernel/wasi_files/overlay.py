@@ -5,7 +5,8 @@ What the guest writes, makes, renames or deletes goes into the upper folder unde
 a path of the overlay is a path of the upper folder as well. A name of the lower folder that was
 deleted or renamed is covered by an empty file in the upper one, `.wh.` and the name, as in OCI
 images and AUFS. A cover stays when the name is used again: a new folder of that name begins empty.
-No name of the overlay begins with `.wh.`.
+No name of the overlay begins with `.wh.`, but for folders that the guest gave such a name by its
+workspace: they cover nothing.
 
 Of the lower folder only regular files and folders exist for the guest, and links that lead to one
 of them through the overlay.
@@ -37,6 +38,8 @@ from wasm_kernel.wasi_files.preopens import (
     is_cover,
     is_hidden_folder,
 )
+
+_NAME_MAX = 255  # bytes of a name on nearly every file system
 
 
 class _Layer:
@@ -162,6 +165,20 @@ class OverlayPath(GuestPath):
         self._overlay_walk.fill(make)
         self.preopen, self.folder, self.in_lower = self.overlay, self._overlay_walk.fd, False
 
+    def check_cover(self) -> None:
+        """Checks that what the lower folder shows here can be covered; to be asked before a change.
+
+        Raises:
+            Refused: its name is too long for that, or a folder has the cover's name.
+        """
+        if self.beneath is None or self.name == ".":
+            return
+        name = COVER + self.name
+        if len(os.fsencode(name)) > _NAME_MAX:
+            raise Refused(abi.ENAMETOOLONG)
+        if _is_folder(self._overlay_walk.upper_status(name)):
+            raise Refused(abi.EEXIST)
+
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
         """Yields what lies in the folder that stands at this place.
 
@@ -210,6 +227,10 @@ class OverlayWalk(PathWalk):
         here = self._upper.here
         return -1 if here is None else here
 
+    def upper_status(self, name: str) -> os.stat_result | None:
+        """Returns the status of what has a name in the upper folder; None for nothing."""
+        return self._upper.status(name)
+
     @property
     def lower(self) -> tuple[Preopen, int]:
         """The lower layer, and its folder that the walk stands in."""
@@ -245,7 +266,7 @@ class OverlayWalk(PathWalk):
         taken, depth = set[str](), len(self._way)
         if self._upper.here is not None:
             for entry in read_folder(self._upper.here, self.preopen.hidden, depth):
-                if is_cover(entry.name):
+                if is_cover(entry.name) and entry.kind != abi.FOLDER_TYPE:
                     taken.add(entry.name.removeprefix(COVER))
                 else:
                     taken.add(entry.name)
@@ -262,7 +283,9 @@ class OverlayWalk(PathWalk):
         return entry.kind != abi.UNKNOWN_TYPE
 
     def _hides(self, depth: int, name: str) -> bool:
-        return is_cover(name) or super()._hides(depth, name)
+        if is_cover(name) and not _is_folder(self._upper.status(name)):
+            return True
+        return super()._hides(depth, name)
 
     def _place(self, name: str, *, is_folder: bool) -> GuestPath:
         if name == ".":
@@ -325,7 +348,8 @@ class OverlayWalk(PathWalk):
         """Returns whether what the lower layer has under a name is neither hidden nor covered."""
         if self._lower.here is None or self._lower.preopen.hidden.hides_name(depth, name):
             return False
-        return self._upper.status(COVER + name) is None
+        above = self._upper.status(COVER + name)
+        return above is None or _is_folder(above)
 
     def _beneath(self, name: str) -> os.stat_result | None:
         """Returns the status of what the lower layer shows under a name, the upper one aside."""
@@ -354,3 +378,7 @@ class OverlayWalk(PathWalk):
             return False
         finally:
             walk.close()
+
+
+def _is_folder(found: os.stat_result | None) -> bool:
+    return found is not None and stat.S_ISDIR(found.st_mode)

@@ -29,6 +29,7 @@ _TYPES = "_jupyter_types_experimental"
 _MOST_MATCHES = 5_000
 _SIGNATURE_SECONDS = 0.15  # for the signatures of all matches together
 _NAMES = {"attribute", "magic", "param", "variable", "<unknown>", None}
+_NAMES_OF_CODE = {"attribute", "magic", "param", "variable"}
 _MISSING = object()
 _key: Any = completions_sorting_key
 
@@ -96,6 +97,8 @@ def complete(shell: Any, request: Reply) -> Reply:
     with provisionalcompleter(), shell.builtin_trap:
         raw = list(shell.Completer.completions(code, cursor))
         context = CursorContext(line, before_dot.take(), shell.user_ns)
+        if _is_text(shell.Completer, line):
+            raw = [each for each in raw if each.type not in _NAMES_OF_CODE]
         wanted = _ordered([_without_dot(each) for each in raw if _is_wanted(each, code, line)])
         found = list(rectify_completions(code, wanted[:_MOST_MATCHES]))
     types = _described(wanted, found, context)
@@ -106,6 +109,14 @@ def complete(shell: Any, request: Reply) -> Reply:
         "cursor_end": types[0]["end"] if types else cursor,
         "metadata": {_TYPES: types},
     }
+
+
+def _is_text(completer: Any, line: str) -> bool:
+    """Returns whether the cursor stands in a string, a comment or a shell command."""
+    if line.lstrip().startswith(("!", "%")):
+        return line.lstrip().startswith("!")
+    is_string, is_in_expression = completer._is_in_string_or_comment(line)
+    return is_string and not is_in_expression
 
 
 def _is_wanted(match: Any, code: str, line: str) -> bool:

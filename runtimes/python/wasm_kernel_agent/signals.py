@@ -50,18 +50,21 @@ def _raise(_: int, frame: FrameType | None) -> None:
 class _Interrupt(KeyboardInterrupt):
     """An interrupt that comes again if C code drops it before it reached any code of Python's."""
 
-    kept = False
-
     def __del__(self) -> None:
         reached = self.__traceback__
         dropped = reached is None or reached.tb_next is None  # no code but the handler's
-        if dropped and not self.kept and _get(_SIGINT) is _raise:
+        if dropped and _get(_SIGINT) is _raise:
             _thread.interrupt_main()
 
 
+class _KeptInterrupt(KeyboardInterrupt):
+    """An `_Interrupt` in whose place another is pending: dropping it does nothing."""
+
+
 # Cells see the type that they know.
-_Interrupt.__name__ = _Interrupt.__qualname__ = KeyboardInterrupt.__name__
-_Interrupt.__module__ = KeyboardInterrupt.__module__
+for _type in (_Interrupt, _KeptInterrupt):
+    _type.__name__ = _type.__qualname__ = KeyboardInterrupt.__name__
+    _type.__module__ = KeyboardInterrupt.__module__
 
 
 class _Marker:
@@ -124,7 +127,7 @@ class Signals:
             self._ignored(problem)
             return None
         if isinstance(problem.exc_value, _Interrupt):
-            problem.exc_value.kept = True
+            problem.exc_value.__class__ = _KeptInterrupt  # type: ignore[assignment]
         marker = _Marker()
         self._reminder = _Reminder(marker, _pend)
         return marker  # SIGINT here and now would be ignored like the first one

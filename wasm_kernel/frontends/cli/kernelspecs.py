@@ -133,6 +133,34 @@ def installed() -> list[Installed]:
     return found
 
 
+def offered() -> Installed:
+    """Returns the kernelspec of ours that a new console or notebook is to have.
+
+    Raises:
+        KernelspecError: Jupyter offers none.
+    """
+    found = installed()
+    if not found:
+        raise KernelspecError(
+            "Jupyter offers no kernel of wasm-kernel here. Nothing was opened. `wasm-kernel "
+            "install --user` changes that."
+        )
+    return next((spec for spec in found if spec.name == NAME), found[0])
+
+
+def empty_notebook() -> str:
+    """Returns a notebook without cells, for the kernel that is offered.
+
+    Raises:
+        KernelspecError: Jupyter offers none.
+    """
+    spec = offered()
+    shown = json.loads((spec.folder / "kernel.json").read_text(encoding="utf-8"))["display_name"]
+    kernel = {"name": spec.name, "display_name": shown, "language": "python"}
+    book = {"cells": [], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(book, indent=1) + "\n"
+
+
 def _interpreter(folder: Path) -> str | None:
     """The interpreter that a kernelspec of ours starts; None if it is another kernel's."""
     try:

@@ -53,6 +53,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="an environment variable for the kernel's process; may be repeated",
     )
+    install.add_argument(
+        "--cache",
+        metavar="FOLDER",
+        help="keep the compiled guest there, such as for kernels that get a new home each time; "
+        "whoever can write to it can run code as you",
+    )
     install.set_defaults(run=_install)
 
     uninstall = commands.add_parser("uninstall", help="take the kernel out of the picker")
@@ -91,10 +97,15 @@ def _add_place(command: argparse.ArgumentParser) -> None:
 
 
 def _install(options: argparse.Namespace) -> None:
+    from wasm_kernel.engine.cache import ENVIRONMENT, Cache
     from wasm_kernel.frontends.cli import kernelspecs
 
-    place = kernelspecs.Place(options.user, options.prefix)
-    made = kernelspecs.install(place, options.name, options.display_name, dict(options.env))
+    place, env = kernelspecs.Place(options.user, options.prefix), dict(options.env)
+    if options.cache is not None:
+        cache = Cache(Path(options.cache).expanduser().absolute())
+        cache.prepare()
+        env[ENVIRONMENT] = str(cache.folder)
+    made = kernelspecs.install(place, options.name, options.display_name, env)
     print(f"Installed kernelspec {options.name} in {made}")
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.result import readable
 from wasm_kernel.sessions import overview
 from wasm_kernel.sessions.overview import Overview
@@ -58,6 +61,7 @@ def _add_folders(parser: argparse.ArgumentParser, **fields: Any) -> None:
 def _running(command: Command, default: Callable[[], Path]) -> Command:
     def run(options: argparse.Namespace) -> int | None:
         root, private = Path(options.root) if options.root else default(), options.private_root
+        options.elsewhere = [] if options.root else ROOTS.paths()
         options.root = root
         options.folders = {"workspace_root": root, "private_root": private}
         options.overview = lambda: overview.session_in(root, options.session, private)
@@ -103,6 +107,8 @@ def _list(options: argparse.Namespace) -> None:
     found = overview.sessions_in(options.root, options.private_root)
     if found or options.json:
         _print(options, [asdict(each) for each in found], table(_HEADINGS, *map(_row_of, found)))
+        total = readable(sum(each.disk_bytes for each in found))
+        print(f"On disk, that is {total} in all.", file=sys.stderr)
     else:
         print(f"There are no sessions in {options.root}.", file=sys.stderr)
 
@@ -226,6 +232,67 @@ def _prune(options: argparse.Namespace) -> int:
     return int(bool(result.errors))
 
 
+@_command("open a console on a session, with its files and variables", _SESSION)
+def _open(options: argparse.Namespace) -> None:
+    from importlib.util import find_spec
+
+    from wasm_kernel.frontends.cli.kernelspecs import offered
+
+    found = _found(options)
+    if found.in_use:
+        raise SessionInUse(
+            "This session is open in a kernel or a program. Nothing was opened. Shut that down "
+            "first, or run %fork there and open what it makes."
+        )
+    if find_spec("jupyter_console") is None:
+        raise WasmKernelError(
+            "jupyter-console is not installed here. Nothing was opened. Install it with pip, or "
+            f"open the session in a notebook: wasm-kernel sessions bind {found.session_id} NOTEBOOK"
+        )
+    traits = {"session_id": found.session_id, "workspace_root": found.workspace.parent.absolute()}
+    traits |= {"resume": "always"}
+    if options.private_root is not None:
+        traits |= {"private_root": Path(options.private_root).absolute()}
+    # -P: the current folder may hold anybody's modules
+    command = [sys.executable, "-P", "-m", "jupyter_console", "--kernel", offered().name, "--"]
+    command += [f"--WasmKernel.{name}={value}" for name, value in traits.items()]
+    os.execv(sys.executable, command)  # noqa: S606 - the console is to get this terminal's signals
+
+
+@_command(
+    "give a session to a notebook, whose next kernel opens it",
+    _SESSION,
+    _option(
+        "notebook", metavar="NOTEBOOK", help="its file; an empty notebook is made if it is missing"
+    ),
+)
+def _bind(options: argparse.Namespace) -> None:
+    from wasm_kernel.frontends.cli.kernelspecs import empty_notebook
+    from wasm_kernel.sessions.notebooks import bind
+
+    found, path = _found(options), Path(options.notebook)
+    made = path.suffix == ".ipynb" and not os.path.lexists(path)
+    if made:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(empty_notebook())
+    try:
+        bind(found.workspace.parent, found.session_id, path)
+    except BaseException:
+        if made:
+            path.unlink()
+        raise
+    what = "Open it." if made else "Open it, or restart its kernel if it is open."
+    print(f"{printable(path.name)} has session {found.session_id} from its next kernel on. {what}")
+
+
+def _found(options: argparse.Namespace) -> Overview:
+    """A session in the sessions' folder, or in another that was used before if none is named."""
+    for root in (options.root, *options.elsewhere):
+        with suppress(FileNotFoundError):
+            return overview.session_in(root, options.session, options.private_root)
+    return options.overview()  # type: ignore[no-any-return]  # raises what is to be said
+
+
 @_command(
     "make sessions that begin where one stands",
     _SESSION,
@@ -236,7 +303,8 @@ def _prune(options: argparse.Namespace) -> int:
 def _fork(options: argparse.Namespace) -> None:
     from wasm_kernel.sessions.lifecycle import get_session_sandbox
 
-    if options.overview().in_use:
+    found = options.overview()
+    if found.in_use:
         raise SessionInUse(
             "This session is open, so its variables may change at any moment. Nothing was forked. "
             "Use %fork in its notebook, or shut its kernel down first."
@@ -245,6 +313,8 @@ def _fork(options: argparse.Namespace) -> None:
         made = sandbox.fork(options.count, deterministic=options.deterministic)
         for session in made:
             session.close()
+    if found.evicted:
+        print(f"{found.session_id}: {_notes_on(found)}", file=sys.stderr)
     names = [str(session.session_id) for session in made]
     _print(options, names, "\n".join(names))
 
@@ -307,7 +377,7 @@ def _confirmed(question: str, options: argparse.Namespace) -> bool:
 
 Row = Sequence[str]
 
-_HEADINGS = ("SESSION", "LAST USED", "FILES", "SIZE", "STATES", "MEMORY", "")
+_HEADINGS = ("SESSION", "LAST USED", "AGE", "FILES", "SIZE", "STATES", "ON DISK", "NOTEBOOK", "")
 
 
 def _print(options: argparse.Namespace, facts: Any, text: str) -> None:
@@ -351,15 +421,38 @@ def _when(time: datetime | None) -> str:
     return "unknown" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
+def _age(time: datetime | None) -> str:
+    """How long ago that was, in the largest unit of which there are two."""
+    minutes = 0 if time is None else max(0, int((datetime.now(UTC) - time).total_seconds() // 60))
+    for unit, name in ((24 * 60, "days"), (60, "hours")):
+        if minutes >= 2 * unit:
+            return f"{minutes // unit} {name}"
+    return "" if time is None else f"{minutes} min"
+
+
+def _notes_on(session: Overview) -> str:
+    """What a person should know of a session."""
+    notes = [
+        ("open", session.in_use),
+        ("variables were removed to make room", session.evicted == "room"),
+        ("variables were removed after a long time", session.evicted == "age"),
+        ("notebook is gone", session.is_orphaned),
+        (f"files go after {_when(session.deleted_at)}", session.deleted_at is not None),
+    ]
+    return "; ".join(note for note, holds in notes if holds)
+
+
 def _row_of(session: Overview) -> Row:
     return (
         session.session_id,
         _when(session.updated_at),
+        _age(session.updated_at),
         f"{session.files:,}",
         readable(session.file_bytes),
         f"{session.history_states:,}",
-        readable(session.history_bytes),
-        "open" if session.in_use else "",
+        readable(session.disk_bytes),
+        "" if session.notebook is None else session.notebook.name,
+        _notes_on(session),
     )
 
 
@@ -371,8 +464,11 @@ def _facts_of(session: Overview) -> list[Row]:
         ("last used", _when(session.updated_at)),
         ("files", f"{session.files:,} ({readable(session.file_bytes)})"),
         ("states of memory", f"{session.history_states:,} ({readable(session.history_bytes)})"),
+        ("on disk", readable(session.disk_bytes)),
         ("named checkpoints", ", ".join(session.checkpoints) or "none"),
+        ("notebook", "unknown" if session.notebook is None else str(session.notebook)),
         ("open in a process", "yes" if session.in_use else "no"),
+        ("notes", _notes_on(session) or "none"),
     ]
 
 

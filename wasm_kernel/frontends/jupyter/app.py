@@ -15,7 +15,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
@@ -26,40 +27,53 @@ from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_run
 from traitlets import TraitError, Unicode
 from traitlets.config import Config
 
-from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.notebook import NotShown
+from wasm_kernel.folders.places import has_warnings
 from wasm_kernel.folders.private import session_private
 from wasm_kernel.frontends.jupyter import startup
-from wasm_kernel.frontends.jupyter.confine import kept_by
-from wasm_kernel.frontends.jupyter.settings import RUNTIME, KernelSettings, connection_path
+from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
+from wasm_kernel.frontends.jupyter.settings import (
+    RUNTIME,
+    KernelSettings,
+    check_names,
+    connection_path,
+    folder_of_notebook,
+    notebook_of,
+)
 from wasm_kernel.guests.base import CommandContext, broker_handlers, load, switched_off
-from wasm_kernel.linux.broker import Broker, Handlers, LocalBroker, ProcessBroker
-from wasm_kernel.linux.confinement import Confinement
+from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
+from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
+from wasm_kernel.sessions.publishable import PublishLimits
+from wasm_kernel.sessions.publishing import (
+    PUBLISH,
+    PUBLISHED,
+    PublishCommand,
+    PublishFiles,
+    PublishPlace,
+    publish_files,
+)
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
+    from wasm_kernel.execution.interfaces import Sandbox
     from wasm_kernel.execution.sandbox import BaseSandbox
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
+    from wasm_kernel.sessions.upkeep import Upkeep
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
 
 _PORTS = {"hb": "hb_port", "shell": "shell_port", "iopub": "iopub_port"}
 _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transport": "transport"}
 
-_UNREAD = (
-    "a module can't be imported ({why}), and no kernel was started. Either the installation is not "
-    "complete (`wasm-kernel doctor` says more), or the module lies beside the notebook or in your "
-    "home folder, which the kernel gives up: then leave that folder out of PYTHONPATH, or start "
-    "with WasmKernel.confinement=off."
-)
-
+_UNREADABLE = "A config file (jupyter_wasm_kernel_config or jupyter_config) can't be read:"
 _PIP_OFF = (
     "%pip is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
     "and be imported from there."
@@ -97,29 +111,14 @@ def create(
     )
 
 
-def open_broker(
-    handlers: Handlers, confinement: Confinement, ending: ExitStack
-) -> LocalBroker | ProcessBroker:
-    """Makes the broker; if the process will be confined, in a process that is not.
-
-    Must come first: the broker should not have the files that the process opens later.
-
-    Args:
-        handlers: The requests that it serves.
-        confinement: The confinement of this process.
-        ending: Closes the broker.
-    """
-    if not confinement.is_closing:
-        return LocalBroker(handlers)
-    if startup.needs_bytecode():
-        ending.callback(startup.write_bytecode().poll)  # long done; otherwise it ends by itself
-    broker = ProcessBroker.spawn(handlers)
-    ending.callback(broker.close)
-    return broker
-
-
 class WasmKernelApp(JupyterApp):
-    """One kernel process. The main thread's own, except for `stop`."""
+    """One kernel process. The main thread's own, except for `stop`.
+
+    Attributes:
+        serves: Whether a front end is answered from now on.
+    """
+
+    serves = False
 
     name = "jupyter-wasm-kernel"  # so that jupyter_wasm_kernel_config.py configures it
     description = "A Jupyter kernel whose cells run inside a WebAssembly sandbox."
@@ -140,13 +139,30 @@ class WasmKernelApp(JupyterApp):
         """Reads the command line and the config files; the command line wins."""
         self.parse_command_line(list(sys.argv[1:] if argv is None else argv))
         from_command_line: Config = deepcopy(self.config)
-        self.load_config_file(suppress_errors=False)
+        self._load_files()
         self.update_config(from_command_line)
         self.log.setLevel(self.log_level)  # or traitlets makes records that nobody gets
         own = logging.getLogger("wasm_kernel")
         own.setLevel(self.log.level)
         own.handlers, own.propagate = list(self.log.handlers), False
+        check_names(self.config)
         self.settings = KernelSettings(parent=self)
+
+    def _load_files(self) -> None:
+        try:
+            self.load_config_file(suppress_errors=False)
+        except TraitError:
+            raise
+        except Exception as problem:  # they are programs
+            why = f"{type(problem).__name__}: {describe(problem)}"
+            raise TraitError(f"{_UNREADABLE} {why}") from problem
+
+    def exit(self, exit_status: int | str | None = 0) -> None:
+        """Ends the process; raises what the base class ends it for, if it is a setting."""
+        problem = sys.exception()
+        if isinstance(problem, TraitError):
+            raise problem
+        super().exit(exit_status)
 
     def print_help(self, classes: bool = False) -> None:
         """Prints help on the command line; imports the classes it names only now.
@@ -163,53 +179,128 @@ class WasmKernelApp(JupyterApp):
     def run(self, factory: SandboxFactory) -> None:
         """Runs the kernel until somebody shuts it down."""
         path = connection_path(self.connection_file)
+        with ExitStack() as ending:
+            sandbox, confinement = self._open(factory, path, ending)
+            self._serve(sandbox, path, confinement)
+
+    def refuse(self, why: str, path: Path) -> None:
+        """Answers a front end with the reason why there is no kernel, until it shuts this down."""
+        from wasm_kernel.frontends.jupyter.refusal import RefusingSandbox
+
+        self.settings = KernelSettings()
+        self._serve(RefusingSandbox(why), path, Confinement(OFF))
+
+    def _open(
+        self, factory: SandboxFactory, path: Path, ending: ExitStack
+    ) -> tuple[BaseSandbox, Confinement]:
         policy, shows_folder = self.settings.policy(), self.settings.shows_folder
         confinement = Confinement(self.settings.confinement)
-        root, session_id = self.settings.root, self.settings.session_for(path)
-        with ExitStack() as ending:
-            broker = open_broker(self._handlers(root, session_id), confinement, ending)
-            logger = self._logger(ending)
-            private_root = self.settings.private_folder
-            session = Session(
-                root, session_id, logger, private_root=private_root, mounts=policy.mounts
-            )
-            ending.callback(session.closed)
-            folder = self._show_folder(session, path) if shows_folder else "not shown"
-            confinement.close_files(kept_by(session.folders, policy, path, self.config))
-            sandbox = factory(session, policy, Resume(self.settings.resume), broker)
-            ending.callback(sandbox.close)
-            self._add_commands(sandbox, session, confinement, folder)
-            self._serve(sandbox, path, confinement)
+        root = self.settings.root
+        opening = self.settings.opening(path)
+        ending.callback(opening.close)
+        session_id = opening.session_id
+        place = self._publish_place(root, session_id, policy)
+        handlers = self._handlers(place, path, policy)
+        broker = open_broker(handlers, confinement, ending, self._begin_upkeep, opening.ended)
+        logger = self._logger(ending)
+        private_root = self.settings.private_folder
+        session = Session(root, session_id, logger, private_root=private_root, mounts=policy.mounts)
+        ending.callback(session.closed)
+        opening.opened(session)
+        if notebook_of(os.environ) and has_warnings():  # a person reads what it shows
+            session.folders.notices += self._upkeep().warnings()
+        folder = self._show_folder(session, path) if shows_folder else "not shown"
+        confinement.close_files(kept_by(session.folders, policy, path, self.config))
+        publishing = PublishCommand(session, place)
+        sandbox = factory(session, policy, Resume(self.settings.resume), broker)
+        if self.settings.publish_folder and not folder_of_notebook(os.environ):
+            ending.callback(publishing.publish_all, broker)
+        ending.callback(sandbox.close)
+        self._let_results_out(sandbox, session, publishing)
+        told = {"notebook_folder": folder, "tomorrow": opening.tomorrow}
+        self._add_commands(sandbox, session, confinement, told)
+        return sandbox, confinement
+
+    def _upkeep(self) -> Upkeep:
+        from wasm_kernel.sessions.upkeep import Upkeep
+
+        most_bytes, days = self.settings.sessions_bytes, self.settings.sessions_days
+        private = self.settings.private_folder
+        return Upkeep(self.settings.root, private, most_bytes=most_bytes, days=days)
+
+    def _begin_upkeep(self) -> None:
+        """Has sessions kept within their bounds, on a thread of the process that calls it."""
+        if self.settings.sessions_bytes or self.settings.sessions_days:
+            threading.Thread(target=lambda: self._upkeep().run(), daemon=True).start()
 
     def _show_folder(self, session: Session, path: Path) -> str:
         """Lets cells see the notebook's folder; returns what became of it. No thread runs yet."""
         folders = session.folders
         try:
-            kept = [jupyter_runtime_dir(), jupyter_data_dir(), jupyter_config_dir()]
-            folders.show_notebook(self.settings.root, path, [Path(each) for each in kept])
+            folders.show_notebook(self.settings.root, path, _jupyters_folders())
         except NotShown as problem:
-            if session.made:
-                folders.notices += (str(problem),)
+            folders.notices += (str(problem),)
             return f"not shown, as it {problem.why}"
         except OSError:
             return "not shown, as it is gone"
+        if self.settings.writes_folder:
+            return "shown as /notebook; files of data that cells write there land in it"
         return "shown as /notebook, never changed"
 
-    def _handlers(self, root: Path, session_id: str) -> Handlers:
+    def _publish_place(self, root: Path, session_id: str, policy: ExecutionPolicy) -> PublishPlace:
+        """Returns where results are published, and which."""
+        return PublishPlace(
+            root=root,
+            session_id=session_id,
+            folder=self.settings.published_into(),
+            names=self.settings.publishable(),
+            limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
+            kept=_jupyters_folders(),
+            private_root=self.settings.private_folder,
+        )
+
+    def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""
-        private = self.settings.private_folder
+        root, session_id, private = place.root, place.session_id, place.private_root
         handlers: Handlers = {
             **broker_handlers(RUNTIME, session_private(root, session_id, private)),
             ForkSession: fork_session(root, session_id, private),
+            PublishFiles: publish_files(place),
         }
+        if self.settings.writes_folder:
+            from wasm_kernel.sessions.writing import WritePlace
+
+            handlers = {
+                **handlers,
+                **WritePlace(place, secret, policy.files_history_bytes).handlers(),
+            }
         if not self.settings.prune_sessions:
             return handlers
         from wasm_kernel.sessions.pruning import PruneSessions, prune
 
         return {**handlers, PruneSessions: prune(root, private)}
 
+    def _let_results_out(
+        self, sandbox: BaseSandbox, session: Session, publishing: PublishCommand
+    ) -> None:
+        """Lets what cells write reach the notebook's folder, as far as the settings say."""
+        link = publishing.link
+        notebook = session.folders.notebook
+        beneath = notebook.beneath if notebook is not None else None
+        if self.settings.writes_folder and beneath is not None:
+            from wasm_kernel.sessions.writing import WriteBack
+
+            writing = WriteBack(session, beneath.folder, publishing.place.names)
+            sandbox.commands.listener, link = writing, writing.link
+        sandbox.commands.add(PUBLISH, publishing.run)
+        sandbox.commands.add(PUBLISHED, link, from_anywhere=True)
+
     def _add_commands(
-        self, sandbox: BaseSandbox, session: Session, confinement: Confinement, folder: str
+        self,
+        sandbox: BaseSandbox,
+        session: Session,
+        confinement: Confinement,
+        told: Mapping[str, str],
     ) -> None:
         """Adds the commands by which cells ask the host for what they can't do."""
 
@@ -220,7 +311,7 @@ class WasmKernelApp(JupyterApp):
             state = confinement.state
             words = f"files: {state.files}; system calls: {state.calls}"
             where = "%session_path prints it"
-            return {"confinement": words, "host_folder": where, "notebook_folder": folder}
+            return {"confinement": words, "host_folder": where, **told}
 
         commands = sandbox.commands
         sandbox.facts.add(facts)
@@ -251,13 +342,15 @@ class WasmKernelApp(JupyterApp):
         ending.callback(file.close)
         return SandboxLogger(file.logger())
 
-    def _serve(self, sandbox: BaseSandbox, path: Path, confinement: Confinement) -> None:
+    def _serve(self, sandbox: Sandbox, path: Path, confinement: Confinement) -> None:
+        self.serves = True
         starting = startup.StartProgress()
         sandbox.start(starting.tell)
         # from here on imports take long; the guest starts meanwhile
         for package in ("ipykernel", "jupyter_client", "IPython"):
             startup.lazily(package)
-        from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+        with startup.without("curses"):  # tornado would colour its log on a terminal
+            from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
 
         connection = Connection(parent=self, connection_file=str(path))
         connection.open(allow_unsigned=self.settings.allow_unsigned)
@@ -271,7 +364,7 @@ class WasmKernelApp(JupyterApp):
 
     def _kernel(
         self,
-        sandbox: BaseSandbox,
+        sandbox: Sandbox,
         starting: StartProgress,
         connection: Connection,
         sockets: KernelSockets,
@@ -316,6 +409,11 @@ class WasmKernelApp(JupyterApp):
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
+def _jupyters_folders() -> tuple[Path, ...]:
+    """Returns Jupyter's own folders: of connection files, data and configuration."""
+    return (Path(jupyter_runtime_dir()), Path(jupyter_data_dir()), Path(jupyter_config_dir()))
+
+
 def _on_signals(loop: asyncio.AbstractEventLoop, kernel: WasmKernel) -> None:
     """Makes SIGINT interrupt the cell and SIGTERM end the kernel, a second SIGTERM at once.
 
@@ -353,13 +451,26 @@ def main(argv: Sequence[str] | None = None, factory: SandboxFactory = create) ->
     # Until the kernel is up there is no cell to interrupt, and its client may send SIGINT early.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # a start makes much and drops little; the loop turns it on again
+    words = sys.argv[1:] if argv is None else argv
     app = WasmKernelApp()
     try:
-        app.initialize(argv)
+        app.initialize(words)
         app.run(factory)
-    except (WasmKernelError, TraitError) as problem:
-        print(f"wasm-kernel: {problem}", file=sys.stderr)  # noqa: T201 - there is no other place
+    except (Exception, SystemExit) as problem:
+        if isinstance(problem, SystemExit) and not problem.code:
+            raise
+        _refuse(problem, app, words)
+
+
+def _refuse(problem: BaseException, app: WasmKernelApp, words: Sequence[str]) -> None:
+    """Says why there is no kernel, also to the front end that waits for one."""
+    from wasm_kernel.frontends.jupyter import refusal
+
+    why, path = refusal.reason(problem, app), refusal.waiting_for(words)
+    print(f"wasm-kernel: {why}", file=sys.stderr)  # noqa: T201 - there may be no other place
+    if app.serves or path is None:
         sys.exit(1)
-    except ImportError as problem:
-        print(f"wasm-kernel: {_UNREAD.format(why=problem)}", file=sys.stderr)  # noqa: T201
+    try:
+        WasmKernelApp().refuse(why, path)
+    except (WasmKernelError, ImportError):
         sys.exit(1)

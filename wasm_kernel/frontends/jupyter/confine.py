@@ -1,4 +1,4 @@
-"""The paths that a confined kernel keeps; `linux/confinement.py` closes all others.
+"""The broker and the paths that a confined kernel keeps; `linux/confinement.py` closes all others.
 
 A cell that got out of its instance through a flaw in wasmtime would be native code in this process.
 So the process gives up what it does not need: first the files and outgoing connections, before the
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from traitlets.config import Config
@@ -18,8 +18,10 @@ from traitlets.config import Config
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import notes
+from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.guests.base import runtimes_folder
-from wasm_kernel.linux.confinement import KeptPaths
+from wasm_kernel.linux.broker import Handlers, LocalBroker, ProcessBroker
+from wasm_kernel.linux.confinement import Confinement, KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
 
 LATER = (
@@ -28,6 +30,35 @@ LATER = (
     *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec", "installer"),
 )
 """The packages that a kernel imports, or parts of which it imports, after it is confined."""
+
+
+def open_broker(
+    handlers: Handlers,
+    confinement: Confinement,
+    ending: contextlib.ExitStack,
+    begin: Callable[[], None],
+    at_end: Callable[[], None],
+) -> LocalBroker | ProcessBroker:
+    """Makes the broker; if the process will be confined, in a process that is not.
+
+    Must come first: the broker should not have the files that the process opens later.
+
+    Args:
+        handlers: The requests that it serves.
+        confinement: The confinement of this process.
+        ending: Closes the broker.
+        begin: What its process does first.
+        at_end: What it does when the kernel has ended.
+    """
+    if not confinement.is_closing:
+        begin()
+        ending.callback(at_end)
+        return LocalBroker(handlers)
+    if startup.needs_bytecode():
+        ending.callback(startup.write_bytecode().poll)  # long done; otherwise it ends by itself
+    broker = ProcessBroker.spawn(handlers, begin, at_end)
+    ending.callback(broker.close)
+    return broker
 
 
 def kept_by(

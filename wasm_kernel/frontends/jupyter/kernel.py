@@ -31,16 +31,21 @@ from wasm_kernel.frontends.jupyter.page import (
 from wasm_kernel.frontends.jupyter.settings import SECTION
 from wasm_kernel.frontends.jupyter.startup import StartProgress
 from wasm_kernel.frontends.jupyter.usage import Usage
-from wasm_kernel.guests.protocol import Error, Stream, without_surrogates
+from wasm_kernel.guests.protocol import Error, without_surrogates
 from wasm_kernel.outputs.bundle import Mode
 
 EXIT_SECONDS = 0.1  # the reply to `exit` leaves before the kernel does, as in ipykernel
 CLOSE_POLL = 0.01
 UNHEARD_SECONDS = 0.5  # then a client is answered even if nobody has subscribed
-START_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
 CLOSE_SECONDS = 1.0  # a shutdown waits so long for a cell that still computes
 
 STOP_ABORTING = zmq.Frame(b"stop aborting")  # the base class's own mark
+
+_ASKING = ("kernel_info", "complete", "inspect", "is_complete", "history", "comm_info", "connect")
+QUESTIONS = tuple(f"{name}_request" for name in _ASKING)
+"""Requests that are answered at once while a cell waits for a start that takes long."""
+
+_GOES_ON = " The sandbox goes on getting ready; run the cell again."
 
 Content = dict[str, Any]
 
@@ -71,6 +76,7 @@ class WasmKernel(Kernel):
         self.starting = starting
         self.mode = mode
         self._tasks: set[asyncio.Task[None]] = set()
+        self._narrated: set[str | None] = set()  # clients that were shown how far the start is
         self._usage = Usage(sandbox.policy)
         self._execute_sleep = 0.0  # outputs and reply are ordered without it
         stdin = StdinChannel(self.stdin_socket, session)
@@ -131,10 +137,11 @@ class WasmKernel(Kernel):
                 listener=listener,
             )
             cell = asyncio.wrap_future(future)
-            await self.starting.narrate(
-                started, cell, lambda line: listener.emit(Stream("stderr", line))
-            )
+            await self.starting.narrate(started, cell, listener)
             result = await cell
+            if result.error is not None and not result.reply:  # it was interrupted before it began
+                text = result.error.evalue + ("" if started.done() else _GOES_ON)
+                listener.emit(messages.own_error(result.error.ename, text))
         except Exception as problem:  # without a reply the cell would never end
             if not isinstance(problem, (WasmKernelError, OSError)):
                 self.log.exception("a fault of the kernel's own")
@@ -178,8 +185,10 @@ class WasmKernel(Kernel):
     def _enter(self, message: list[zmq.Frame]) -> None:
         if not self._subscribed.is_set():
             self.loop.call_later(UNHEARD_SECONDS, self._subscribed.set)
-        task = self.loop.create_task(self._answer(message), context=self._messages)
-        self._tasks.add(task)
+        self._keep(self.loop.create_task(self._answer(message), context=self._messages))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)  # the loop itself does not
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, message: list[zmq.Frame]) -> None:
@@ -208,15 +217,54 @@ class WasmKernel(Kernel):
         A comm message that comes while a cell runs waits like any other, unless the cell awaits
         something and takes it. The base class would let such messages overtake the cell and mix up
         the parents of the cell's last messages: its loop stands still while a cell computes, this
-        one does not.
+        one does not. Only questions overtake, and only a cell that waits for a long start.
         """
         is_behind_cell = self._main_asyncio_lock.locked()
         offer = self._page.offer(msg, self.get_parent("shell")) if is_behind_cell else None
+        if is_behind_cell and self._is_starting():
+            kind = self._page.kind_of(msg)
+            if kind in QUESTIONS:
+                await self._answer_question(msg)
+                return
+            if kind == "execute_request":
+                self._narrate_elsewhere(self._page.parse(msg, content=False))
         async with self._main_asyncio_lock:
             if offer is None or offer.claim():
                 await self.dispatch_shell(msg)
             else:
                 self._page.parse(msg)  # noted, so that it can't be sent a second time
+
+    async def _answer_question(self, msg: Any) -> None:
+        """Answers a question that came behind a cell: in its turn, or before a long start ends."""
+        turn = self.loop.create_task(self._main_asyncio_lock.acquire())
+        if not await self.starting.wait(turn):
+            turn.cancel()
+            # in a context of its own, as the cell's messages still need the cell as their parent
+            await self.loop.create_task(self.dispatch_shell(msg), context=copy_context())
+            if self._main_asyncio_lock.locked():  # it said that the kernel is idle
+                self._publish_status("busy", "shell")
+            return
+        await turn
+        try:
+            await self.dispatch_shell(msg)
+        finally:
+            self._main_asyncio_lock.release()
+
+    def _narrate_elsewhere(self, parent: Content) -> None:
+        """Shows the progress in the first cell of another page, such as one that was reloaded."""
+        client, cell = parent["header"].get("session"), asyncio.current_task()
+        known = {*self._narrated, self.get_parent("shell")["header"].get("session")}
+        if client in known or cell is None:
+            return
+        self._narrated.add(client)
+        page, started = KernelListener(self._page, parent), self.sandbox.start()
+        self._keep(self.loop.create_task(self.starting.narrate(started, cell, page)))
+
+    def _is_starting(self) -> bool:
+        try:
+            return not self.sandbox.start(self.starting.tell).done()
+        except WasmKernelError:  # it is closed
+            return False
 
     # -- comms
 
@@ -235,9 +283,8 @@ class WasmKernel(Kernel):
 
     async def _is_up(self) -> bool:
         """Returns whether the guest has started, or does so soon: a first start takes a minute."""
-        started = asyncio.wrap_future(self.sandbox.start(self.starting.tell))
-        await asyncio.wait((started,), timeout=START_SECONDS)
-        return started.done() and started.exception() is None
+        started = self.sandbox.start(self.starting.tell)
+        return await self.starting.wait(started) and started.exception() is None
 
     # -- questions
 
@@ -265,6 +312,8 @@ class WasmKernel(Kernel):
 
     async def _asked(self, request: Content) -> Mapping[str, Any]:
         try:
+            if not await self._is_up():
+                return {}
             return await asyncio.wrap_future(self.sandbox.query(request))
         except (WasmKernelError, ValueError, TypeError) as problem:
             self.log.info("the guest did not answer %s: %s", request["op"], problem)

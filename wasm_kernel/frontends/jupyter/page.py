@@ -127,6 +127,13 @@ class Page:
         parsed: Content = self._session.deserialize(parts, content=content, copy=False)
         return parsed
 
+    def kind_of(self, frames: list[zmq.Frame]) -> str:
+        """Returns a message's type; empty if it can't be read, which is told when dispatched."""
+        try:
+            return str(self.parse(frames, content=False)["header"]["msg_type"])
+        except Exception:
+            return ""
+
     def offer(self, frames: list[zmq.Frame], cell: Content) -> OfferedMessage | None:
         """Offers a comm message to the cell that runs, which may take it while it awaits something.
 

@@ -15,8 +15,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
-from traitlets import Bool, Dict, Enum, Float, Int, List, TraitType, Unicode, default
-from traitlets.config import Configurable
+from traitlets import (
+    Bool,
+    Dict,
+    Enum,
+    Float,
+    Int,
+    List,
+    TraitError,
+    TraitType,
+    Unicode,
+    default,
+)
+from traitlets.config import Config, Configurable
 
 from wasm_kernel.errors import PolicyError
 from wasm_kernel.folders.locks import Resume
@@ -30,12 +41,20 @@ from wasm_kernel.policy import (
     field_meanings,
     read_toml,
 )
+from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.notebooks import Opening, opening
+from wasm_kernel.sessions.publishable import PublishableNames, SuffixError, is_folder_name
 
 SESSION_NAME = "JPY_SESSION_NAME"
 """The variable in which Jupyter's server passes a kernel the path of its notebook, on the host.
 
 Source: `SessionManager.get_kernel_env` of jupyter_server, since 2.0.
+"""
+LAUNCHER = "JPY_PARENT_PID"
+"""The variable in which a launcher passes a kernel its own process's number.
+
+Source: `launch_kernel` of jupyter_client.
 """
 ROOT_ENVIRONMENT = "WASM_KERNEL_WORKSPACE_ROOT"
 SECTION = "WasmKernel"
@@ -60,9 +79,16 @@ class _Session(Configurable):
     session_id = Unicode(
         "",
         config=True,
-        help="The session to open. By default it comes from the connection file's name, so that a "
-        "restarted kernel finds its files again; with resume=always from the notebook's path, "
-        "where Jupyter's server tells it.",
+        help="The session to open. By default it is the notebook's, where Jupyter's server names "
+        "that; otherwise it comes from the connection file's name, so that a restarted kernel "
+        "finds its files again.",
+    )
+    reopen = Bool(
+        True,
+        config=True,
+        help="Whether a notebook that is opened again, with another kernel, finds the session that "
+        "it had: its files, and its variables if resume says so. It needs Jupyter's server, which "
+        "names the notebook's file. Otherwise each kernel begins with an empty session.",
     )
     workspace_root = Unicode(
         config=True,
@@ -83,8 +109,27 @@ class _Session(Configurable):
         config=True,
         help="What cells see of the folder that the kernel was started in, which is the "
         "notebook's. read: its files, as /notebook, where cells begin; what they write or delete "
-        "there happens in the session alone. none: nothing; cells begin in /app. write is not "
-        "there yet.",
+        "there happens in the session alone. write: besides, what they write, replace or delete "
+        "there lands in the folder when the cell is over, if its suffix is one of "
+        "publish_suffixes, and %undo --files brings back what was there; all else stays in the "
+        "session. none: nothing; cells begin in /app.",
+    )
+    publish_folder = Unicode(
+        "",
+        config=True,
+        help="The folder that %session_publish copies results into, as a path below the folder "
+        "that the kernel is started in, such as results. By default the one beside the notebook "
+        "that is named after it (orders.files for orders.ipynb), where Jupyter's server tells the "
+        "kernel its notebook. Where none is told, as in papermill, all results that this session "
+        "holds are published into the folder named here when the kernel ends.",
+    )
+    publish_suffixes = List(
+        Unicode(),
+        list(DATA_SUFFIXES),
+        config=True,
+        help="The suffixes of files that may be published, or written with folder=write: those of "
+        "data, which no program runs or obeys. An empty list lets none out. By default "
+        f"{', '.join(DATA_SUFFIXES)}.",
     )
     resume = Enum(
         [resume.value for resume in Resume],
@@ -92,7 +137,7 @@ class _Session(Configurable):
         config=True,
         help="When to go on with the variables that an earlier kernel left in the session: never, "
         "after a crash of its process, or always, also tomorrow in the same notebook. A restart "
-        "that you ask for begins anew.",
+        "that you ask for begins anew. Files are there in any case (reopen).",
     )
     confinement = Enum(
         [OFF, AUTO, REQUIRED],
@@ -132,6 +177,24 @@ class _Session(Configurable):
         "long. Off by default: a notebook that somebody else wrote would otherwise do it with your "
         "sessions as soon as you run it.",
     )
+    sessions_bytes = Int(
+        10 * 1024**3,
+        min=0,
+        config=True,
+        help="The most that all sessions in workspace_root may take on disk together, in bytes "
+        "(the default is 10 GiB); 0 for no bound. Above it, what sessions save of variables and of "
+        "earlier versions of files is removed: of the largest and oldest ones, if they take more "
+        "than their fair share and nobody uses them. One in use goes when it is left, and no other "
+        "in its place. Files stay. Every kernel looks after all sessions, in the background.",
+    )
+    sessions_days = Float(
+        90.0,
+        min=0.0,
+        config=True,
+        help="After so many days without use, a session's saved variables and earlier versions of "
+        "files are removed; and its files, too, if its notebook is gone, two weeks after a cell "
+        "has said so. 0 for never.",
+    )
     allow_unsigned = Bool(
         False,
         config=True,
@@ -170,29 +233,57 @@ class _Session(Configurable):
 
     @property
     def shows_folder(self) -> bool:
-        """Returns whether cells see the folder that the kernel was started in.
+        """True if cells see the folder that the kernel was started in."""
+        return bool(self.folder != "none")
+
+    @property
+    def writes_folder(self) -> bool:
+        """True if what cells write there lands in that folder."""
+        return bool(self.folder == "write")
+
+    def publishable(self) -> PublishableNames:
+        """Decides which names of files may be published.
 
         Raises:
-            PolicyError: the setting is one that is not there yet.
+            PolicyError: a suffix is not one of data.
         """
-        if self.folder == "write":
+        try:
+            return PublishableNames(self.publish_suffixes)
+        except SuffixError as problem:
+            raise PolicyError(f"{SECTION}.publish_suffixes", str(problem)) from problem
+
+    def published_into(self) -> tuple[str, ...]:
+        """The names that lead from the folder of this process to the one for published files.
+
+        None if neither the settings nor Jupyter's server say it.
+
+        Raises:
+            PolicyError: the folder that is named lies elsewhere.
+        """
+        if not self.publish_folder:
+            return folder_of_notebook(os.environ)
+        names = tuple(self.publish_folder.removesuffix("/").split("/"))
+        if not all(map(is_folder_name, names)):
             raise PolicyError(
-                f"{SECTION}.folder",
-                "can't be write yet: cells change nothing in the notebook's folder; use read",
+                f"{SECTION}.publish_folder",
+                "must be a path below the folder that the kernel is started in, such as results",
             )
-        return bool(self.folder == "read")
+        return names
 
     @property
     def event_file(self) -> Path | None:
         """The file for events, if there is one."""
         return _absolute("event_log", self.event_log) if self.event_log else None
 
-    def session_for(self, connection_file: Path) -> str:
-        """The id of the session that is named, or the notebook's, or the connection file's."""
-        of_notebook = None
-        if self.resume == Resume.ALWAYS.value:
-            of_notebook = session_of_notebook(os.environ)
-        return self.session_id or of_notebook or session_of_file(connection_file)
+    def opening(self, connection_file: Path) -> Opening:
+        """Returns the session that is named, or the notebook's, or the connection file's.
+
+        Raises:
+            PlantedLinkError: the root's path is relative, and leads through a link.
+        """
+        notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
+        session = self.session_id or session_of_file(connection_file)
+        return opening(self.root, session, notebook, self.private_folder)
 
     def policy(self) -> ExecutionPolicy:
         """The limits that the traits describe.
@@ -259,6 +350,21 @@ _settings: Any = type(_Session)
 KernelSettings: type[_Session] = _settings(SECTION, (_Session,), _policy_traits())
 
 
+def check_names(config: Config) -> None:
+    """Checks that there are such settings: a limit with a slip in its name must not get lost.
+
+    Raises:
+        TraitError: there is none of that name.
+    """
+    known = KernelSettings.class_trait_names(config=True)
+    for name in sorted(set(config.get(SECTION, {})) - set(known)):
+        import difflib
+
+        like = difflib.get_close_matches(name, known, 1)
+        meant = f" Is {like[0]} meant?" if like else ""
+        raise TraitError(f"There is no setting {SECTION}.{name}.{meant}")
+
+
 # -- the connection file and the session
 
 
@@ -291,13 +397,32 @@ def session_of_file(path: Path) -> str:
     return ids.derived(os.fsencode(path), str(key).encode())
 
 
-def session_of_notebook(environment: Mapping[str, str]) -> str | None:
-    """Returns the id of the session that belongs to a notebook's path, always the same one.
+def notebook_of(environment: Mapping[str, str]) -> Path | None:
+    """Returns the path of the notebook that a kernel was started for; None if no server names one.
 
-    A notebook that was moved or renamed has another. None if no notebook is named: a console has
-    a name of its own each time, without a suffix.
+    A program that a notebook starts, and that starts kernels itself, hands on the variable that it
+    was given: that is not these kernels' notebook.
     """
     name = environment.get(SESSION_NAME, "")
-    if not Path(name).is_absolute() or not (Path(name).suffix or Path(name).is_file()):
+    if not Path(name).is_absolute():
         return None
-    return ids.derived(b"notebook", os.fsencode(os.path.realpath(name)))
+    launcher = environment.get(LAUNCHER, "")
+    try:
+        handed_on = Path("/proc", launcher, "environ").read_bytes().split(b"\0")
+    except OSError:  # no launcher is named, say
+        handed_on = []
+    return None if os.fsencode(f"{SESSION_NAME}={name}") in handed_on else Path(name)
+
+
+def folder_of_notebook(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the name of the folder that is named after the notebook, and lies beside it.
+
+    None if no notebook is named, or if this process was not started in its folder.
+    """
+    path = notebook_of(environment)
+    try:
+        known = path is not None and path.is_file() and path.parent.samefile(".")
+    except OSError:
+        known = False
+    name = f"{path.stem}.files" if path is not None else ""
+    return (name,) if known and is_folder_name(name) else ()

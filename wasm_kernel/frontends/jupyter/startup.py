@@ -14,21 +14,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from importlib.util import cache_from_source, module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wasm_kernel.frontends.jupyter.settings import RUNTIME
+from wasm_kernel.guests.protocol import ClearOutput, Stream
 
 # -- imports that a start does without
 
 if TYPE_CHECKING:
     import asyncio
     import subprocess
-    from concurrent.futures import Future
+
+    from wasm_kernel.execution.interfaces import Listener
 
 _guard = threading.RLock()  # a package's own `__init__` may look names up in it
 
@@ -113,31 +116,57 @@ def write_bytecode() -> subprocess.Popen[bytes]:
 # -- a slow start
 
 QUIET_SECONDS = 1.0  # seconds of silence; a warm start needs far less
-PROGRESS_SECONDS = 5.0  # seconds between two lines
+PROGRESS_SECONDS = 2.0  # seconds between two lines
+LONG_SECONDS = 3.0  # front ends wait 4 s for an answer when they look for widgets at their start
 
 
 class StartProgress:
     """The progress of the sandbox's start, shown in the cell that waits for it.
 
-    A first start on a cold cache takes a minute or two. Any thread may `tell`; the event loop runs
-    `narrate`.
+    A first start on a cold cache takes a minute or more. Any thread may `tell`; the event loop runs
+    the rest.
     """
 
     def __init__(self) -> None:
         self._latest = "starting the sandbox"
         self._guard = threading.Lock()
+        self._is_long: Future[None] = Future()  # done as soon as that is known
+        self._long_from = time.monotonic() + LONG_SECONDS
 
     def tell(self, sentence: str) -> None:
-        """Remembers how far the start is."""
+        """Remembers how far the start is; only one that takes long tells anything."""
         self._latest = sentence
+        with self._guard:
+            if not self._is_long.done():
+                self._is_long.set_result(None)
+
+    async def wait(self, ended: Future[None] | asyncio.Task[Any]) -> bool:
+        """Waits until something has ended, but not for a start that takes long.
+
+        Returns:
+            Whether it has ended.
+        """
+        import asyncio
+
+        if not ended.done():
+            loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+            def end(_: object) -> None:
+                loop.call_soon_threadsafe(over.set)
+
+            ended.add_done_callback(end)
+            self._is_long.add_done_callback(end)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), self._long_from - time.monotonic())
+        return ended.done()
 
     async def narrate(
-        self, started: Future[None], cell: asyncio.Future[Any], say: Callable[[str], None]
+        self, started: Future[None], cell: asyncio.Future[Any], page: Listener
     ) -> None:
-        """Calls `say` now and then with the progress, in one line, until `started` or `cell` ends.
+        """Shows the progress in the waiting cell, in one line, until `started` or `cell` ends.
 
-        The line ends with the start, on the thread that starts, so the cell's own output comes
-        after it.
+        The line is taken away with the start, on the thread that starts, so the cell's own output
+        comes after it, and is all that the notebook keeps.
         """
         import asyncio
 
@@ -147,7 +176,8 @@ class StartProgress:
             nonlocal is_over
             with self._guard:
                 if width and not is_over:
-                    say("\n")
+                    page.emit(Stream("stderr", f"\r{'':{width}}\r"))  # a terminal clears nothing
+                    page.emit(ClearOutput(wait=False))
                 is_over = True
 
         started.add_done_callback(lambda _: end())
@@ -160,6 +190,6 @@ class StartProgress:
             line = f"[wasm-kernel] {self._latest} ({seconds:.0f} s so far)"
             with self._guard:
                 if not is_over:
-                    say(f"\r{line:<{width}}")
-                    width = len(line)
+                    page.emit(Stream("stderr", f"\r{line:<{width}}"))
+                    width = max(width, len(line))
         end()

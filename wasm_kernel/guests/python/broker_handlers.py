@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from wasm_kernel.errors import PackageError
+from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
 from wasm_kernel.folders.folders import FETCHED
 from wasm_kernel.folders.private import OpenPrivate
 from wasm_kernel.guests.base import prepare_on_own_thread
@@ -42,7 +42,12 @@ def prepare_guest(request: PrepareGuest, task: Task) -> Done:
     """
     from wasm_kernel.guests.python.language import shared_language
 
-    prepare_on_own_thread(shared_language(), request.metered, task.report)
+    try:
+        prepare_on_own_thread(shared_language(), request.metered, task.report)
+    except OSError as problem:
+        if isinstance(problem, WasmKernelError):
+            raise
+        raise HostFailed(describe(problem)) from problem  # such as a full disk
     return Done()
 
 

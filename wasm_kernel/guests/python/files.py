@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -59,7 +56,7 @@ PACKAGES = (
 _STAND_INS = ("rpds_py",)
 """Compiled packages whose interface the agent brings in pure Python (its folder `stand_ins`)."""
 
-_METADATA = re.compile(r"([^/-]+)-([^/-]+)\.dist-info/METADATA")
+_METADATA = r"([^/-]+)-([^/-]+)\.dist-info/METADATA"
 
 
 class GuestFiles(msgspec.Struct, frozen=True):
@@ -222,7 +219,7 @@ def _built_in(stdlib: Path) -> dict[str, str]:
     import zipfile
 
     with zipfile.ZipFile(stdlib) as bundle:
-        found = filter(None, map(_METADATA.fullmatch, bundle.namelist()))
+        found = filter(None, map(re.compile(_METADATA).fullmatch, bundle.namelist()))
         return {match[1].replace("_", "-"): match[2] for match in found}
 
 
@@ -283,11 +280,13 @@ def folder_name(files: GuestFiles) -> str:
 
 def _make(files: GuestFiles, folder: Path) -> None:
     import zipfile
+    from shutil import copyfile
+    from tempfile import mkdtemp
 
-    aside = Path(tempfile.mkdtemp(prefix=".bundle-", dir=folder.parent))
+    aside = Path(mkdtemp(prefix=".bundle-", dir=folder.parent))
     lib = aside / "lib"
     lib.mkdir()
-    shutil.copyfile(files.stdlib, lib / STDLIB_NAME)
+    copyfile(files.stdlib, lib / STDLIB_NAME)
     with (
         zipfile.ZipFile(files.stdlib) as outer,
         outer.open(_DATA_MEMBER) as inner,
@@ -299,7 +298,7 @@ def _make(files: GuestFiles, folder: Path) -> None:
             if name.partition("/")[0] in _UNPACKED:
                 target = lib / _FOLDER / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
+                copyfile(path, target)
             else:
                 bundle.write(path, name)
         for name, text in _metadata(files):
@@ -319,9 +318,11 @@ def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
 
 
 def _bundle_files() -> Iterator[tuple[str, Path]]:
+    from importlib.util import find_spec
+
     yield from agent_files()
     for name in PACKAGES:
-        spec = importlib.util.find_spec(name)
+        spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise BundleError(f"{name} is not installed here, and the sandbox needs it.")
         origin = Path(spec.origin)

@@ -14,6 +14,9 @@ does. Source of the layout: `sqlite3Prng` in SQLite's random.c, since 3.42: 16 w
 state (the constant, 8 of key, 1 that counts, 3 of nonce), 64 bytes of output, and how many of those
 are left. It is found by a look before and a look after a number is drawn.
 
+The allocator's state, by which the host knows what of the memory is free (`dlmalloc.py`). It is
+found by the one word that changes in a known way when a large piece is given out.
+
 Immortal objects. CPython writes an object's reference count at every use, but not for an immortal
 object (PEP 683). Pages that hold only such objects stay as they are in the image: shared between
 kernels, neither copied nor saved with a commit. Source of the layout: `Include/refcount.h` of
@@ -24,7 +27,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -39,10 +41,12 @@ from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.errors import GuestCrashed, GuestStopped, ImageError
 from wasm_kernel.guests import protocol
+from wasm_kernel.guests.python.dlmalloc import Dlmalloc, find_state
 from wasm_kernel.guests.python.files import BUNDLE_NAME, LIB_GUEST
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import ImageRecord
+from wasm_kernel.state.pages import Heap
 from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.changes import FileChanges
 from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
@@ -67,10 +71,12 @@ class Addresses(Struct, frozen=True):
     Attributes:
         signal_words: The words that make an interrupt pending, and the bits to turn on.
         sqlite_prngs: Where the states of SQLite's generators begin.
+        allocator: Where the C library's allocator keeps its state; 0 if it is another one.
     """
 
     signal_words: Mapping[int, int]
     sqlite_prngs: Sequence[int] = ()
+    allocator: int = 0
 
 
 class SignalWords:
@@ -146,6 +152,7 @@ class PythonGuest:
         self.instance = instance
         self.files = files
         self.signals: Signals = SignalWords(addresses.signal_words, instance.memory)
+        self.heap: Heap = Dlmalloc(addresses.allocator, instance.memory)
         self._sqlite_prngs = addresses.sqlite_prngs
 
     def run_turn(self, fuel: int | None) -> bool:
@@ -206,6 +213,8 @@ _SIGNALS_SETUP = (
 )
 _SIGNALS_ROUND = "collections.deque(map(operator.call, _look), maxlen=0)\n"
 
+_LARGE = 64 * 1024 * 1024  # bytes; no free piece of a guest that did nothing yet is as large
+
 _PRNG_DRAWN = 8  # bytes of one `random()`
 _PRNG_SETUP = (
     "import _host, sqlite3\n"
@@ -239,7 +248,9 @@ class ImageBuilder:
         Raises:
             ImageError: the guest does not boot, or can't be interrupted.
         """
-        addresses = Addresses(self._find_signal_words(), self._find_sqlite_prngs())
+        addresses = Addresses(
+            self._find_signal_words(), self._find_sqlite_prngs(), self._find_allocator()
+        )
         booting, streams = _Booting(), OutputStreams()
         streams.begin(booting.on_text, {name: limit_of(name, 1 << 20) for name in NAMES.values()})
         with self._raw(booting, streams) as guest:
@@ -252,7 +263,7 @@ class ImageBuilder:
             if not (ended and booting.booted):
                 raise ImageError(f"the sandbox could not be prepared: {booting.said[-2000:]}")
             make_immortal(guest.instance.memory, booting.immortal)
-            size, build = guest.instance.memory.size, secrets.token_hex(8)
+            size, build = guest.instance.memory.size, os.urandom(8).hex()
             cache.write(name, lambda path: image.save(guest.instance, path))
             extra = msgspec.to_builtins(addresses, str_keys=True)
             return ImageRecord(size, build, guest.files.opened(), extra)
@@ -270,6 +281,13 @@ class ImageBuilder:
         """Returns where SQLite's generators lie, if this artifact has any of that layout."""
         ((before, after, _),) = self._looks(_PRNG_SETUP, _PRNG_ROUND)
         return find_sqlite_prngs(before, after)
+
+    def _find_allocator(self) -> int:
+        """Returns where the allocator's state lies, if this artifact has one of that layout."""
+        with self._raw(lambda request: b"") as guest, guest.instance.turn():
+            place = guest.instance.call("host_alloc", _LARGE)
+            memory = guest.instance.memory
+            return find_state(memory.read(0, memory.size), place)
 
     def _looks(self, setup: str, *rounds: str) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yields memory before and after something that each round does, and at rest behind it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
@@ -108,7 +107,7 @@ class PythonLanguage:
         """Facts about it that are known without a running guest."""
         try:
             version = self.files.python_version
-        except BundleError:
+        except (BundleError, OSError):
             version = "unknown"  # the first cell says what is missing
         language = {
             "name": "python",
@@ -143,7 +142,9 @@ class PythonLanguage:
         yield Finding("ok", f"{place} private to you")
         for metered, word, option in ((False, "without", ""), (True, "with", " --metered")):
             is_there = self.cache.path(self.compiler.name(files.wasm, metered)).is_file()
-            late = f"a first kernel that needs it waits about a minute (`wasm-kernel warm{option}`)"
+            late = (
+                f"a first kernel that needs it waits a minute or more (`wasm-kernel warm{option}`)"
+            )
             state = "compiled" if is_there else f"not compiled: {late}"
             text = f"the guest {word} fuel metering is {state}"
             yield Finding("ok" if is_there else "note", text)
@@ -205,7 +206,9 @@ class PythonLanguage:
             if self.image_at_hand() is None:
                 progress("preparing Python, pandas and matplotlib, once (about 5 s)")
                 self.cache.sweep()
-                with tempfile.TemporaryDirectory() as place, Folder.open(place) as empty:
+                from tempfile import TemporaryDirectory
+
+                with TemporaryDirectory() as place, Folder.open(place) as empty:
                     empty.enter(SITE, make=True).close()
                     app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
                     builder = ImageBuilder(compiled, self._preopens(app, empty, empty))

@@ -1,4 +1,5 @@
-"""`%session_files`, `%session_read`, `%%session_write`, `%session_delete`: the session's files.
+"""`%session_files`, `%session_read`, `%%session_write`, `%session_delete`: the session's files; and
+`%session_publish`, which has the host copy some beside the notebook.
 
 The rules are those that the Python API keeps from outside. Paths are relative to the workspace;
 backslashes separate names, too. `..` and links are followed as long as they stay inside.
@@ -21,8 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.display import display
 
+from wasm_kernel_agent import file_links
+from wasm_kernel_agent.file_links import PublishedFiles
+from wasm_kernel_agent.host import run_host_command
 from wasm_kernel_agent.magics.tables import Row, ShownAsTable, readable
 
 _OPTIONS = {
@@ -30,9 +35,10 @@ _OPTIONS = {
     "read": ("--bytes",),
     "write": ("--no-overwrite",),
     "delete": ("--recursive",),
+    "publish": (),
 }
 _COVER = ".wh."  # stands for a file of the notebook's folder that was deleted here
-_BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete)\s")
+_BEGUN = re.compile(r"(?:.*=\s*)?%{0,2}session_(files|read|write|delete|publish)\s")
 _glob: Any = glob
 _ESCAPES = "Path escapes session workspace: {path!r}"
 _ABSOLUTE = "Absolute paths are not allowed in a session workspace: {path!r}"
@@ -255,6 +261,7 @@ class SessionFileMagics(Magics):
         super().__init__(shell)
         self._workspace = workspace or Workspace()
         shell.set_hook("complete_command", self.complete, re_key=_BEGUN)
+        file_links.install(lambda path: run_host_command(shell, "session_published", path))
 
     @line_magic
     def session_files(self, line: str) -> SessionFiles:
@@ -317,6 +324,29 @@ class SessionFileMagics(Magics):
                 problem.add_note("--recursive deletes a folder with everything in it.")
             raise
         print(f"Deleted {path}")
+
+    @no_var_expand
+    @line_magic
+    def session_publish(self, line: str) -> None:
+        """Copy results into a folder beside the notebook: `%session_publish FILES...`.
+
+        The folder is named after the notebook, and a link to each file is shown. Patterns such as
+        `*.csv` stand for the files of the session that match. Files of data alone are copied (CSV,
+        Parquet, text, JSON, PDF, pictures and the like), and none of yours is replaced:
+
+            report.to_csv("report.csv")
+            %session_publish report.csv
+
+        It reaches beyond the sandbox, so it works only if it stands in the cell itself, on a line
+        of its own.
+        """
+        answer = run_host_command(self.shell, "session_publish", line)
+        if answer["links"]:
+            show: Any = display
+            show(PublishedFiles(answer["links"]))
+        if answer["refused"]:
+            reasons = [f"{path}: {why}" for path, why in answer["refused"].items()]
+            raise UsageError("Not published: " + "\n".join(reasons))
 
     def complete(self, _: Any, event: Any) -> list[str]:
         """Returns paths and options, for IPython's completer."""

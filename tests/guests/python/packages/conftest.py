@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -58,14 +58,18 @@ def make(tmp_path: Path) -> Make:
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes wheels in an index that the host's pip is configured with, and no other."""
-    root = tmp_path / "index"
+    return index_in(tmp_path / "index", monkeypatch)
+
+
+def index_in(root: Path, patch: pytest.MonkeyPatch) -> Make:
+    """As `index`, in a folder, until the patch ends."""
     root.mkdir()
     for name in [each for each in os.environ if each.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", root.as_uri())
+        patch.delenv(name)
+    patch.setenv("PIP_CONFIG_FILE", os.devnull)
+    patch.setenv("PIP_INDEX_URL", root.as_uri())
 
     def add(name: str, *args: object, **options: object) -> Path:
         folder = root / name
@@ -75,4 +79,4 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         (folder / "index.html").write_text(f"<!DOCTYPE html><body>{''.join(links)}</body>")
         return path
 
-    yield add
+    return add

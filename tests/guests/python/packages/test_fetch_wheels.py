@@ -105,7 +105,7 @@ def test_what_is_not_there_is_said_without_the_hosts_paths(index: Make, tmp_path
     index("one")
     for wish in ("nonesuch", "one>=5"):
         text = refusal(wish, into=tmp_path / "to")
-        assert wish in text
+        assert "finds no pure-Python wheel of " + wish in text
         assert str(tmp_path) not in text
         assert "file:" not in text
 
@@ -189,8 +189,6 @@ def test_the_broker_fetches_for_a_process_behind_walls(index: Make, tmp_path: Pa
     broker_of(tmp_path).call(FetchWheels(("one",), "w_1"), Done, task)
     assert [path.name for path in into.glob("*.whl")] == ["one-1.0-py3-none-any.whl"]
     assert task.reported == ["Fetching one-1.0-py3-none-any.whl"]
-    with pytest.raises(PackageError, match="nonesuch"):
-        broker_of(tmp_path).call(FetchWheels(("nonesuch",), "w_1"), Done)
 
 
 @pytest.mark.parametrize("into", ["..", "../x", "/tmp", "", "w_1/..", "W", "link", "a b", "nope"])

@@ -1,0 +1,21 @@
+"""A sandbox over a notebook's folder, as the Jupyter kernel has it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from wasm_kernel import BaseSandbox, get_session_sandbox
+
+
+def over(folder: Path, aside: Path) -> BaseSandbox:
+    """A session whose guest sees a folder as /notebook; close it.
+
+    Args:
+        folder: The folder.
+        aside: Where the session's root and the connection file lie.
+    """
+    sandbox = get_session_sandbox("reader", workspace_root=aside / "sessions")
+    with contextlib.chdir(folder):
+        sandbox.folders.show_notebook(aside / "sessions", aside / "runtime" / "kernel.json")
+    return sandbox

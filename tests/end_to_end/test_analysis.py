@@ -1,0 +1,43 @@
+"""The analysis that every tutorial has, with its data and its module beside the notebook."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.driving import Shown, opened
+from tests.wasi_files.overlays import host_tree
+
+pytestmark = pytest.mark.usefixtures("installed_kernelspec")
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks" / "5-orders"
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def test_an_analysis_runs_as_under_ipykernel() -> None:
+    before = host_tree(FOLDER)
+    cells = json.loads((FOLDER / "orders.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = {cell["id"]: cell for cell in cells if cell["cell_type"] == "code"}
+    assert {cell["execution_count"] for cell in code.values()} == {None}
+    shown: dict[str, Shown] = {}
+    with opened(cwd=FOLDER) as book:
+        for name, cell in code.items():
+            shown[name] = book.run("".join(cell["source"]))
+            assert not shown[name].traceback, shown[name].traceback
+            assert not shown[name].stream("stderr"), name
+    # as ipykernel prints them
+    assert shown["clean"].stream() == "10 prices were missing\n"
+    assert shown["module"].stream() == "a year's turnover: 20,242.97\n"
+    assert "7307.90  32.19" in shown["merge"].data("text/plain")[0]
+    assert shown["bootstrap"].stream() == "the mean order: 33.74, between 32.03 and 35.43\n"
+    assert "right in 0.82, always 'no' in 0.75" in shown["score"].stream()
+    assert shown["write"].stream() == "12 months are in by-month.csv\n"
+    for name in ("read", "describe", "merge", "pivot", "model"):
+        assert shown[name].data("text/html"), name
+    for name in ("lines", "heatmap", "picture"):
+        assert len(shown[name].data("image/png")[0]) > 10_000, name
+    for name in ("bootstrap", "widget"):
+        assert shown[name].data(VIEW), name
+    assert host_tree(FOLDER) == before

@@ -1,0 +1,183 @@
+"""A notebook that is opened again finds its session, in a real Jupyter server; others do not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.notebook_server import NotebookServer, serving
+from tests.end_to_end.real_kernel import SECONDS, RealKernel
+
+KEPT = "its files are here, its variables were not kept"
+LOOK = "import os; print(sorted(os.listdir('/app')), 'x' in globals())"
+CELLS = ("x = 1", "# " + "a notebook of some length " * 60)
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sessions") / "sessions"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, sessions: Path) -> Iterator[NotebookServer]:
+    with serving(tmp_path_factory.mktemp("server"), sessions) as server:
+        yield server
+
+
+def worked_on(server: NotebookServer, path: str) -> None:
+    """A day's work in a notebook: a variable, a file, and the notebook saved before its end."""
+    notebook = server.open(path)
+    assert notebook.run("x = 1; _ = open('made.csv', 'w').write('1')")["stderr"] == ""
+    server.save(path, *CELLS)
+    notebook.close()
+
+
+def last_made(sessions: Path) -> str:
+    """The id of the session in which that was last."""
+    return max(sessions.glob("*/made.csv"), key=lambda file: file.stat().st_mtime_ns).parent.name
+
+
+def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
+    server: NotebookServer,
+) -> None:
+    path = server.new()
+    worked_on(server, path)
+    tomorrow = server.open(path)
+    said = tomorrow.run(LOOK)
+    assert said["stdout"] == "['made.csv'] False\n"
+    assert KEPT in said["stderr"]
+    assert tomorrow.run(LOOK)["stderr"] == ""
+    tomorrow.restart()
+    said = tomorrow.run(LOOK)
+    assert (said["stdout"], said["stderr"]) == ("['made.csv'] False\n", "")
+
+    # another kernel takes its place
+    kernel = tomorrow.kernel_id
+    tomorrow.change_kernel()
+    assert tomorrow.kernel_id != kernel
+    said = tomorrow.run(LOOK)
+    assert said["stdout"] == "['made.csv'] False\n"
+    assert KEPT in said["stderr"]
+
+    # renamed by the server, restarted, saved; then moved by somebody else while the kernel runs
+    tomorrow.rename("renamed.ipynb")
+    tomorrow.restart()
+    assert tomorrow.run(LOOK)["stdout"] == "['made.csv'] False\n"
+    server.save("renamed.ipynb", "x = 3", *CELLS)
+    (server.work / "sub").mkdir()
+    (server.work / "renamed.ipynb").rename(server.work / "sub" / "moved.ipynb")
+    tomorrow.close()
+    for old in (path, "renamed.ipynb"):
+        server.save(old, repr(old), *CELLS)
+        new = server.open(old)
+        said = new.run(LOOK)  # of an old name, and the notebook of that is known to be elsewhere
+        assert (said["stdout"], said["stderr"]) == ("[] False\n", "")
+        new.close()
+    after = server.open("sub/moved.ipynb")
+    assert after.run(LOOK)["stdout"] == "['made.csv'] False\n"
+    after.close()
+
+
+def test_a_new_notebook_at_an_old_path_begins_fresh_and_is_offered_the_old_session(
+    server: NotebookServer, sessions: Path
+) -> None:
+    path = server.new()
+    worked_on(server, path)
+    server.ask("DELETE", f"contents/{path}")
+    assert server.new() == path
+    notebook = server.open(path)
+    said = notebook.run(LOOK)
+    assert said["stdout"] == "[] False\n"
+    assert f"wasm-kernel sessions bind {last_made(sessions)} {path}\n" in said["stderr"]
+    assert "another file had its name before" in said["stderr"]
+    notebook.close()
+    again = server.open(path)  # from here on it has one of its own
+    assert "bind" not in again.run(LOOK)["stderr"]
+    again.close()
+
+
+def test_a_copy_begins_fresh_and_is_offered_the_session_of_the_other(
+    server: NotebookServer, sessions: Path
+) -> None:
+    path = server.new()
+    worked_on(server, path)
+    copy = server.ask("POST", "contents/", {"copy_from": path})["path"]
+    notebook = server.open(copy)
+    said = notebook.run(LOOK)
+    assert said["stdout"] == "[] False\n"
+    assert f"it holds the same as '{path}', but is another file" in said["stderr"]
+    notebook.close()
+
+
+def test_a_second_kernel_of_a_notebook_has_a_session_of_its_own(
+    server: NotebookServer, sessions: Path
+) -> None:
+    path = server.new()
+    worked_on(server, path)
+    first = server.open(path)
+    assert first.run(LOOK)["stdout"] == "['made.csv'] False\n"
+    second = RealKernel(sessions, server.work / path)
+    try:
+        said = second.run("open('/app/other', 'w').close()\n" + LOOK)
+        assert said["stdout"] == "['other'] False\n"
+        assert "is open in another kernel" in said["stderr"]
+        second.restart()
+        assert second.run(LOOK)["stdout"] == "['other'] False\n"
+        assert first.run(LOOK)["stdout"] == "['made.csv'] False\n"
+    finally:
+        second.end()
+    first.close()
+    third = server.open(path)
+    assert third.run(LOOK)["stdout"] == "['made.csv'] False\n"
+    third.close()
+
+
+def command(words: str, folder: Path, typed: str = "") -> str:
+    """What a command prints that a person pasted into a terminal of the server."""
+    program = [sys.executable, "-m", "wasm_kernel.frontends.cli.main"]
+    assert words.startswith("wasm-kernel ")
+    done = subprocess.run(
+        [*program, *shlex.split(words)[1:]],
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=folder,
+        env=os.environ | {"JUPYTER_CONSOLE_TEST": "1"},  # it asks without a terminal
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_a_fork_says_opens_it_in_one_step(server: NotebookServer) -> None:
+    path = server.new()
+    notebook = server.open(path)
+    said = notebook.run("x = [1]; open('made.csv', 'w').close()\n%fork")["stdout"]
+    bind, console = (line.strip() for line in said.splitlines() if "wasm-kernel" in line)
+
+    (server.work / "jupyter_console.py").write_text("raise SystemExit('a stranger ran')")
+    shown = command(console, server.work, "print(x, *__import__('os').listdir('/app'))\nexit\n")
+    assert "[1] made.csv" in shown
+
+    name = bind.split()[-1]
+    assert command(bind, server.work).startswith(f"{name} has session")
+    fork = server.open(name)
+    assert fork.run(LOOK)["stdout"] == "['made.csv'] False\n"  # the console has had the variables
+    fork.close()
+
+    # the fork in the very notebook, whose kernel is restarted
+    said = notebook.run("x = 2; open('later.csv', 'w').close()\n%fork")["stdout"]
+    command(f"wasm-kernel sessions bind {said.split()[1]} {path}", server.work)
+    notebook.run("x = 3; open('last.csv', 'w').close()")
+    notebook.restart()
+    said_of_fork = notebook.run(LOOK + "; print(x)")
+    assert said_of_fork["stdout"] == "['later.csv', 'made.csv'] True\n2\n"
+    assert "This session was forked off another one" in said_of_fork["stderr"]
+    notebook.close()

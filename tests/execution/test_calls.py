@@ -1,0 +1,129 @@
+"""Cells from Python: awaited, cancelled, with a limit of their own for one call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.execution.conftest import Opening
+from wasm_kernel import BaseSandbox
+from wasm_kernel.engine.clock import NO_SIGNALS, Clock
+from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.execution.jobs import GuestJobs
+from wasm_kernel.guests.protocol import Output
+
+ENDLESS = "begun = True\nprint('begun', flush=True)\nwhile True: pass"
+
+
+class Hearing(NoListener):
+    """A listener that tells when a cell has said something."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Event()
+
+    def emit(self, output: Output) -> None:
+        self.heard.set()
+
+
+def printed(sandbox: BaseSandbox, code: str) -> str:
+    result = sandbox.execute(f"print({code})")
+    assert result.success, result.error
+    return result.stdout.strip()
+
+
+def test_wait_for_interrupts_its_cell_without_a_traceback(
+    sandbox: BaseSandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call() -> None:
+        cell = asyncio.wrap_future(sandbox.submit(ENDLESS))
+        await asyncio.wait_for(cell, 0.5)
+
+    sandbox.execute("kept = 5")
+    with pytest.raises(TimeoutError):
+        asyncio.run(call())
+    assert printed(sandbox, "kept, begun") == "5 True"
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_cancelled_cell_that_waits_leaves_the_running_one_alone(sandbox: BaseSandbox) -> None:
+    page = Hearing()
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(0.5)\nran = ['first']"
+    running = sandbox.submit(code, listener=page)
+    waiting, last = sandbox.submit("ran.append('second')"), sandbox.submit("ran.append('third')")
+    assert page.heard.wait(30)
+    assert waiting.cancel()
+    assert waiting.cancelled()
+    assert running.result(30).success
+    assert last.result(30).success
+    assert printed(sandbox, "ran") == "['first', 'third']"
+
+
+def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
+    clock, jobs = Clock(), GuestJobs("guest of a test", lambda progress: None)
+    turn_is_over, cancelled, met = threading.Event(), threading.Event(), []
+
+    def run() -> Any:
+        clock.arm(NO_SIGNALS, None, 0.0, expected=True)
+        met.append(clock.interrupted)
+        clock.disarm()
+        turn_is_over.set()
+        cancelled.wait(30)
+
+    first, second = CellFuture(clock, run), CellFuture(clock, run)
+    jobs.start().result(30)
+    first.queue(jobs, run)
+    second.queue(jobs, run)
+    assert turn_is_over.wait(30)
+    assert first.cancel()
+    cancelled.set()
+    second.result(30)
+    jobs.end(lambda: None)
+    assert met == [False, False]
+
+
+def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSandbox) -> None:
+    tidy = "import time\ntry:\n  while True: pass\nfinally:\n  time.sleep(0.3); tidied = True"
+
+    async def call() -> None:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sandbox.aexecute(tidy), 0.5)
+        assert time.monotonic() - began >= 0.8
+        assert not sandbox.busy
+        assert (await sandbox.aexecute("print(tidied)")).stdout == "True\n"
+
+    asyncio.run(call())
+
+
+def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
+    async def call() -> None:
+        first, second = await asyncio.gather(
+            sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout=20)
+        )
+        assert (first.success, second.stdout) == (True, "1\n")
+        with pytest.raises(ValueError, match="timeout"):
+            await sandbox.aexecute("1", timeout=0)
+
+    asyncio.run(call())
+
+
+def test_a_timeout_lowers_the_limit_of_one_call(sandbox: BaseSandbox) -> None:
+    result = sandbox.execute("while True: pass", timeout=0.5)
+    assert result.error is not None
+    assert (result.error.ename, result.success) == ("CellTimeout", False)
+    assert "its limit of 0.5 seconds" in result.error.evalue
+    assert result.error.evalue.endswith("Raise timeout to allow more.")
+    slept = sandbox.execute("import time\ntime.sleep(1)")
+    assert slept.success
+
+
+def test_a_timeout_never_raises_the_limit(opened: Opening) -> None:
+    error = opened(cell_timeout=1).execute("while True: pass", timeout=60).error
+    assert error is not None
+    assert "its limit of 1 second." in error.evalue
+    assert error.evalue.endswith("Raise cell_timeout to allow more.")

@@ -1,0 +1,64 @@
+"""How many sandboxes a process holds: as many as its hard limit on descriptors allows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, resource, sys
+from wasm_kernel import OutOfDescriptors, create_sandbox
+
+soft, hard, most = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+made, said = [], ""
+while len(made) < most:
+    try:
+        made.append(create_sandbox(workspace=f"work/{len(made)}"))
+        assert made[-1].execute("x = 1").success
+    except OutOfDescriptors as problem:
+        said = str(problem)
+        break
+full = sum(not sandbox.busy and sandbox.execute("x").success for sandbox in made)
+made.pop().close()
+made.pop(0).close()
+made.append(create_sandbox(workspace="work/again"))
+assert made[-1].execute("x = 1").success
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+print(json.dumps({"full": full, "said": said, "limit": limit}))
+for sandbox in made:
+    sandbox.close()
+"""
+
+
+def run(folder: Path, *limits: int) -> dict[str, object]:
+    command = [sys.executable, "-c", PROGRAM, *map(str, limits)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.usefixtures("warm")
+class TestDescriptors:
+    def test_without_room_it_is_said_and_closing_one_makes_room(self, tmp_path: Path) -> None:
+        found = run(tmp_path, 100, 100, 9)
+        assert found["full"] in (5, 6)  # fonts that a guest has open count, too
+        assert "of the 100 file descriptors that it may have are in use" in str(found["said"])
+        assert "Nothing was made" in str(found["said"])
+
+    def test_the_soft_limit_is_raised_when_it_would_be_met(self, tmp_path: Path) -> None:
+        found = run(tmp_path, 320, 900, 20)
+        assert (found["full"], found["said"]) == (20, "")
+        assert 320 < int(str(found["limit"])) <= 900
+
+    def test_a_limit_that_is_not_met_is_left_alone(self, tmp_path: Path) -> None:
+        assert run(tmp_path, 512, 900, 2)["limit"] == 512
+
+    @pytest.mark.soak
+    def test_hundreds_of_sandboxes_live_in_one_process(self, tmp_path: Path) -> None:
+        found = run(tmp_path, 1024, 16_384, 300)
+        assert (found["full"], found["said"]) == (300, "")

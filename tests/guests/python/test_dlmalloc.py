@@ -1,0 +1,120 @@
+"""What the host reads of the guest's allocator: right if it is honest, harmless if it is not."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+from wasm_kernel.engine.host_calls import OutOfBounds
+from wasm_kernel.guests.python.dlmalloc import Dlmalloc, find_state
+from wasm_kernel.state.pages import PAGE
+
+STATE, IMAGE, SIZE = 1000 * 8, 16 * PAGE, 2000 * PAGE
+LEAST = 16 * PAGE
+BIN = 2 * ((LEAST >> 8).bit_length() - 1)  # the tree of the smallest that are looked for
+
+
+class FakeMemory:
+    """A guest's memory; it has the size of the base image first."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(SIZE)
+        self.size = IMAGE
+
+    def read(self, at: int, length: int) -> bytes:
+        if at < 0 or at + length > self.size:
+            raise OutOfBounds
+        return bytes(self.data[at : at + length])
+
+    def words(self, at: int, *words: int) -> None:
+        struct.pack_into(f"<{len(words)}I", self.data, at, *words)
+
+    def chunk(
+        self, page: int, pages: int, following: int = 0, *children: int, flags: int = 1
+    ) -> int:
+        """A free chunk that begins in the middle of a page, in a ring and a tree."""
+        at = page * PAGE + 2048
+        ends = (following or at, at, *children, *[0] * (2 - len(children)))
+        self.words(at, 0, pages * PAGE | flags, *ends)
+        return at
+
+
+def allocator(memory: FakeMemory) -> Dlmalloc:
+    made = Dlmalloc(STATE, memory)  # type: ignore[arg-type]
+    memory.size = SIZE
+    return made
+
+
+def whole(page: int, pages: int) -> tuple[int, int]:
+    """The whole pages of such a chunk."""
+    return (page + 1) * PAGE, (page + pages) * PAGE
+
+
+def test_every_large_free_chunk_is_found() -> None:
+    memory = FakeMemory()
+    heap = allocator(memory)
+    memory.words(
+        STATE + 8, 20 * PAGE, 500 * PAGE, 0, memory.chunk(100, 20), memory.chunk(1400, 500)
+    )
+    left, right = memory.chunk(300, 30), memory.chunk(400, 17, 0)
+    second = memory.chunk(500, 40)
+    first = memory.chunk(600, 40, second, left, right)
+    memory.words(second + 8, first)
+    memory.words(STATE + 304 + 4 * 31, first)
+    memory.words(STATE + 304 + 4 * BIN, memory.chunk(700, 16))
+    memory.words(STATE + 304 + 4 * (BIN - 1), memory.chunk(800, 15))
+    chunks = [(100, 20), (300, 30), (400, 17), (500, 40), (600, 40), (700, 16), (1400, 500)]
+    assert heap.free(LEAST) == [whole(*chunk) for chunk in chunks]
+
+
+def test_nothing_is_told_of_the_image_or_of_a_chunk_in_use() -> None:
+    memory = FakeMemory()
+    heap = allocator(memory)
+    memory.words(STATE + 8, 0, 100 * PAGE, 0, 0, memory.chunk(8, 100))
+    memory.words(STATE + 304 + 4 * 31, memory.chunk(300, 30, flags=3))
+    assert heap.free(LEAST) == [(IMAGE, 108 * PAGE)]
+
+
+def test_an_unknown_allocator_has_nothing_free() -> None:
+    memory = FakeMemory()
+    memory.words(0, *[SIZE] * 100)
+    assert Dlmalloc(0, memory).free(LEAST) == []  # type: ignore[arg-type]
+
+
+def test_what_a_hostile_guest_writes_there_stays_inside_its_memory() -> None:
+    chance = random.Random(5)
+    for _ in range(200):
+        memory = FakeMemory()
+        heap = allocator(memory)
+        places = [chance.randrange(0, SIZE + PAGE, 8) for _ in range(8)]
+        for at in places:
+            if at <= SIZE - 32:
+                size = chance.choice([0, 8, 30 * PAGE, SIZE, 2**32 - 8])
+                memory.words(at, 0, size | 1, *chance.choices([0, 2**32 - 4, *places], k=4))
+        memory.words(STATE + 8, *chance.choices([*places, 2**32 - 1, SIZE], k=5))
+        memory.words(STATE + 304, *chance.choices([0, *places], k=32))
+        for start, end in heap.free(LEAST):
+            assert IMAGE <= start < end <= SIZE
+            assert start % PAGE == end % PAGE == 0
+
+
+def test_a_ring_without_end_is_left() -> None:
+    memory = FakeMemory()
+    heap = allocator(memory)
+    other = memory.chunk(300, 30)  # its own follower: it never comes back to the first
+    memory.words(STATE + 304 + 4 * 31, memory.chunk(400, 30, other))
+    assert heap.free(LEAST) == [whole(300, 30), whole(400, 30)]
+
+
+def test_the_state_is_found_by_the_top() -> None:
+    memory = FakeMemory()
+    bins = STATE + 40
+    place = 500 * PAGE
+    memory.words(place - 4, 64 * PAGE | 3)
+    top = place - 8 + 64 * PAGE
+    memory.words(top + 4, 100 * PAGE | 1)
+    memory.words(STATE - 800, top)  # elsewhere, too
+    memory.words(STATE + 12, 100 * PAGE, 0, 0, top)
+    assert find_state(bytes(memory.data), place) == 0
+    memory.words(bins + 8, bins, bins, bins + 8, bins + 8)
+    assert find_state(bytes(memory.data), place) == STATE

@@ -1,0 +1,46 @@
+"""What a kernel does of its session, without a guest: it opens one for a notebook, and ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.notebooks import opening
+from wasm_kernel.sessions.session import Session
+
+
+class NotebookKernel:
+    """A kernel that runs.
+
+    Args:
+        root: The sessions' folder.
+        notebook: The path that its server tells.
+        kernel: Its id, which stays over restarts; a new one by default.
+    """
+
+    def __init__(self, root: Path, notebook: Path, kernel: str = "") -> None:
+        self.id = kernel or ids.new()
+        self.opening = opening(root, self.id, notebook)
+        self.session = Session(root, self.opening.session_id)
+        self.opening.opened(self.session)
+        self.said = "".join(self.session.folders.notices)
+        self.is_again = self.session.folders.reopened
+
+    def end(self) -> str:
+        """The process ends, and the broker after it; returns the session's id."""
+        self.session.closed()
+        self.opening.ended()
+        self.opening.close()
+        return self.session.id
+
+
+def session_of(root: Path, notebook: Path, kernel: str = "") -> str:
+    """The session that a kernel of a notebook opens; the kernel ends at once."""
+    return NotebookKernel(root, notebook, kernel).end()
+
+
+def written(path: Path, text: str = "a notebook") -> Path:
+    """A notebook, long enough to be told from others by what it holds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text:2000}")
+    return path

@@ -1,0 +1,203 @@
+"""`%session_publish`: results beside the notebook, and never in place of the user's own files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.sessions.published import Publishing
+from tests.tasks import cancelled_after
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
+from wasm_kernel.linux import files
+from wasm_kernel.linux.broker import Broker, LocalBroker
+from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.sessions.publishable import (
+    PublishableNames,
+    PublishError,
+    PublishLimits,
+    SuffixError,
+)
+from wasm_kernel.sessions.publishing import PublishCommand, PublishFiles, publish_files
+
+
+@pytest.fixture
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publishing]:
+    made = Publishing(tmp_path)
+    monkeypatch.chdir(made.book)
+    yield made
+    made.session.closed()
+
+
+class Cell:
+    """A cell that waits for the command."""
+
+    cancelled = False
+
+    def __init__(self, one: Publishing) -> None:
+        self.broker: Broker = LocalBroker({PublishFiles: publish_files(one.place)})
+        self.command = PublishCommand(one.session, one.place)
+
+    def report(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        raise AssertionError(text)
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+    def after_cell(self, action: AfterCellAction) -> None:
+        raise AssertionError(action)
+
+    def says(self, line: str) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = self.command.run(
+            CommandLine("session_publish", line), self
+        )
+        return found
+
+    def link(self, path: str) -> str | None:
+        found: str | None = self.command.link(CommandLine("session_published", path), self)
+        return found
+
+
+def test_results_are_copied_and_linked(one: Publishing) -> None:
+    one.write("r.csv", "1")
+    one.write("a/b c.json", "2")
+    done = one.publish("r.csv", "a/b c.json")
+    assert done.links == {"r.csv": "orders.files/r.csv", "a/b c.json": "orders.files/a/b c.json"}
+    assert one.files == {"orders.files/r.csv": "1", "orders.files/a/b c.json": "2"}
+    assert (one.book / "orders.files/r.csv").stat().st_mode & 0o111 == 0
+
+
+def test_what_was_published_is_replaced_also_by_another_session(
+    one: Publishing, tmp_path: Path
+) -> None:
+    one.write("r.csv", "1")
+    one.publish("r.csv")
+    one.write("r.csv", "longer")
+    assert one.publish("r.csv").refused == {}
+    assert one.files == {"orders.files/r.csv": "longer"}
+    tomorrow = Publishing(tmp_path, "two")
+    tomorrow.write("r.csv", "3")
+    assert tomorrow.publish("r.csv").refused == {}
+    assert one.files == {"orders.files/r.csv": "3"}
+    tomorrow.session.closed()
+
+
+def test_what_is_as_it_was_is_not_written_again(one: Publishing) -> None:
+    one.write("r.csv")
+    one.publish("r.csv")
+    before = (one.book / "orders.files/r.csv").stat()
+    assert one.publish("r.csv").links
+    assert (one.book / "orders.files/r.csv").stat() == before
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_file_of_the_users_stays(
+    one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool
+) -> None:
+    if not swaps:  # a file system that knows plain renames alone
+        monkeypatch.setattr(files, "_rename", lambda *_: False)
+    (one.book / "orders.files").mkdir()
+    mine = one.book / "orders.files" / "mine.csv"
+    mine.write_text("mine")
+    for name in ("mine.csv", "r.csv", "s.csv"):
+        one.write(name)
+    assert "was left as it is" in one.refusal("mine.csv")
+    assert one.publish("r.csv", "s.csv").refused == {}
+    (one.book / "orders.files/r.csv").write_text("edited")  # the same file, another content
+    kept = (one.book / "orders.files/s.csv").read_text()
+    os.replace(mine, one.book / "orders.files/s.csv")  # another file  # noqa: PTH105
+    for name in ("r.csv", "s.csv"):
+        one.write(name, "2")
+        assert "was changed since" in one.refusal(name)
+    assert one.files == {"orders.files/r.csv": "edited", "orders.files/s.csv": "mine"}
+    (one.book / "orders.files/s.csv").unlink()
+    assert one.publish("s.csv").links
+    assert kept == "1"
+    assert one.files["orders.files/s.csv"] == "2"
+
+
+def test_there_are_bounds(one: Publishing) -> None:
+    one.place = replace(one.place, limits=PublishLimits(10, 2))
+    for name, text in {"a.csv": "12345", "b.csv": "123456", "c.csv": "1", "d.csv": "1"}.items():
+        one.write(name, text)
+    done = one.publish("a.csv", "b.csv", "c.csv", "d.csv")
+    assert [*done.links] == ["a.csv", "c.csv"]
+    assert all("workspace_bytes (10)" in why for why in done.refused.values())
+    (one.book / "orders.files/a.csv").unlink()  # then there is room again
+    assert one.publish("d.csv").links
+
+
+def test_a_stop_leaves_what_was_copied_and_no_part(one: Publishing) -> None:
+    one.write("a.csv")
+    one.write("b.csv")
+    for checks in range(1, 12):
+        try:
+            one.publish("a.csv", "b.csv", task=cancelled_after(checks))
+        except Cancelled:
+            pass
+        except StopIteration:
+            break
+        assert set(one.files) <= {"orders.files/a.csv", "orders.files/b.csv"}
+    one.write("a.csv", "2")
+    assert one.publish("a.csv").refused == {}
+
+
+def test_a_cell_names_files_in_every_way(one: Publishing) -> None:
+    cell = Cell(one)
+    for name in ("r.csv", "x.py", "a b.txt", "d/s.csv"):
+        one.write(name)
+    assert [*cell.says("r.csv 'a b.txt'")["links"]] == ["r.csv", "a b.txt"]
+    assert [*cell.says("*.csv /notebook/d/s.csv")["links"]] == ["r.csv", "d/s.csv"]
+    assert [*cell.says("/app/r.csv")["links"]] == ["r.csv"]
+    assert cell.link("d/s.csv") == "orders.files/d/s.csv"
+    assert cell.link("x.py") is None
+    assert "only files of data" in cell.says("x.py")["refused"]["x.py"]
+    assert "too long" in cell.says("*" * 2000)["refused"]["*" * 2000]
+    assert "signs" in cell.says("\ud800.csv")["refused"]["\ud800.csv"]
+    assert "no such file" in cell.says("none.csv")["refused"]["none.csv"]
+    for line in ("", "--all", "'open", "*.xlsx", "../*.csv", "*.csv " * 21, "r.csv " * 2000):
+        with pytest.raises(CommandRefused):
+            cell.says(line)
+
+
+def test_where_no_notebook_is_known_the_setting_is_named(one: Publishing) -> None:
+    one.place = replace(one.place, folder=())
+    with pytest.raises(CommandRefused, match=r"WasmKernel\.publish_folder"):
+        Cell(one).says("r.csv")
+    with pytest.raises(PublishError):
+        one.publish("r.csv")
+
+
+def test_everything_is_published_at_the_end(one: Publishing) -> None:
+    for name in ("r.csv", "x.py", ".hidden.csv", ".wh.gone.csv", "d/s.csv"):
+        one.write(name)
+    cell = Cell(one)
+    cell.command.publish_all(cell.broker)
+    assert set(one.files) == {"orders.files/r.csv", "orders.files/d/s.csv"}
+
+
+def test_without_a_state_folder_nothing_is_published(
+    one: Publishing, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one.write("r.csv")
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "open" / "wasm-kernel").mkdir()
+    (tmp_path / "open" / "wasm-kernel").chmod(0o777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "open"))
+    with pytest.raises(WasmKernelError, match="folder for state"):
+        one.publish("r.csv")
+    assert one.files == {}
+
+
+@pytest.mark.parametrize("suffix", [".py", ".html", ".ipynb", "csv", "", ".", ".cfg", ".csv.sh"])
+def test_suffixes_that_programs_obey_are_refused(suffix: str) -> None:
+    with pytest.raises(SuffixError):
+        PublishableNames([suffix])

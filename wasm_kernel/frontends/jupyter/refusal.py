@@ -1,0 +1,139 @@
+"""A kernel that can't be: why not, and the sandbox in its place, which says so in each cell.
+
+A front end whose kernel ends while it starts shows "Connecting" and starts it again; its user never
+learns which setting was wrong. So the process stays, opens nothing, and answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never
+
+from traitlets import TraitError
+from traitlets.config import Application
+
+from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.frontends.jupyter.settings import (
+    ROOT_ENVIRONMENT,
+    SECTION,
+    connection_path,
+)
+from wasm_kernel.policy import ExecutionPolicy
+
+if TYPE_CHECKING:
+    from wasm_kernel.execution.interfaces import OfferedMessage
+    from wasm_kernel.result import SandboxResult
+
+_UNREAD = (
+    "a module can't be imported ({why}), and no kernel was started. Either the installation is not "
+    "complete (`wasm-kernel doctor` says more), or the module lies beside the notebook or in your "
+    "home folder, which the kernel gives up: then leave that folder out of PYTHONPATH, or start "
+    "with WasmKernel.confinement=off."
+)
+_COMMAND_LINE = "The kernel's command line can't be read; its log says what is wrong with it."
+_INTERNAL = "The kernel could not be started: internal error; its log says more."
+_UNTIL_THEN = (
+    " Until that is corrected, no cell runs. Then shut this kernel down and start it anew: a "
+    "restart may keep the old command line."
+)
+_NAMED = re.compile(rf"{SECTION}\.(\w+)|'(\w+)' trait|(\w+_\w+)")
+
+
+class KernelNotStarted(WasmKernelError):
+    """No session was opened; the text says why, where that was set, and what to do."""
+
+
+# -- why
+
+
+def reason(problem: BaseException, app: Application) -> str:
+    """Returns why a kernel could not be started, in sentences.
+
+    Args:
+        problem: What was raised.
+        app: Has the settings, as far as they were read.
+    """
+    match problem:
+        case SystemExit():
+            return _COMMAND_LINE
+        case ImportError():
+            return _UNREAD.format(why=str(problem).partition(" (/")[0])  # without its path
+        case WasmKernelError() | TraitError():
+            told = str(problem)
+            return f"{told}{'' if told.endswith(('.', '?')) else '.'}{_where_set(told, app)}"
+        case OSError():
+            return f"The kernel could not be started: {describe(problem)}."
+    logging.getLogger("wasm_kernel").error("the kernel could not be started", exc_info=problem)
+    return _INTERNAL
+
+
+def _where_set(text: str, app: Application) -> str:
+    """Says where the setting that an error names was set; empty if it names none."""
+    named = {"".join(found) for found in _NAMED.findall(text.replace("session id", "session_id"))}
+    if named & set(app.cli_config.get(SECTION, {})):
+        return " The setting stands on the kernel's command line, the argv of its kernelspec."
+    if named & set(app.config.get(SECTION, {})):
+        return " The setting stands in a config file, such as jupyter_wasm_kernel_config.py."
+    if "workspace_root" in named and ROOT_ENVIRONMENT in os.environ:
+        return f" The setting comes from the environment variable {ROOT_ENVIRONMENT}."
+    return ""
+
+
+def waiting_for(arguments: Sequence[str]) -> Path | None:
+    """Returns the connection file of the front end that waits for this process, if there is one."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-f", "--f", "--WasmKernelApp.connection_file", dest="file", default="")
+    with suppress(SystemExit):
+        path = connection_path(parser.parse_known_args(arguments)[0].file)
+        return path if path.is_file() else None
+    return None
+
+
+# -- in the place of a sandbox
+
+
+class RefusingSandbox:
+    """A `Sandbox` in the place of one that was not made: each cell's error says why.
+
+    Args:
+        why: The reason, in sentences.
+    """
+
+    interrupted = False
+    next_count = 1
+
+    def __init__(self, why: str) -> None:
+        self.policy = ExecutionPolicy()
+        self._why = why + _UNTIL_THEN
+
+    def start(self, progress: object = None) -> Future[None]:
+        """Returns a future that has failed."""
+        failed: Future[None] = Future()
+        failed.set_exception(KernelNotStarted(self._why))
+        return failed
+
+    def _refuse(self, *_: object, **__: object) -> Never:
+        raise KernelNotStarted(self._why)
+
+    def submit(self, code: str, **options: Any) -> Future[SandboxResult]:
+        """Raises why there is no sandbox."""
+        self._refuse()
+
+    query = comm = comms = _refuse
+
+    def offer(self, offered: OfferedMessage) -> None:
+        """Does nothing: no cell runs."""
+
+    def interrupt(self) -> bool:
+        """Returns that nothing runs."""
+        return False
+
+    def close(self, *, anew: bool = False) -> None:
+        """Does nothing."""

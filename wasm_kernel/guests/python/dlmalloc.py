@@ -1,0 +1,120 @@
+"""The free memory of a guest, as its C library's allocator knows it.
+
+The artifact's C library (wasi-libc) has dlmalloc, and CPython takes all memory from it here. It
+keeps what was freed for later and gives nothing back, as a WebAssembly memory can't shrink. What
+lies inside a free chunk has no meaning: whoever gets it next writes to it before it reads, and
+`calloc` clears it. So the host may clear it, too, between two turns.
+
+The words are the guest's own, and a cell can make them say anything. What is told here is inside
+the guest's memory whatever they say, and takes bounded time: a guest that lies loses its own data.
+
+Source of the layout: `malloc_state`, `malloc_chunk` and `malloc_tree_chunk` in dlmalloc.c 2.8.6,
+with words of 32 bits. Free chunks of 256 bytes and more hang in 32 trees by size, those of one size
+in a ring; besides there are the `top`, which ends the memory, and the `dv`, which was split last.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+
+from wasm_kernel.engine.host_calls import GuestMemory, OutOfBounds
+from wasm_kernel.linux.memory import Range
+from wasm_kernel.state.pages import PAGE, merge
+
+_STATE_BYTES, _TOP_SIZE, _TOP, _SMALL_BINS, _TREES = 432, 12, 24, 40, 304
+_NODE = struct.Struct("<4xII4xII")  # its size and flags, the next of its size, its two children
+_HEADER_BYTES = 8  # of any chunk
+_NODE_BYTES = 32  # of a free chunk, which the allocator needs
+_PREVIOUS_IN_USE, _IN_USE, _FLAGS = 1, 2, 7
+_TREE_SHIFT = 8
+
+
+class Dlmalloc:
+    """The allocator of one guest: a `Heap`. Only the guest's thread uses it.
+
+    Args:
+        state: The address of its state, or 0 if it is not known: then nothing is free.
+        memory: The guest's memory, which has the size of the base image. Nothing below that end is
+            told, as it is shared with other guests.
+    """
+
+    def __init__(self, state: int, memory: GuestMemory) -> None:
+        self._state, self._memory = state, memory
+        self._begin = memory.size
+
+    def free(self, least: int) -> list[Range]:
+        """The whole pages inside free chunks of so many bytes at least; as `Heap` has it."""
+        if not self._state:
+            return []
+        size = self._memory.size
+        found = []
+        for at, length in itertools.islice(self._chunks(least), size // least):
+            start, end = max(at + _NODE_BYTES, self._begin), min(at + length, size)
+            if length >= least:
+                found.append((-(-start // PAGE) * PAGE, end // PAGE * PAGE))
+        return merge(found)
+
+    def _chunks(self, least: int) -> Iterator[Range]:
+        """Yields address and length of free chunks: all that are so long, and some others."""
+        try:
+            state = self._memory.read(self._state, _STATE_BYTES)
+        except OutOfBounds:
+            return
+        dv_size, top_size, _, dv, top = struct.unpack_from("<5I", state, 8)
+        yield top, top_size
+        yield dv, dv_size
+        first = 2 * ((least >> _TREE_SHIFT).bit_length() - 1)
+        trees = [tree for tree in struct.unpack_from("<32I", state, _TREES)[first:] if tree]
+        while trees:
+            yield from self._ring(trees.pop(), trees)
+
+    def _ring(self, first: int, trees: list[int]) -> Iterator[Range]:
+        """Yields the chunks of one size; appends the trees below the first one."""
+        at = first
+        while True:
+            try:
+                head, following, *children = _NODE.unpack(self._memory.read(at, _NODE.size))
+            except OutOfBounds:
+                return
+            yield at, 0 if head & _IN_USE else head & ~_FLAGS
+            if at == first:
+                trees += filter(None, children)
+            at = following
+            if at == first:
+                return
+
+
+def find_state(memory: bytes, place: int) -> int:
+    """Returns the address of the allocator's state, right after it gave out fresh memory.
+
+    Args:
+        memory: The guest's memory.
+        place: What `malloc` returned for more than is free anywhere but at the top.
+
+    Returns:
+        The address; 0 if the allocator is none of this layout.
+    """
+    chunk = place - _HEADER_BYTES
+    top = chunk + (struct.unpack_from("<I", memory, chunk + 4)[0] & ~_FLAGS)
+    wanted = struct.pack("<Q", top)[:4]
+    at = memory.find(wanted)
+    while at >= 0:
+        state = at - _TOP
+        if at % 4 == 0 and state > 0 and _is_state(memory, state, top):
+            return state
+        at = memory.find(wanted, at + 1)
+    return 0
+
+
+def _is_state(memory: bytes, state: int, top: int) -> bool:
+    """Returns whether the top's size is told twice, and the bins that are never used are empty."""
+    try:
+        (size,) = struct.unpack_from("<I", memory, state + _TOP_SIZE)
+        (head,) = struct.unpack_from("<I", memory, top + 4)
+        links = struct.unpack_from("<4I", memory, state + _SMALL_BINS + 8)
+    except struct.error:
+        return False
+    bins = state + _SMALL_BINS
+    return head == size | _PREVIOUS_IN_USE and links == (bins, bins, bins + 8, bins + 8)

@@ -1,0 +1,222 @@
+"""Limits on documents: the time that the host takes to parse one, a browser's to draw it.
+
+A large document must be built so plainly that parsing it takes time in proportion to its size
+(`is_regular`). An SVG image may not become much larger by repeating its own parts
+(`check_repetition`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from wasm_kernel.outputs.limits import stoppable
+from wasm_kernel.outputs.removals import NotShowable, words
+
+# -- the shape of a document
+
+SMALL_DOCUMENT, DOCUMENT_MOST = 32 * 1024, 16 * 1024 * 1024  # characters
+NESTING_MOST = 200
+ATTRIBUTES_MOST = 100
+ELEMENTS_MOST = 250_000
+STYLE_MOST = 16 * 1024  # characters of a style sheet in SVG that is written with entities
+TEXT_RUN = 1024  # characters of a long text between two breaks
+
+_VOID = words("area base br col embed hr img input link meta source track wbr")
+_TABLE = frozenset({"table", "thead", "tbody", "tfoot", "tr", "colgroup"})
+_IN_TABLE = words("caption colgroup col thead tbody tfoot tr td th style script template")
+# Elements that end the SVG they stand in, as the standard lists them; then those that hold HTML.
+_BREAKING = words(
+    """
+    b big blockquote body br center code dd div dl dt em embed font h1 h2 h3 h4 h5 h6 head hr i img
+    li listing menu meta nobr ol p pre ruby s small span strong strike sub sup table tt u ul var
+    """
+)
+_HOLDING = frozenset({"title", "desc", "foreignobject"})
+_STRANGE = frozenset({"math", "select", "template", "frameset", "plaintext"})
+_NAME = r"[A-Za-z][A-Za-z0-9:_-]*"
+_VALUE = r"\"[^\"]*\"|'[^']*'|[^\s\"'=<>`]+"
+_ATTRIBUTE = rf"\s++[A-Za-z_:@][A-Za-z0-9_:.@-]*+(?:\s*+=\s*+(?:{_VALUE}))?+"
+_TOKEN = re.compile(
+    r"(?P<text>[^<]++|<(?![A-Za-z/!?]))"
+    rf"|</(?P<end>{_NAME})\s*+>"
+    rf"|<(?P<raw>script|style)(?:{_ATTRIBUTE}){{0,{ATTRIBUTES_MOST}}}+\s*+>"
+    r"(?P<body>[^<]*+(?:<(?!/|!--)[^<]*+)*+)</(?P=raw)\s*+>"
+    rf"|<(?P<start>{_NAME})(?:{_ATTRIBUTE}){{0,{ATTRIBUTES_MOST}}}+\s*+(?P<closed>/?)>"
+    r"|<!--(?!-?>)(?:[^-]|-(?!-))*+-->"
+    r"|<!DOCTYPE[^>\[]*+>|<\?xml[^<>]*+>|<!\[CDATA\[[^<>\]]*+\]\]>",
+    re.IGNORECASE,
+)
+
+
+def is_regular(document: str) -> bool:
+    """Returns whether each element of a document is closed where it was opened, none too deep.
+
+    An HTML parser as the standard describes it can be made to take time that grows with the square
+    of its input: by elements that are never closed, text between the cells of a table, a thousand
+    attributes. Small documents may be anything; of large ones only regular ones are parsed, as
+    programs write them. In these a parser sees the same elements open as the walk below, give or
+    take those that it adds itself; so no search of its own goes deeper than `NESTING_MOST`.
+
+    Raises:
+        NotShowable: it has too many elements for any page.
+    """
+    walk = _OpenElements()
+    at = 0
+    for token in stoppable(_TOKEN.finditer(document)):
+        if token.start() != at or not walk.takes(token):
+            return False
+        at = token.end()
+    return at == len(document) and not walk.open
+
+
+_SPECIAL = re.compile(r"[&\xa0]")
+_EMPTY_COMMENT = "<!---->"
+
+
+def in_short_runs(document: str) -> str:
+    """A regular document with empty comments in its long texts; a parser drops them.
+
+    nh3 searches the rest of a text at each `&` and each no-break space that it writes.
+    """
+    if not _SPECIAL.search(document):
+        return document
+    return "".join(
+        token[0] if token["text"] is None else _broken(token[0])
+        for token in stoppable(_TOKEN.finditer(document))
+    )
+
+
+def _broken(text: str) -> str:
+    if len(text) <= TEXT_RUN:
+        return text
+    parts, at = [], 0
+    for special in stoppable(_SPECIAL.finditer(text)):
+        if special.start() - at >= TEXT_RUN:
+            parts.append(text[at : special.start()])
+            at = special.start()
+    return _EMPTY_COMMENT.join([*parts, text[at:]])
+
+
+def _is_short(sheet: str) -> bool:
+    """Returns whether a style sheet in SVG, which is read like any text, is cheap to write."""
+    return "<" not in sheet and (len(sheet) <= STYLE_MOST or not _SPECIAL.search(sheet))
+
+
+class _OpenElements:
+    """The elements that are open, from the outermost in."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self._elements = 0
+        self._foreign = 0  # how many of them are SVG's
+
+    def takes(self, token: re.Match[str]) -> bool:
+        """Goes on by one token; returns whether the document is regular so far."""
+        if token["text"] is not None:
+            return self._innermost not in _TABLE or token["text"].isspace()
+        if token["end"] is not None:
+            self._foreign = max(0, self._foreign - 1)
+            return bool(self.open) and self.open.pop() == token["end"].lower()
+        if token["raw"] is not None:
+            return not self._foreign or _is_short(token["body"])
+        if token["start"] is not None:
+            return self._opens(token["start"].lower(), bool(token["closed"]))
+        return True
+
+    @property
+    def _innermost(self) -> str:
+        return self.open[-1] if self.open else ""
+
+    def _opens(self, name: str, closed: bool) -> bool:
+        self._elements += 1
+        if self._elements > ELEMENTS_MOST:
+            raise NotShowable(f"a document of more than {ELEMENTS_MOST:,} elements")
+        if self._innermost in _TABLE and name not in _IN_TABLE:
+            return False
+        if self._foreign and (name in _BREAKING or self._innermost in _HOLDING):
+            return False
+        foreign = self._foreign > 0 or name == "svg"
+        if closed if foreign else name in _VOID:
+            return True
+        self.open.append(name)
+        self._foreign += foreign
+        return len(self.open) <= NESTING_MOST and name not in _STRANGE
+
+
+# -- repeated parts
+
+GROWTH_MOST = 10  # times
+SMALL_DRAWING = 20_000  # elements that are drawn, from whatever grew to them
+DRAWN_MOST = SMALL_DRAWING**2
+REFERENCES_MOST = 100  # deep
+
+_DRAWN_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:-]*)(?P<attributes>[^>]*)>")
+_DRAWN_ID = re.compile(r'\sid="(?P<id>[^"]+)"')
+_REFERENCE = re.compile(r'(?:\s(?:xlink:)?href="|url\()#(?P<id>[\w.:-]+)')
+_REPEATING = "an image whose parts repeat each other"
+
+
+def check_repetition(text: str) -> None:
+    """Refuses a document that becomes much larger when it is drawn.
+
+    A few lines that use a part ten times, which uses another one ten times, and so on, are more
+    than any browser can draw; the page that shows them never answers again.
+
+    Args:
+        text: As nh3 writes it: no `>` stands in an attribute.
+
+    Raises:
+        NotShowable: it does, or it repeats a part of another output.
+    """
+    if "<use" not in text and "url(" not in text:
+        return
+    parts = _Parts()
+    for tag in stoppable(_DRAWN_TAG.finditer(text)):
+        parts.take(tag)
+    if not parts.used <= parts.sizes.keys():
+        raise NotShowable("an image that is made of parts of another one")
+    if parts.drawn("", 0) > max(SMALL_DRAWING, GROWTH_MOST * sum(parts.sizes.values())):
+        raise NotShowable(_REPEATING)
+
+
+class _Parts:
+    """The parts of one document: the elements with an id, and the whole, whose id is empty."""
+
+    def __init__(self) -> None:
+        self.sizes: defaultdict[str, int] = defaultdict(int)  # elements that no inner part holds
+        self.used: set[str] = set()
+        # the parts inside, and those that are referred to
+        self._holds: defaultdict[str, list[str]] = defaultdict(list)
+        self._drawn: dict[str, int] = {}
+        self._open = [""]  # the part that each open element stands in
+
+    def take(self, tag: re.Match[str]) -> None:
+        """Goes on by one tag."""
+        if tag["end"]:
+            if len(self._open) > 1:
+                self._open.pop()
+            return
+        part, attributes = self._open[-1], tag["attributes"]
+        named = _DRAWN_ID.search(attributes)
+        if named and named["id"] not in self.sizes:  # of several with one id, the first counts
+            self._holds[part].append(named["id"])
+            part = named["id"]
+        self.sizes[part] += 1
+        for found in _REFERENCE.finditer(attributes):
+            if tag["name"] == "use":
+                self.used.add(found["id"])
+            if tag["name"] != "a":
+                self._holds[part].append(found["id"])
+        if tag["name"] not in _VOID:
+            self._open.append(part)
+
+    def drawn(self, part: str, depth: int) -> int:
+        """Returns how many elements a part becomes when it is drawn; at most `DRAWN_MOST`."""
+        if depth > REFERENCES_MOST:
+            raise NotShowable(_REPEATING)
+        if part not in self._drawn:
+            self._drawn[part] = DRAWN_MOST  # a part that holds itself is too large
+            inner = sum(self.drawn(each, depth + 1) for each in self._holds.get(part, ()))
+            self._drawn[part] = min(self.sizes.get(part, 0) + inner, DRAWN_MOST)
+        return self._drawn[part]

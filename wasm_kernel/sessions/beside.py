@@ -1,0 +1,328 @@
+"""A folder of the user's, as files of a session are copied into it: whole, or not at all.
+
+What is copied is one open regular file. It gets a name of its own in the folder, and the name that
+it is to have in one step, when it is whole; it is never executable. What has that name is looked at
+before, and put back if something else took its place meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.linux import walks
+from wasm_kernel.linux.files import FileCopier, FileMark, swap_names, take_name
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.linux.walks import FolderWalk, is_plain_name
+from wasm_kernel.sessions.publishable import PublishError
+from wasm_kernel.wasi_files.preopens import Hidden, is_hidden_folder
+
+T = TypeVar("T", bound=Struct)
+
+_BLOCK = 4 * 1024 * 1024
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_ALL_MAY_READ = 0o666  # less what the user's umask takes
+_RECORD_BYTES = 64 * 1024 * 1024
+_LOCK_SECONDS = 10.0
+_BUSY = "Another kernel writes into this folder. Nothing was written there. Try again."
+_CHANGED = "it changed while it was copied. Try again."
+
+
+class NameTaken(PublishError):
+    """Something else has the name by now; it was left as it is."""
+
+
+class CopiedFile(Struct, frozen=True):
+    """A file that was copied into the folder.
+
+    Attributes:
+        mark: Which file it is.
+        size: Its bytes.
+        digest: The digest of what it holds.
+    """
+
+    mark: FileMark
+    size: int
+    digest: str
+
+
+class FolderBeside:
+    """A folder beside the notebook, or that of the notebook itself. One thread's own.
+
+    Args:
+        folder: The folder. It stays the caller's.
+        hidden: What in it is not for sessions.
+        task: Says when nobody wants more of it.
+    """
+
+    def __init__(self, folder: Folder, hidden: Hidden, task: Task) -> None:
+        self._folder, self._hidden, self._task = folder, hidden, task
+
+    @contextmanager
+    def entered(self, path: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+        """The folder that a path's last name is in, and that name, as the function below."""
+        with entered(self._folder.fd, path, self._hidden, make=make) as found:
+            yield found
+
+    def remove_folders(self, path: str) -> None:
+        """Removes a folder with those in it.
+
+        Raises:
+            OSError: there is a file in one, or what is not for sessions; or it can't be removed.
+        """
+        hidden, depth = self._hidden, path.count("/") + 1
+
+        def is_hidden(folder: int, name: str, below: int) -> bool:
+            known = hidden.hides_name(depth + below, name)
+            return known or is_hidden_folder(hidden, folder, name, depth + below)
+
+        with self.entered(f"{path}/") as (folder, _):
+            for entry in walks.entries(folder.fd, hidden=is_hidden):
+                if not entry.is_folder:
+                    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+                os.rmdir(entry.name, dir_fd=entry.folder)
+        with self.entered(path) as (above, name):
+            os.rmdir(name, dir_fd=above.fd)
+
+    @contextmanager
+    def draft(
+        self, here: Folder, source: int, mode: int | None = None
+    ) -> Iterator[tuple[str, CopiedFile]]:
+        """A copy of an open file, with a name of its own; it goes unless it gets another name.
+
+        Args:
+            here: The folder that it is made in.
+            source: The file.
+            mode: Its permissions, less those to execute it; if None, what the umask allows.
+
+        Raises:
+            PublishError: the file changed meanwhile.
+            OSError: it can't be written.
+            Cancelled: nobody wants it any more.
+        """
+        before, name = os.fstat(source), own_name()
+        fd = here.open_regular(name, _NEW, _ALL_MAY_READ)
+        try:
+            FileCopier(self._task).copy(source, fd, before.st_size)
+            # a clone is as long as the file was in that moment
+            if os.fstat(fd).st_size != before.st_size or not _is_same(os.fstat(source), before):
+                raise PublishError(_CHANGED)
+            if mode is not None:
+                os.fchmod(fd, mode & _ALL_MAY_READ)
+            yield name, self._read(fd)
+        finally:
+            if here.has(name, fd):
+                here.remove(name)
+            os.close(fd)
+
+    def is_that(self, here: Folder, name: str, known: CopiedFile | None) -> bool:
+        """Returns whether a name is that of a file that was copied there, as it was then."""
+        there = None if known is None else self.read(here, name, known.size)
+        if known is None or there is None or there.digest != known.digest:
+            return False
+        return known.mark.same(there.mark)
+
+    def read(self, here: Folder, name: str, size: int) -> CopiedFile | None:
+        """Returns the regular file that has a name, if it has so many bytes."""
+        try:
+            fd = here.open_regular(name)
+        except OSError:
+            return None
+        try:
+            return self._read(fd) if os.fstat(fd).st_size == size else None
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int) -> CopiedFile:
+        return CopiedFile(FileMark.of(fd), os.fstat(fd).st_size, self._digest(fd))
+
+    def _digest(self, fd: int) -> str:
+        digest, at = hashlib.blake2b(digest_size=32), 0
+        while block := os.pread(fd, _BLOCK, at):
+            if self._task.cancelled:
+                raise Cancelled
+            digest.update(block)
+            at += len(block)
+        return digest.hexdigest()
+
+
+class _Known(Struct, Generic[T]):
+    """What is known of the files in a folder, by their paths."""
+
+    folder: FileMark
+    files: dict[str, T]
+
+
+class FolderRecord(Generic[T]):
+    """What is known of the files in one folder, locked for other processes; close it.
+
+    Args:
+        place: The folder that it lies in, which no guest sees. It stays the caller's.
+        folder: The folder that it is about.
+        kind: The type of what is known of a file.
+
+    Raises:
+        PublishError: another process has it.
+        OSError: it can't be opened.
+    """
+
+    def __init__(self, place: Folder, folder: Folder, kind: type[T]) -> None:
+        with suppress(OSError):
+            # an overlay gives a folder another identity with its first change: have that now
+            os.fchmod(folder.fd, stat.S_IMODE(os.fstat(folder.fd).st_mode))
+        self._place, self._mark = place, FileMark.of(folder.fd)
+        name = f"{self._mark.number} {self._mark.born}"
+        self._name = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        self._journal = f"{self._name}.journal"
+        self._lock = FileLock(f"{self._name}.lock", place)
+        if not self._lock.acquire(_LOCK_SECONDS):
+            raise PublishError(_BUSY)
+        self.files = self._read(kind)
+        self._saved = dict(self.files)
+
+    def _read(self, kind: type[T]) -> dict[str, T]:
+        wanted: Any = _Known
+        known: _Known[T] = _Known(self._mark, {})
+        # what can't be read is not known: then nothing is taken for a file of ours
+        for name in (self._name, self._journal):
+            with suppress(OSError, ValueError):
+                for line in self._place.read(name, _RECORD_BYTES).splitlines():
+                    part: _Known[T] = msgspec.json.decode(line, type=wanted[kind])
+                    if part.folder.same(self._mark):
+                        known.files.update(part.files)
+        return known.files
+
+    def note(self, path: str, known: T) -> None:
+        """Writes down now what is about to be done to a file, should this process be killed."""
+        line = msgspec.json.encode(_Known(self._mark, {path: known})) + b"\n"
+        with os.fdopen(self._place.open_regular(self._journal, _APPEND), "ab") as file:
+            file.write(line)
+        self.files[path] = known
+
+    def close(self) -> None:
+        """Saves it, and lets others in."""
+        try:
+            if self.files != self._saved:
+                with self._place.replacing(self._name) as file:
+                    file.write(msgspec.json.encode(_Known(self._mark, self.files)))
+            self._place.remove(self._journal)
+        finally:
+            self._lock.release()
+
+
+@contextmanager
+def entered(
+    root: int, path: str, hidden: Hidden, *, make: bool = False
+) -> Iterator[tuple[Folder, str]]:
+    """The folder that a path's last name is in, and that name; no link is followed.
+
+    Args:
+        root: A descriptor of the folder that the path begins in.
+        path: The path, of plain names; the last one may be empty.
+        hidden: What does not exist.
+        make: Whether folders that are missing are made.
+
+    Raises:
+        OSError: a folder on the way is missing or hidden, or something else is in its place; or a
+            name is not plain, and could lead out.
+    """
+    *above, name = parts = path.split("/")
+    if not all(map(is_plain_name, above)) or (name and not is_plain_name(name)):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    if any(part and hidden.hides_name(depth, part) for depth, part in enumerate(parts)):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    with FolderWalk(root, to_list=False) as walk:
+        for part in above:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=walk.fd)
+            walk.enter(part)
+            if hidden.hides_folders and hidden.hides_folder(walk.fd, walk.depth - 1):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        yield Folder(walk.fd), name
+
+
+def take(here: Folder, draft: str, name: str) -> None:
+    """Gives a draft a name that nothing has.
+
+    Raises:
+        NameTaken: something has it by now.
+    """
+    if take_name(here.fd, draft, name):
+        return
+    if here.status(name) is not None:
+        raise NameTaken
+    here.rename(draft, name)  # the file system can't take a name at once
+
+
+def replace(here: Folder, draft: str, name: str, there: os.stat_result) -> None:
+    """Gives a draft the name of a file that was looked at, which is removed.
+
+    Raises:
+        NameTaken: another one has it by now, or it holds something else.
+    """
+    if not swap_names(here.fd, draft, here.fd, name):
+        here.rename(draft, name)  # the file system can't swap names
+        return
+    old = here.status(draft)
+    if old is None or _content(old) != _content(there):
+        swap_names(here.fd, draft, here.fd, name)
+        raise NameTaken
+    here.remove(draft)
+
+
+def remove(here: Folder, name: str, there: os.stat_result) -> None:
+    """Removes a file that was looked at.
+
+    Raises:
+        NameTaken: another one has its name by now, or it holds something else.
+        OSError: it can't be removed.
+    """
+    aside = own_name()
+    if not take_name(here.fd, name, aside):
+        here.rename(name, aside)  # the file system can't take a name at once
+    old = here.status(aside)
+    if old is None or _content(old) != _content(there):
+        take_name(here.fd, aside, name)
+        raise NameTaken
+    here.remove(aside)
+
+
+@contextmanager
+def discarding(here: Folder, draft: str) -> Iterator[None]:
+    """Removes a draft if the block fails, unless something else has its name by then."""
+    own = here.status(draft)
+    try:
+        yield
+    except BaseException:
+        now = here.status(draft)
+        if own is not None and now is not None and os.path.samestat(own, now):
+            here.remove(draft)
+        raise
+
+
+def own_name() -> str:
+    """Returns a name that nothing has, and that people are not shown."""
+    return f".{secrets.token_hex(12)}.part"
+
+
+def _content(status: os.stat_result) -> tuple[int, ...]:
+    """Returns what changes if another file has the name, or the file another content."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_same(now: os.stat_result, before: os.stat_result) -> bool:
+    """Returns whether an open file is as before; nobody sets back the time that is compared."""
+    return (*_content(now), now.st_ctime_ns) == (*_content(before), before.st_ctime_ns)

@@ -1,0 +1,171 @@
+"""What sessions take on disk: measured once after each change, and known from then on.
+
+What counts is the room that is taken, and not what a file says of its length: a sparse file counts
+its blocks. A content that forks share with their parent counts for each of them in part.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from itertools import islice
+
+from msgspec import Struct
+
+from wasm_kernel.errors import SessionInUse
+from wasm_kernel.folders.folders import FETCHED, FIRST_HISTORY, KEPT, LOOSE, STATE
+from wasm_kernel.folders.locks import HOLDER, exclusively, is_used, note_evicted
+from wasm_kernel.linux import trees, walks
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.state.index import NAME as INDEX
+
+HISTORY = (STATE, FIRST_HISTORY, KEPT, LOOSE, FETCHED)
+"""The folders of a private folder that may go: variables, earlier versions of files, fetched
+packages. `state` goes first, as the others are of no use without it."""
+
+_ASIDE = ".evicted-"
+_BLOCK = 512  # what `st_blocks` counts, on every file system
+_ENTRIES_MOST = 200_000  # of a folder; whoever puts more there is counted with so many
+
+
+class DiskUse(Struct, frozen=True):
+    """What one session takes on disk, in bytes.
+
+    Attributes:
+        stamp: What `stamp_of` said before it was measured.
+        history: What may be removed while nobody uses the session.
+        files: All else: the workspace, `/tmp`, packages.
+        in_use: Whether a process had the session open.
+        is_shared: Whether a part of the history belongs to forks, too, so that it grows when they
+            go.
+    """
+
+    stamp: tuple[int, ...]
+    history: int
+    files: int
+    in_use: bool = False
+    is_shared: bool = False
+
+    @property
+    def total(self) -> int:
+        """All that it takes."""
+        return self.history + self.files
+
+    @classmethod
+    def measured(cls, workspace: Folder, private: Folder) -> DiskUse:
+        """Measures a session; what can't be read is left out."""
+        stamp, in_use, walk = stamp_of(private), is_used(private), _Measuring()
+        files = walk.add(workspace)
+        history = 0
+        for name in private.names():
+            with suppress(OSError), private.enter(name) as folder:
+                if name in HISTORY:
+                    history += walk.add(folder, shared=True)
+                else:
+                    files += walk.add(folder)
+        return cls(stamp, history, files, in_use, walk.is_shared)
+
+    def holds(self, private: Folder) -> bool:
+        """Returns whether it is so still, as nobody has used the session since."""
+        return not (
+            self.in_use or self.is_shared or self.stamp != stamp_of(private) or is_used(private)
+        )
+
+
+class _Measuring:
+    """The measuring of one session. A file of several names counts once."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int]] = set()
+        self.is_shared = False
+
+    def add(self, folder: Folder, *, shared: bool = False) -> int:
+        """Returns the bytes of what lies in a folder.
+
+        Args:
+            folder: The folder.
+            shared: Whether what has several names counts in part. Guests can make names, so this is
+                only for folders that they do not see.
+        """
+        total = 0
+        with suppress(OSError):  # a folder that somebody moved just now
+            for entry in islice(walks.entries(folder.fd), _ENTRIES_MOST):
+                with suppress(FileNotFoundError):
+                    found = os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+                    total += self._counted(found, folder=entry.is_folder, shared=shared)
+        return total
+
+    def _counted(self, found: os.stat_result, *, folder: bool, shared: bool) -> int:
+        taken = found.st_blocks * _BLOCK
+        if folder or found.st_nlink < 2:
+            return taken
+        mark = (found.st_dev, found.st_ino)
+        if mark in self._seen:
+            return 0
+        self._seen.add(mark)
+        self.is_shared |= shared
+        return taken // found.st_nlink if shared else taken
+
+
+def stamp_of(private: Folder) -> tuple[int, ...]:
+    """Returns what changes whenever a cell ended in a session, or a process opened or left it.
+
+    Its first and third number are times in nanoseconds.
+    """
+    holder = private.status(HOLDER)
+    index = None
+    with suppress(OSError), private.enter(STATE) as state:
+        index = state.status(INDEX)
+    stamp: tuple[int, ...] = ()
+    for each in (holder, index):
+        stamp += (0, 0) if each is None else (each.st_mtime_ns, each.st_size)
+    return stamp
+
+
+def idle_seconds(stamp: tuple[int, ...]) -> float:
+    """Returns how long ago the session of a stamp was used; 0 for a time that is still to come."""
+    return max(0.0, time.time() - max(stamp[::2], default=0) / 1e9)
+
+
+def evict(private: Folder, why: str, seconds: float) -> bool:
+    """Sets a session's history aside, if nobody uses the session, nor has for so many seconds.
+
+    For everybody else it goes as a whole and at once: whoever opens the session next is told, and
+    whoever is killed on the way leaves it as it was, or gone. `sweep_evicted` gives the room back.
+
+    Args:
+        private: The session's private folder.
+        why: The reason, as `texts.evicted` takes it.
+        seconds: How long nobody has used it.
+
+    Returns:
+        Whether it is gone.
+
+    Raises:
+        OSError: it can't be set aside.
+    """
+    try:
+        with exclusively(private):
+            stamp = stamp_of(private)
+            if idle_seconds(stamp) < seconds:
+                return False
+            note_evicted(private, why)
+            # that was no use of the session: its age goes on
+            os.utime(HOLDER, ns=(max(stamp[::2]),) * 2, dir_fd=private.fd, follow_symlinks=False)
+            for number, name in enumerate(HISTORY):
+                with suppress(FileNotFoundError):
+                    private.rename(name, f"{_ASIDE}{time.time_ns()}-{number}")
+    except SessionInUse:
+        return False
+    return True
+
+
+def sweep_evicted(private: Folder) -> None:
+    """Removes histories that were set aside, as far as that can be done."""
+    for name in private.names():
+        if name.startswith(_ASIDE):
+            with suppress(OSError):
+                with private.enter(name, force=True) as folder:
+                    trees.remove_contents(folder.fd)
+                os.rmdir(name, dir_fd=private.fd)

@@ -1,0 +1,378 @@
+"""Which session belongs to a notebook: a list of this user's, in his state folder.
+
+A notebook is known by its file, where a Jupyter server names that; what is written in the notebook
+counts for nothing, as its author wrote it. Another file at the same path is another notebook,
+unless it holds, to the byte, what the notebook held when its last kernel ended: a backup, say, or a
+file system that can't tell files apart. The kernel reads and writes the list before it is confined;
+when it has ended, the broker notes where the notebook lies by then.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.errors import describe
+from wasm_kernel.folders.locks import is_used
+from wasm_kernel.folders.notebook_file import NotebookFile, NotebookRefused
+from wasm_kernel.folders.places import Place, homeless, in_state
+from wasm_kernel.folders.private import session_private
+from wasm_kernel.linux.files import FileMark
+from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.locks import unlock, wait_lock
+from wasm_kernel.sessions import ids
+
+if TYPE_CHECKING:
+    from wasm_kernel.sessions.session import Session
+
+_FOLDER, _LIST = "notebooks", "notebooks.json"
+_LIST_BYTES = 64 * 1024 * 1024
+_MOST = 2000  # notebooks; those that were opened last are kept
+_LOCK_SECONDS = 5.0
+PATIENCE_SECONDS = 2.0
+"""Seconds that a kernel which is just ending may take to leave its session to the next one."""
+_POLL_SECONDS = 0.05
+
+_IN_USE = (
+    "[wasm-kernel] This notebook's session is open in another kernel or program, so this kernel "
+    "has an empty one of its own, which no later kernel finds. To have the notebook's files, shut "
+    "that one down, then this one, and open the notebook again.\n"
+)
+_GONE = (
+    "[wasm-kernel] The session of this notebook was deleted, with its files. It begins with an "
+    "empty one.\n"
+)
+_OFFER = (
+    "[wasm-kernel] This notebook begins with an empty session, as {why}. To give it the session "
+    "of that one, run this in a terminal, in the notebook's folder, and restart the kernel:\n"
+    "wasm-kernel sessions bind {session} {name}\n"
+)
+_REPLACED = "another file had its name before"
+_ALIKE = "it holds the same as {name}, but is another file"
+_UNNOTED = (
+    "[wasm-kernel] Tomorrow this notebook will begin with another session, as it could not be "
+    "noted which one it has ({why}). %session_path says where its files are.\n"
+)
+
+
+class Binding(Struct, frozen=True):
+    """The session that belongs to a notebook.
+
+    Attributes:
+        root: The real path of the folder that the session lies in.
+        session: The session's id.
+        path: Where the notebook's file was seen last.
+        mark: Which file it is.
+        digest: What it held when its last kernel ended; empty if that is not known.
+        kernel: The id of the last kernel; empty if there was none since a person chose the session.
+        used: When that kernel started.
+    """
+
+    root: str
+    session: str
+    path: str
+    mark: FileMark
+    digest: str = ""
+    kernel: str = ""
+    used: float = 0.0
+
+    def is_of(self, file: NotebookFile) -> bool:
+        """Returns whether a file is the notebook's."""
+        here = self.path == str(file.path)
+        if self.mark.lasting and self.mark.same(file.mark) and (here or file.names == 1):
+            return True
+        return here and bool(self.digest) and self.digest == file.digest()
+
+    @property
+    def is_there(self) -> bool:
+        """True if the notebook's file still lies where it was seen last."""
+        with suppress(OSError, RuntimeError, NotebookRefused), NotebookFile.at(self.file) as there:
+            return self.is_of(there)
+        return False
+
+    @property
+    def file(self) -> Path:
+        """The path of the notebook's file."""
+        return Path(self.path)
+
+    def likeness(self, file: NotebookFile, digest: str) -> str:
+        """Returns how a file that is not the notebook's is like it; empty if it is not."""
+        if self.path == str(file.path):
+            return _REPLACED
+        alike = bool(digest) and digest == self.digest
+        if digest and not alike and self.file.parent == file.path.parent:
+            with suppress(OSError, NotebookRefused), NotebookFile.at(self.file) as other:
+                alike = self.mark.same(other.mark) and other.digest() == digest
+        return _ALIKE.format(name=ascii(self.file.name)) if alike else ""
+
+
+class Notebooks:
+    """The list of this user's notebooks, which nobody else reads or changes until it is closed."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.bindings = list(_read(place))
+
+    @classmethod
+    def locked(cls) -> Self | None:
+        """Returns the list; None if this user has no folder for state, or it takes too long."""
+        place = in_state(_FOLDER, make=True)
+        if place is None:
+            return None
+        with suppress(OSError):
+            if wait_lock(place.fd, _LOCK_SECONDS):
+                return cls(place)
+        place.close()
+        return None
+
+    def put(self, binding: Binding, *instead: Binding) -> None:
+        """Adds a notebook, in the place of others.
+
+        Raises:
+            OSError: the list can't be written; it is as it was.
+        """
+        kept = [each for each in self.bindings if each not in instead]
+        found = sorted([*kept, binding], key=lambda each: each.used, reverse=True)[:_MOST]
+        # msgspec's own writer refuses names that are not UTF-8
+        with self._place.replacing(_LIST) as file:
+            file.write(json.dumps(msgspec.to_builtins(found)).encode())
+        self.bindings = found
+
+    def close(self) -> None:
+        """Lets others have the list, also if a forked process has it open. Safe to call twice."""
+        if self._place.fd >= 0:
+            unlock(self._place.fd)
+            self._place.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _read(place: Place) -> Iterator[Binding]:
+    """The bindings in a list, without those that can't be read."""
+    try:
+        raw = json.loads(place.read(_LIST, _LIST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return
+    for each in raw if isinstance(raw, list) else ():
+        with suppress(msgspec.ValidationError):
+            yield msgspec.convert(each, Binding)
+
+
+def notebooks_of(root: Path) -> dict[str, list[Binding]]:
+    """Returns the notebooks of a root's sessions, by the sessions' ids; last opened first."""
+    by_session: dict[str, list[Binding]] = {}
+    place, here = in_state(_FOLDER), str(real_path(root))
+    if place is not None:
+        with place:
+            for each in _read(place):
+                if each.root == here:
+                    by_session.setdefault(each.session, []).append(each)
+    return by_session
+
+
+def bind(root: Path, session_id: str, notebook: Path) -> None:
+    """Gives a notebook a session: its next kernel opens it, also one that is only restarted.
+
+    Args:
+        root: The sessions' folder.
+        session_id: The session, which is there.
+        notebook: The notebook's file.
+
+    Raises:
+        NotebookRefused: no session can be kept for it.
+        PrivateFolderError: this user has no folder for state.
+        OSError: there is no such file, or the list can't be written.
+    """
+    with NotebookFile.at(notebook.absolute()) as file:
+        found = Notebooks.locked() or homeless()
+        with found:
+            place = str(real_path(root))
+            earlier = [each for each in found.bindings if each.root == place and each.is_of(file)]
+            facts = (place, session_id, str(file.path), file.mark, file.digest())
+            found.put(Binding(*facts, used=time.time()), *earlier)
+
+
+class Opening:
+    """The session that a kernel is about to open. Meanwhile, no other kernel chooses one.
+
+    Attributes:
+        session_id: Its id.
+        is_own: Whether it is the notebook's, and not one for this kernel alone.
+        is_taken: Whether the notebook's own is open elsewhere.
+    """
+
+    def __init__(
+        self, root: Path, kernel: str, notebook: Path | None, private_root: Path | None
+    ) -> None:
+        self.session_id, self.is_own, self.is_taken = kernel, True, False
+        self._root, self._kernel, self._private_root = real_path(root), kernel, private_root
+        self._again, self._notice, self._refused = False, "", "as no server named a notebook"
+        self._file: NotebookFile | None = None
+        self._found: Binding | None = None
+        self._list = None if notebook is None else Notebooks.locked()
+        if notebook is None:
+            return
+        if self._list is None:
+            self._refused = "as this user's folder for state can't be used"
+            return
+        try:
+            self._file = NotebookFile.at(notebook)
+        except NotebookRefused as problem:
+            self._refused = f"as the notebook's file {problem.why}"
+        except (OSError, RuntimeError, ValueError):
+            pass  # a console's name, say
+        here = str(self._root)
+        self._choose([each for each in self._list.bindings if each.root == here])
+
+    def _choose(self, known: Sequence[Binding]) -> None:
+        file, kernel = self._file, self._kernel
+        own = [each for each in known if file is not None and each.is_of(file)]
+        chosen = [each for each in own if not each.kernel]
+        restarted = [each for each in known if each.kernel == kernel]
+        if not (chosen or restarted) and self._exists(kernel):
+            self.is_own = False  # restarted; the notebook's own session was open elsewhere
+            return
+        self._found = next(iter((*chosen, *restarted, *own)), None)
+        if self._found not in (None, *own):
+            self._follow(restarted[0])
+        if self._found is None:
+            self._notice = self._offer(known)
+        elif not self._exists(self._found.session):
+            self._notice = _GONE
+        elif self._found.kernel != kernel and self._is_used(self._found.session):
+            self.is_own, self.is_taken, self._notice = False, True, _IN_USE
+        else:
+            self.session_id = self._found.session
+            self._again = self._found.kernel != kernel
+
+    def _follow(self, restarted: Binding) -> None:
+        """Takes the notebook's own file: a server tells the name that it had at first."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        with suppress(OSError, RuntimeError, ValueError, NotebookRefused):
+            file = self._file = NotebookFile.at(restarted.file)
+            if not restarted.is_of(file):
+                file.close()
+                self._file = None
+
+    def _offer(self, known: Sequence[Binding]) -> str:
+        """A notice of a session that may be what a person looks for; empty if there is none."""
+        if self._file is None:
+            return ""
+        digest, name = self._file.digest(), self._file.path.name
+        for each in known:
+            why = each.likeness(self._file, digest)
+            if why and self._exists(each.session):
+                said = shlex.quote(name) if name.isprintable() else "NOTEBOOK"
+                return _OFFER.format(why=why, session=each.session, name=said)
+        return ""
+
+    def _exists(self, session: str) -> bool:
+        with suppress(OSError), Folder.open(self._root) as root:
+            there = root.status(session) if ids.is_id(session) else None
+            return there is not None and stat.S_ISDIR(there.st_mode)
+        return False
+
+    def _is_used(self, session: str) -> bool:
+        opened = session_private(self._root, session, self._private_root)
+        with suppress(OSError), opened() as (private, _):
+            return is_used(private)
+        return False
+
+    def opened(self, session: Session) -> None:
+        """Notes that the session is open by now; its user is told what is to be told."""
+        if self._list is None:
+            return
+        notices = [self._notice] if self._notice else []
+        with self._list:
+            try:
+                self._note(self._list, session.id)
+            except OSError as problem:
+                notices.append(_UNNOTED.format(why=describe(problem)))
+        session.folders.notices += tuple(notices)
+        session.folders.reopened = self._again
+
+    def _note(self, known: Notebooks, session: str) -> None:
+        file, found = self._file, self._found
+        if not self.is_own or (file is None and found is None):
+            return
+        now = {"session": session, "kernel": self._kernel, "used": time.time()}
+        if file is None:
+            assert found is not None
+            known.put(replace(found, **now), found)
+            return
+        here, digest = str(self._root), "" if found is None else found.digest
+        made = Binding(here, session, str(file.path), file.mark, digest)
+        mine = [each for each in known.bindings if each.root == here and each.is_of(file)]
+        known.put(replace(made, **now), *mine)
+
+    @property
+    def tomorrow(self) -> str:
+        """What the next kernel will find, for people."""
+        if self._file is not None and self.is_own:
+            return "the notebook's next kernel finds these files"
+        why = self._refused if self._file is None else "as the notebook's are in another session"
+        return f"other kernels do not find these files, {why}"
+
+    def ended(self) -> None:
+        """Notes where the notebook lies and what it holds; when the kernel has ended."""
+        file = self._file
+        if file is None or not self.is_own:
+            return
+        mark, digest, path = FileMark.of(file.fd), file.digest(), str(file.moved())
+        found = Notebooks.locked()
+        if found is None:
+            return
+        me = (str(self._root), self._kernel)
+        with found, suppress(OSError):
+            for each in found.bindings:
+                if (each.root, each.kernel) == me:
+                    found.put(replace(each, mark=mark, digest=digest, path=path), each)
+                    break
+
+    def close(self) -> None:
+        """Lets other kernels choose. Safe to call twice."""
+        if self._list is not None:
+            self._list.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def opening(
+    root: Path, kernel: str, notebook: Path | None, private_root: Path | None = None
+) -> Opening:
+    """Returns the session that a kernel is to open: the kernel's own if no notebook is named.
+
+    A kernel that is restarted has the session that it had. Any other one has that of its notebook,
+    if that is not open elsewhere, and also when it is made anew. It waits a moment for a kernel
+    that is just ending.
+
+    Args:
+        root: The sessions' folder.
+        kernel: The id of the kernel, which stays over a restart.
+        notebook: The path of the notebook's file; None if no server names one.
+        private_root: The folder that holds private folders; one of the user's by default.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = Opening(root, kernel, notebook, private_root)
+        if not found.is_taken or time.monotonic() >= until:
+            return found
+        found.close()
+        time.sleep(_POLL_SECONDS)

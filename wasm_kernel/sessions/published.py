@@ -1,0 +1,138 @@
+"""A folder of the user's into which files of sessions are copied, and the record of what was.
+
+The folder is the user's, and so are the files in it. One of them is replaced only if it is the very
+file that was put there before and still holds what it held then. What that was is noted in the
+state folder, which neither a cell nor a notebook's author can write to.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Self
+
+from wasm_kernel.folders.places import Place, in_state
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import Task
+from wasm_kernel.sessions.beside import (
+    CopiedFile,
+    FolderBeside,
+    FolderRecord,
+    NameTaken,
+    replace,
+    take,
+)
+from wasm_kernel.sessions.publishable import PublishError, PublishLimits
+from wasm_kernel.wasi_files.preopens import Hidden
+
+_RECORDS = "published"
+
+_HOMELESS = (
+    "This user has no folder for state that is his alone, so nobody could tell later which files "
+    "were published. Nothing was published."
+)
+_TAKEN = (
+    "there is a file of that name that was not published from here, or was changed since. It was "
+    "left as it is. Give one of the two another name."
+)
+_FULL = (
+    "the published files would take more than workspace_bytes ({bytes:,}) or workspace_files "
+    "({files:,}) allow. Remove some of them."
+)
+
+
+class PublishedFolder:
+    """A folder that files are put into, locked for other kernels; close it. One thread's own.
+
+    Args:
+        folder: The folder. It stays the caller's.
+        hidden: The folders in it that are not for sessions.
+        limits: The most that may lie there.
+        task: Says when nobody wants more of it.
+
+    Raises:
+        PublishError: there is no place for the record, or another kernel has it.
+        OSError: the record can't be opened.
+    """
+
+    def __init__(self, folder: Folder, hidden: Hidden, limits: PublishLimits, task: Task) -> None:
+        self._beside, self._limits = FolderBeside(folder, hidden, task), limits
+        place = in_state(_RECORDS, make=True)
+        if place is None:
+            raise PublishError(_HOMELESS)
+        self._place: Place = place
+        try:
+            self._record = FolderRecord(place, folder, CopiedFile)
+        except BaseException:
+            place.close()
+            raise
+
+    def put(self, path: str, source: int) -> None:
+        """Copies an open file to a path in the folder; folders on the way are made.
+
+        Nothing is written if the file that was put there before holds the same already.
+
+        Args:
+            path: A path of plain names.
+            source: A descriptor of a regular file.
+
+        Raises:
+            PublishError: it can't be, and nothing was changed; the text says why.
+            OSError: it can't be written; the same.
+            Cancelled: nobody wants it any more.
+        """
+        before = os.fstat(source)
+        self._check_room(path, before.st_size)
+        own = self._record.files.get(path)
+        try:
+            with self._beside.entered(path, make=True) as (here, name):
+                if here.status(name) is not None and own is None:
+                    raise NameTaken
+                with self._beside.draft(here, source) as (draft, made):
+                    self._record.files[path] = self._named(here, draft, name, made, own)
+        except NameTaken:
+            raise PublishError(_TAKEN) from None
+
+    def _check_room(self, path: str, size: int) -> None:
+        if self._is_full(path, size):
+            for each in [*self._record.files]:
+                with suppress(OSError), self._beside.entered(each) as (at, name):
+                    if at.status(name) is not None:
+                        continue
+                del self._record.files[each]
+            if self._is_full(path, size):
+                words = _FULL.format(bytes=self._limits.bytes, files=self._limits.files)
+                raise PublishError(words)
+
+    def _is_full(self, path: str, size: int) -> bool:
+        others = [file.size for each, file in self._record.files.items() if each != path]
+        return sum(others) + size > self._limits.bytes or len(others) + 1 > self._limits.files
+
+    def _named(
+        self, here: Folder, draft: str, name: str, made: CopiedFile, own: CopiedFile | None
+    ) -> CopiedFile:
+        """Gives a draft its name, unless what has it is the user's; returns what has it now."""
+        there = here.status(name)
+        if there is None:
+            take(here, draft, name)
+            return made
+        if own is None or not self._beside.is_that(here, name, own):
+            raise NameTaken
+        if own.digest != made.digest:
+            replace(here, draft, name, there)
+            return made
+        return own
+
+    def close(self) -> None:
+        """Saves the record, and lets other kernels in. Safe to call twice."""
+        if self._place.fd >= 0:
+            try:
+                self._record.close()
+            finally:
+                self._place.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,325 @@
+"""`%session_publish`: results of a session, copied into a folder beside its notebook.
+
+The kernel's process may not write there: the broker copies. It is given names alone, decides on
+them itself, opens both sides by descriptor without following a link, and takes the folder and the
+limits from the user's settings, never from a request.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from wasm_kernel import events
+from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.folders.hiding import MetadataAndPlacesHidden, PlacesHidden
+from wasm_kernel.folders.notebook import NotShown, check_target, open_here
+from wasm_kernel.guests.base import CommandContext, CommandLine, CommandRefused, Json
+from wasm_kernel.linux.broker import Broker
+from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.publishable import (
+    PublishableNames,
+    PublishError,
+    PublishLimits,
+    is_too_long,
+)
+from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
+
+if TYPE_CHECKING:
+    from wasm_kernel.sessions.published import PublishedFolder
+    from wasm_kernel.sessions.session import Session
+
+PUBLISH, PUBLISHED = "session_publish", "session_published"
+"""The command, and the one by which the guest asks for the link to a published file."""
+
+_PATTERNS_MOST = 20  # all files are looked through for each
+_PATTERN = re.compile(r"[*?[]")
+AT_ONCE = 1_000
+"""The most paths in one request."""
+_GUEST_FOLDERS = ("/notebook/", "/app/", "./")
+_MISSING = "the session has no such file. (What lies beside the notebook need not be published.)"
+_NO_FILE = "it is a link, a folder or something else that is no regular file."
+_NO_FOLDER = (
+    "It is not known which notebook this kernel belongs to, so there is no folder to publish into. "
+    "Nothing was published. Name one with WasmKernel.publish_folder, such as results: it is made "
+    "in the folder that the kernel is started in."
+)
+_OFF = "Nothing may be published from this kernel: WasmKernel.publish_suffixes is empty."
+_NOT_THERE = (
+    "The folder {name} beside the notebook can't be used, as it {why}. Nothing was published. Move "
+    "it away, or name another one with WasmKernel.publish_folder."
+)
+_A_LINK = "is a link, or something else that is no folder"
+_NO_MATCH = "No file of the session with a suffix of data matches {pattern}. Nothing was published."
+_USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a path with spaces)"
+_TOO_MANY = "So many files can't be published at once. Nothing was published."
+
+
+class PublishFiles(Struct, frozen=True):
+    """Files of the session are to be published.
+
+    Attributes:
+        paths: Their paths in the workspace.
+    """
+
+    paths: tuple[str, ...]
+
+
+class Published(Struct, frozen=True):
+    """What became of them.
+
+    Attributes:
+        links: The paths of those that were published, each with the one that it has now, relative
+            to the notebook.
+        refused: The paths of the others, each with the reason.
+    """
+
+    links: dict[str, str]
+    refused: dict[str, str]
+
+
+class PublishPlace(Struct, frozen=True):
+    """Where the files of a session are published, and which. The user's settings say it all.
+
+    Attributes:
+        root: The sessions' folder.
+        session_id: The session.
+        folder: The names that lead from the folder that this process was started in to the one
+            that files are put into; none if that is not known.
+        names: Decides on names.
+        limits: The most that may lie there.
+        kept: Folders of the front end that nothing is put into.
+        private_root: The folder that holds private folders, if one is named.
+    """
+
+    root: Path
+    session_id: str
+    folder: tuple[str, ...]
+    names: PublishableNames
+    limits: PublishLimits
+    kept: tuple[Path, ...] = ()
+    private_root: Path | None = None
+
+    def link(self, path: str) -> str:
+        """Returns the path of a published file, relative to the notebook."""
+        return "/".join((*self.folder, path))
+
+
+def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Published]:
+    """Returns the handler of `PublishFiles`.
+
+    Whoever asks can have files of one session copied into one folder, and nothing else.
+    """
+
+    def publish(request: PublishFiles, task: Task) -> Published:
+        """Copies files; those that can't be are named with the reason.
+
+        Raises:
+            WasmKernelError: none can be.
+            Cancelled: nobody waits any more. Those that were copied stay.
+        """
+        from wasm_kernel.sessions.published import PublishedFolder
+
+        if not place.folder or len(request.paths) > AT_ONCE:
+            raise PublishError(_TOO_MANY if place.folder else _NO_FOLDER)
+        links, refused = dict[str, str](), dict[str, str]()
+        with ExitStack() as held:
+            workspace = held.enter_context(workspace_of(place))
+            into = held.enter_context(_target(place))
+            hidden = PlacesHidden(into)
+            published = held.enter_context(PublishedFolder(into, hidden, place.limits, task))
+            for path in request.paths:
+                if task.cancelled:
+                    raise Cancelled
+                why = place.names.refusal(path) or _published(workspace, path, published)
+                if why:
+                    refused[path] = why
+                else:
+                    links[path] = place.link(path)
+        return Published(links, refused)
+
+    return publish
+
+
+def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
+    """Publishes a file; returns why it can't be, or nothing if it was."""
+    from wasm_kernel.sessions.beside import entered
+
+    try:
+        hidden = MetadataAndPlacesHidden(workspace)
+        with entered(workspace.fd, path, hidden) as (folder, name):
+            source = folder.open_regular(name)
+    except FileNotFoundError:
+        return _MISSING
+    except OSError:  # none of the reasons needs more words
+        return _NO_FILE
+    try:
+        into.put(path, source)
+    except PublishError as problem:
+        return str(problem)
+    except OSError as problem:
+        return f"it can't be written: {describe(problem)}."
+    finally:
+        os.close(source)
+    return ""
+
+
+@contextmanager
+def workspace_of(place: PublishPlace) -> Iterator[Folder]:
+    """The workspace of the session, open."""
+    root = real_path(place.root)
+    name = ids.target_of(root, place.session_id)
+    with Folder.open(root) as top, top.enter(name) as workspace:
+        yield workspace
+
+
+def _target(place: PublishPlace) -> Folder:
+    """Opens the folder that files are put into, which is made if it is missing; close it.
+
+    Raises:
+        PublishError: it can't be opened, or may not be used.
+    """
+    from wasm_kernel.sessions.beside import entered
+
+    path = "/".join((*place.folder, ""))
+    try:
+        with open_here() as here, entered(here.fd, path, NOTHING_HIDDEN, make=True) as (last, _):
+            folder = last.enter()
+        try:
+            check_target(folder, place.root, place.kept, place.private_root)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+    except NotShown as problem:
+        why = problem.why
+    except OSError as problem:
+        is_other = problem.errno in (errno.ELOOP, errno.ENOTDIR)
+        why = _A_LINK if is_other else f"can't be opened ({describe(problem)})"
+    raise PublishError(_NOT_THERE.format(name="/".join(place.folder), why=why)) from None
+
+
+class PublishCommand:
+    """What `%session_publish FILES...` does, and what it has done so far. The guest's thread's own.
+
+    Args:
+        session: The session of the cells.
+        place: Where its files are published.
+
+    Attributes:
+        place: The same.
+    """
+
+    def __init__(self, session: Session, place: PublishPlace) -> None:
+        self._session = session
+        self.place = place
+        self._links: dict[str, str] = {}
+
+    def run(self, line: CommandLine, context: CommandContext) -> Json:
+        """Publishes files; returns their links, and why others were refused."""
+        if not self.place.folder:
+            raise CommandRefused(_NO_FOLDER)
+        if self.place.names.none:
+            raise CommandRefused(_OFF)
+        paths_of = self._paths_of(_words_of(line.line), context)
+        reasons = {path: self.place.names.refusal(path) for path in paths_of}
+        paths = [path for path, why in reasons.items() if not why]
+        done = self._publish(paths, context.broker, context)
+        refused = {path: why for path, why in reasons.items() if why} | done.refused
+        return {"links": done.links, "refused": refused}
+
+    def link(self, line: CommandLine, context: CommandContext) -> Json:
+        """Returns the path of a published file, relative to the notebook; None for others."""
+        return self._links.get(line.line)
+
+    def publish_all(self, broker: Broker) -> None:
+        """Publishes what the session holds, as far as it is data; the log says what was not."""
+        log = logging.getLogger("wasm_kernel")
+        try:
+            paths = [p for p in self._files(None) if not self.place.names.refusal(p)]
+            done = self._publish(paths, broker, QUIET)
+        except (OSError, WasmKernelError) as problem:
+            log.warning("no result was published: %s", describe(problem))
+            return
+        for path, why in done.refused.items():
+            log.warning("%s was not published: %s", path, why)
+
+    def _publish(self, paths: Sequence[str], broker: Broker, task: Task) -> Published:
+        done = Published({}, {})
+        for at in range(0, len(paths), AT_ONCE):
+            asked = PublishFiles(tuple(paths[at : at + AT_ONCE]))
+            answer = broker.call(asked, Published, task)
+            done.links.update(answer.links)
+            done.refused.update(answer.refused)
+        self._links.update(done.links)
+        for path in done.links:
+            self._session.logger.log_event(
+                events.FILE_PUBLISHED, session_id=self._session.id, path=path
+            )
+        return done
+
+    def _files(self, pattern: str | None) -> list[str]:
+        from wasm_kernel.sessions.files import Pattern, files_in
+
+        wanted = None if pattern is None else Pattern(pattern)
+        return sorted(files_in(self._session.folders.real, wanted))
+
+    def _paths_of(self, words: Sequence[str], task: Task) -> dict[str, None]:
+        """Returns the paths that words stand for, each once.
+
+        Raises:
+            CommandRefused: they stand for none, or are too many.
+            Cancelled: nobody waits any more.
+        """
+        paths = dict[str, None]()
+        if len(words) > AT_ONCE or sum(map(_is_pattern, words)) > _PATTERNS_MOST:
+            raise CommandRefused(_TOO_MANY)
+        for word in words:
+            if task.cancelled:
+                raise Cancelled
+            path = _in_workspace(word)
+            if not _is_pattern(path):
+                paths[path] = None
+                continue
+            try:
+                found = [p for p in self._files(path) if not self.place.names.refusal(p)]
+            except (ValueError, OSError):
+                found = []
+            if not found:
+                raise CommandRefused(_NO_MATCH.format(pattern=word))
+            paths |= dict.fromkeys(found)
+        return paths
+
+
+def _is_pattern(word: str) -> bool:
+    return bool(_PATTERN.search(word)) and not is_too_long(word)
+
+
+def _words_of(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    try:
+        words = list(lexer)
+    except ValueError:
+        words = []
+    if not words or any(word.startswith("--") for word in words):
+        raise CommandRefused(_USAGE)
+    return words
+
+
+def _in_workspace(path: str) -> str:
+    """Returns a guest's path as one in its workspace, whichever way the cell names it."""
+    for folder in _GUEST_FOLDERS:
+        path = path.removeprefix(folder)
+    return path

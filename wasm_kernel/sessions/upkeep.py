@@ -1,0 +1,368 @@
+"""The upkeep of a root of sessions: what they take on disk is kept within a bound and an age.
+
+Only histories go for room: saved variables, earlier versions of files, fetched packages. Each
+session may take its fair share: the bound, divided so that those that take less than an equal part
+leave the rest to the others. Only who takes more than that loses its history, and only while nobody
+uses it; until then it is not counted. So a session that fills the disk pushes out no other: it goes
+itself, as soon as it is left. Of those that take too much, the one with the most bytes times idle
+time goes first.
+
+Files go by age alone, if the session's notebook is gone, and a user was told some time before.
+Where no notebook is known, nobody can say whether the files are wanted: they stay.
+
+A kernel does this on a thread of low priority, outside of its confined process. Of all kernels with
+one root, one at a time does it, some minutes after the last. No session needs it to work: whatever
+fails is tried again in the next round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.errors import SessionInUse, WasmKernelError
+from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state
+from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
+from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.sessions import disk_use, ids, metadata, removal
+from wasm_kernel.sessions.disk_use import DiskUse, idle_seconds
+from wasm_kernel.sessions.notebooks import notebooks_of
+
+DAY = 24 * 3600.0
+IDLE_SECONDS = 600.0
+"""A session that was left more recently keeps its history: a kernel that died may come back."""
+
+TOLD_SECONDS = 14 * DAY
+"""Files go so long after somebody was told that they will."""
+
+_ROUND_SECONDS, _OVERDUE_SECONDS = 300.0, 3600.0
+_FIRST_SECONDS, _SOON_SECONDS = 60.0, 5.0  # after a kernel's start
+_AGAIN_SECONDS = DAY  # between two times of telling
+_RECORDS_BYTES = 64 * 1024 * 1024
+_NAMED_MOST = 5
+_LOG = logging.getLogger("wasm_kernel")
+
+_LEAVING = (
+    "[wasm-kernel] The notebooks of some old sessions are gone ({names}). The files that they left "
+    "in their sessions will be deleted two weeks after you were told so. To keep them, put the "
+    "notebooks back, or see `wasm-kernel sessions list` and use `wasm-kernel sessions export`.\n"
+)
+
+
+class Record(Struct, frozen=True):
+    """What is known of a session.
+
+    Attributes:
+        session_id: Its id.
+        use: What it takes on disk.
+        notebook: The path of its notebook, if its files may go because that is gone.
+        due: Since when they may, in seconds since 1970; 0 if not.
+        told: When a user was told; 0 if nobody was yet.
+    """
+
+    session_id: str
+    use: DiskUse
+    notebook: str = ""
+    due: float = 0.0
+    told: float = 0.0
+
+
+Records = dict[str, Record]
+"""Records by the names of private folders, which tell a session from a later one of its id."""
+
+
+def gone_notebooks(root: Path) -> Mapping[str, str]:
+    """Returns the paths of the notebooks that are gone, by the ids of their sessions in a root."""
+    paths = {name: [each.file for each in found] for name, found in notebooks_of(root).items()}
+    return {name: str(found[0]) for name, found in paths.items() if all(map(_is_gone, found))}
+
+
+def _is_gone(notebook: Path) -> bool:
+    """Returns whether nothing has a notebook's name, and not merely because of its disk."""
+    with contextlib.suppress(OSError):
+        return notebook.parent.is_dir() and not os.path.lexists(notebook)
+    return False
+
+
+def fair_share(sizes: Collection[int], most: int) -> int:
+    """Returns how much each of some sessions may take, so that all together take `most`.
+
+    Who takes less leaves the rest to the others. Without need, it is what the largest takes.
+    """
+    left = most
+    for count, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+        if size * count > left:
+            return left // count
+        left -= size
+    return max(sizes, default=0)
+
+
+def to_evict(records: Mapping[str, Record], most: int) -> list[str]:
+    """Returns which sessions lose their histories, by their keys.
+
+    Who takes more than its share but can't go now, as it is in use, is not counted: it goes when it
+    is left, and nobody else goes in its place.
+
+    Args:
+        records: The sessions.
+        most: How many bytes they may take together.
+    """
+    sizes = {key: record.use.total for key, record in records.items()}
+    weights: dict[str, float] = {}  # of those that go: bytes times seconds
+    while sum(sizes.values()) > most:
+        share = fair_share(sizes.values(), most)
+        over = {key: _weight(records[key]) for key, size in sizes.items() if size > share}
+        stuck = [key for key, weight in over.items() if not weight or key in weights]
+        for key in stuck:
+            del sizes[key]
+        if not stuck:
+            key = max(over, key=lambda key: over[key])
+            weights[key] = over[key]
+            sizes[key] -= records[key].use.history
+    room = most - sum(sizes.values())
+    for key in sorted(weights, key=lambda key: weights[key]):
+        if records[key].use.history <= room:  # there is room for it after all
+            room -= records[key].use.history
+            del weights[key]
+    return list(weights)
+
+
+def _weight(record: Record) -> float:
+    """How much speaks for removing a history; 0 if it can't go now."""
+    idle = idle_seconds(record.use.stamp)
+    return 0.0 if record.use.in_use or idle < IDLE_SECONDS else idle * record.use.history
+
+
+class Upkeep:
+    """The upkeep of one root, for one kernel.
+
+    Args:
+        root: The folder that holds the sessions' folders.
+        private_root: The folder that holds private folders; one of the user's by default.
+        most_bytes: What all sessions may take on disk together; 0 for no bound.
+        days: After so many days without use, histories go, and files whose notebook is gone; 0 for
+            never.
+    """
+
+    def __init__(
+        self, root: Path, private_root: Path | str | None, *, most_bytes: int, days: float
+    ) -> None:
+        self._real = real_path(root)
+        self._private_root = private_root
+        self._most_bytes = most_bytes
+        self._age_seconds = days * DAY
+        digest = hashlib.blake2b(os.fsencode(self._real), digest_size=12).hexdigest()
+        self._records, self._told = f"{digest}.json", f"{digest}.told"
+        self._lock, self._warns = f"{digest}.lock", f"{digest}{WARNS}"
+
+    # -- now and then
+
+    def run(self) -> None:
+        """Does rounds on this thread, which gets the lowest priority, and never returns."""
+        with contextlib.suppress(OSError):  # of this thread alone, on Linux
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        time.sleep(_SOON_SECONDS if self._since_last() > _OVERDUE_SECONDS else _FIRST_SECONDS)
+        while True:
+            try:
+                if self._since_last() > _ROUND_SECONDS:
+                    self.round()
+            except Exception:
+                _LOG.exception("sessions could not be kept within their bound")
+            time.sleep(_ROUND_SECONDS)
+
+    def _since_last(self) -> float:
+        """Returns how long ago the last round began, of whichever kernel."""
+        place = in_state(UPKEEP)
+        if place is None:
+            return _OVERDUE_SECONDS + 1
+        with place:
+            found = place.status(self._records)
+        return abs(time.time() - found.st_mtime) if found is not None else _OVERDUE_SECONDS + 1
+
+    def round(self) -> None:
+        """Looks at all sessions once, and removes what has to go.
+
+        Raises:
+            OSError: the records of earlier rounds can't be written.
+        """
+        place = in_state(UPKEEP, make=True)
+        if place is None:
+            return
+        with place:
+            lock = FileLock(self._lock, place)
+            if not lock.acquire():
+                return  # another kernel does it just now
+            try:
+                self._round(place)
+            finally:
+                lock.release()
+
+    def _round(self, place: Place) -> None:
+        with contextlib.suppress(FileNotFoundError), Folder.open(self._real) as top:
+            known = _read(place, self._records)
+            found = _Sessions(top, self._real, self._private_root)
+            for name in filter(ids.is_id, top.names()):
+                found.look(name, known)
+            self._by_age(found)
+            self._by_room(found)
+            told = place.status(self._told)
+            gone = gone_notebooks(self._real)
+            for key, record in list(found.records.items()):
+                notebook = gone.get(record.session_id)
+                self._let_files_go(found, key, notebook, 0.0 if told is None else told.st_mtime)
+            with place.replacing(self._records) as file:
+                file.write(msgspec.json.encode(found.records))
+            if any(record.due for record in found.records.values()):
+                os.close(place.open_regular(self._warns, os.O_WRONLY | os.O_CREAT))
+            else:
+                place.remove(self._warns)
+
+    def _by_age(self, found: _Sessions) -> None:
+        for key, record in list(found.records.items()):
+            if record.use.history and self._is_old(record):
+                found.evict(key, "age", self._age_seconds)
+
+    def _is_old(self, record: Record) -> bool:
+        idle = idle_seconds(record.use.stamp)
+        return bool(self._age_seconds) and not record.use.in_use and idle >= self._age_seconds
+
+    def _by_room(self, found: _Sessions) -> None:
+        while self._most_bytes and (keys := to_evict(found.records, self._most_bytes)):
+            for key in keys:
+                found.evict(key, "room", IDLE_SECONDS)
+
+    def _let_files_go(self, found: _Sessions, key: str, notebook: str | None, told: float) -> None:
+        """Removes a session whose notebook is gone, if a user was told long enough ago."""
+        record = found.records[key]
+        if not (notebook and self._is_old(record) and ids.uuid_in(record.session_id)):
+            found.records[key] = replace(record, notebook="", due=0.0, told=0.0)
+            return
+        now = time.time()
+        due = record.due or now
+        told = record.told or (told if told >= due else 0.0)
+        found.records[key] = replace(record, notebook=notebook, due=due, told=told)
+        if told and now - told >= TOLD_SECONDS and found.remove(record, self._age_seconds):
+            del found.records[key]
+
+    # -- what users are told
+
+    def deletions(self) -> dict[str, float]:
+        """Returns when the files of sessions go, in seconds since 1970, by the sessions' ids."""
+        place = in_state(UPKEEP)
+        if place is None:
+            return {}
+        with place:
+            known = _read(place, self._records).values()
+        return {each.session_id: each.told + TOLD_SECONDS for each in known if each.told}
+
+    def warnings(self) -> tuple[str, ...]:
+        """Returns what a user is to be told when a kernel starts, once a day."""
+        place = in_state(UPKEEP)
+        if place is None:
+            return ()
+        with place:
+            written, told = place.status(self._records), place.status(self._told)
+            last = 0.0 if told is None else told.st_mtime
+            due = [each for each in _read(place, self._records).values() if each.due]
+            if written is None or not due or 0 <= time.time() - last < _AGAIN_SECONDS:
+                return ()
+            with contextlib.suppress(OSError):
+                os.close(place.open_regular(self._told, os.O_WRONLY | os.O_CREAT))
+                # of what is added from here on nobody was told
+                os.utime(self._told, (written.st_mtime,) * 2, dir_fd=place.fd)
+        names = sorted({ascii(Path(each.notebook).name)[1:-1] for each in due})
+        more = f" and {len(names) - _NAMED_MOST} more" if len(names) > _NAMED_MOST else ""
+        return (_LEAVING.format(names=", ".join(names[:_NAMED_MOST]) + more),)
+
+
+class _Sessions:
+    """The sessions of a root, as one round finds them.
+
+    Attributes:
+        records: What is known of each by now.
+    """
+
+    def __init__(self, top: Folder, root: Path, private_root: Path | str | None) -> None:
+        self._top = top
+        self._privates = PrivateFolders(root, private_root)
+        self.records: Records = {}
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[Folder, PrivateFolder] | None]:
+        """The folders of a session; None if it has no private one, and so never was used."""
+        with self._top.enter(name) as workspace:
+            private = self._privates.find(name, workspace)
+            if private is None:
+                yield None
+                return
+            with private:
+                yield workspace, private
+
+    def look(self, name: str, known: Records) -> None:
+        """Finds out what a session takes; measures it only if that may have changed."""
+        with contextlib.suppress(OSError), self._opened(name) as folders:
+            if folders is None:
+                return
+            disk_use.sweep_evicted(folders[1])
+            key = folders[1].path.name
+            before = known.get(key)
+            if before is None or not before.use.holds(folders[1]):
+                use = DiskUse.measured(*folders)
+                before = Record(name, use) if before is None else replace(before, use=use)
+            self.records[key] = before
+
+    def evict(self, key: str, why: str, seconds: float) -> None:
+        """Removes the history of a session, unless somebody uses it by now."""
+        record, gone = self.records[key], False
+        with contextlib.suppress(OSError), self._opened(record.session_id) as folders:
+            if folders is not None and folders[1].path.name == key:
+                gone = disk_use.evict(folders[1], why, seconds)
+        if not gone:
+            self.records[key] = replace(record, use=replace(record.use, in_use=True))
+            return
+        _LOG.info("the history of session %s was removed (%s)", record.session_id, why)
+        self.records[key] = replace(record, use=replace(record.use, history=0))
+        self.look(record.session_id, self.records)
+        for each in list(self.records.values()):
+            if each.use.is_shared:  # by fewer from now on
+                self.look(each.session_id, self.records)
+
+    def remove(self, record: Record, seconds: float) -> bool:
+        """Removes a session with its files, if nobody has used it for so many seconds."""
+        name = record.session_id
+
+        def confirm(workspace: Folder, private: Folder) -> None:
+            known = metadata.read(workspace, name)
+            limit = metadata.now() - timedelta(seconds=seconds)
+            idle = idle_seconds(disk_use.stamp_of(private))
+            if known is None or known.updated_at > limit or idle < seconds:
+                raise SessionInUse
+
+        try:
+            links = ids.aliases_in(self._privates.root).get(name, [])
+            removal.remove(self._top, name, self._privates, confirm)
+            ids.remove_links(self._top, links)
+        except (OSError, WasmKernelError):
+            return False
+        _LOG.info("session %s was removed: its notebook is gone", name)
+        return True
+
+
+def _read(place: Place, name: str) -> Records:
+    """Returns the records of the last round; none if they can't be read."""
+    try:
+        return msgspec.json.decode(place.read(name, _RECORDS_BYTES), type=Records)
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,284 @@
+"""`folder=write`: what cells write in the notebook's folder lands there when the cell is over.
+
+The kernel's process may not write there: the broker does, as for `%session_publish`. It is told
+which paths changed, and looks itself at what they are in the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from wasm_kernel import events
+from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.folders.hiding import MetadataAndPlacesHidden
+from wasm_kernel.folders.notebook import open_here, shown
+from wasm_kernel.folders.private import session_private
+from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, Json
+from wasm_kernel.linux.broker import Broker, Handlers
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.task import Cancelled, Task
+from wasm_kernel.sessions.publishable import PublishableNames, PublishError
+from wasm_kernel.sessions.publishing import AT_ONCE, PublishPlace, workspace_of
+from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN, covered_by
+
+if TYPE_CHECKING:
+    from wasm_kernel.sessions.session import Session
+    from wasm_kernel.sessions.written import WrittenFolder
+
+_TOLD_AT_ONCE = 10
+_WAITING_MOST = 20_000  # paths that are remembered; a session can hold about as many
+_BYTECODE = "__pycache__"
+_STAYS = "[wasm-kernel] {path} is changed in the session, but not beside the notebook: {why}\n"
+_MORE = "[wasm-kernel] So it is with {count:,} more.\n"
+_FAILED = (
+    "[wasm-kernel] What changed in the notebook's folder is in the session, but not beside the "
+    "notebook: {why} It is tried again after the next cell.\n"
+)
+_UNLIKE = (-1,)
+"""The status that no file has: it is looked at before the next cell."""
+_INTERRUPTED = "it was interrupted."
+
+
+class WriteFiles(Struct, frozen=True):
+    """Paths of the notebook's folder are to be what they are in the session.
+
+    Attributes:
+        paths: The paths in the workspace.
+    """
+
+    paths: tuple[str, ...]
+
+
+class WrittenFiles(Struct, frozen=True):
+    """What became of them.
+
+    Attributes:
+        known: Those of them that the session has written or deleted beside the notebook.
+        refused: The paths that stay as they were, each with the reason.
+        written: Those at which the session's files lie now.
+    """
+
+    known: tuple[str, ...]
+    refused: dict[str, str]
+    written: tuple[str, ...] = ()
+
+
+class AdoptFiles(Struct, frozen=True):
+    """The session is to go on with what the user made of files that it wrote or deleted.
+
+    Attributes:
+        paths: Their paths in the workspace; None for all of them.
+    """
+
+    paths: tuple[str, ...] | None
+
+
+class WritePlace(Struct, frozen=True):
+    """Where a session writes. The user's settings say it all.
+
+    Attributes:
+        place: The session, and which names may be written.
+        secret: The kernel's connection file, which is never touched.
+        most_kept: The most bytes that are kept of what was there.
+    """
+
+    place: PublishPlace
+    secret: Path
+    most_kept: int
+
+    @contextmanager
+    def opened(self, task: Task) -> Iterator[WrittenFolder]:
+        """The notebook's folder, as the session writes to it.
+
+        Raises:
+            WasmKernelError, OSError: it may not, or can't be opened.
+        """
+        from wasm_kernel.sessions.written import WrittenFolder
+
+        place = self.place
+        private = session_private(place.root, place.session_id, place.private_root)
+        with ExitStack() as held:
+            here = held.enter_context(open_here())
+            hidden = shown(here, place.root, self.secret, place.kept, place.private_root).hidden
+            workspace = held.enter_context(workspace_of(place))
+            own, _ = held.enter_context(private())
+            yield held.enter_context(
+                WrittenFolder(
+                    here,
+                    hidden,
+                    workspace=workspace,
+                    unseen=MetadataAndPlacesHidden(workspace),
+                    private=own,
+                    names=place.names,
+                    most_own=place.limits.bytes,
+                    most_kept=self.most_kept,
+                    task=task,
+                )
+            )
+
+    def handlers(self) -> Handlers:
+        """Returns the handlers of `WriteFiles` and `AdoptFiles`.
+
+        Whoever asks can have files of one session appear in the notebook's folder, and those with
+        suffixes of data there be replaced or deleted, which are kept, or copied to the session; and
+        nothing else.
+        """
+        return {WriteFiles: self.write, AdoptFiles: self.adopt}
+
+    def write(self, request: WriteFiles, task: Task) -> WrittenFiles:
+        """Brings paths to what they are in the session.
+
+        Raises:
+            WasmKernelError: none can be.
+            Cancelled: nobody waits any more. What was done stays.
+        """
+        if len(request.paths) > AT_ONCE:
+            raise PublishError("so many files can't be written at once.")
+        with self.opened(task) as folder:
+            paths = folder.with_those_below(request.paths)
+            written = list[str]()
+
+            def bring(path: str) -> None:
+                if folder.bring(path):
+                    written.append(path)
+
+            refused = _for_each(paths, bring, task)
+            return WrittenFiles(tuple(folder.known(paths)), refused, tuple(written))
+
+    def adopt(self, request: AdoptFiles, task: Task) -> WrittenFiles:
+        """Has the session go on with what the user made of files.
+
+        Raises:
+            WasmKernelError: it can't.
+            Cancelled: nobody waits any more. What was done stays.
+        """
+        if request.paths is not None and len(request.paths) > AT_ONCE:
+            raise PublishError("so many files can't be read at once.")
+        with self.opened(task) as folder:
+            paths = folder.paths if request.paths is None else sorted({*request.paths})
+            refused = _for_each(paths, folder.adopt, task)
+            return WrittenFiles(tuple(folder.known(paths)), refused)
+
+
+def _for_each(paths: Collection[str], act: Callable[[str], object], task: Task) -> dict[str, str]:
+    """Acts on paths; returns those that it can't be done for, each with the reason."""
+    refused = dict[str, str]()
+    for path in paths:
+        if task.cancelled:
+            raise Cancelled
+        try:
+            act(path)
+        except PublishError as problem:
+            refused[path] = str(problem)
+        except OSError as problem:
+            refused[path] = f"it can't be written there ({describe(problem)})."
+    return refused
+
+
+class WriteBack:
+    """Has what turns changed in the notebook's folder written there. The guest's thread's own.
+
+    Args:
+        session: The session of the cells.
+        folder: The notebook's folder.
+        names: Decides on names.
+    """
+
+    def __init__(self, session: Session, folder: Folder, names: PublishableNames) -> None:
+        self._session = session
+        self._folder = folder
+        self._names = names
+        self._looked = False
+        self._there: dict[str, tuple[int, ...] | None] = {}
+        self._waiting: set[str] = set()
+        self._told: set[str] = set()
+
+    def cell_begins(self, broker: Broker) -> None:
+        """Has the cell see what the user made of files that the session wrote or deleted."""
+        try:
+            if not self._looked:  # at what happened before this kernel
+                self._note((), broker.call(AdoptFiles(None), WrittenFiles))
+                self._looked = True
+            changed = [path for path, was in self._there.items() if self._status(path) != was]
+            for some in _batches(changed):
+                self._note(some, broker.call(AdoptFiles(some), WrittenFiles))
+        except WasmKernelError:
+            return  # it is tried again before the next cell
+
+    def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
+        """Writes what a turn changed; the cell's author reads what stays in the session."""
+        self._waiting |= {covered_by(path) or path for path in paths}
+        waiting = sorted(path for path in self._waiting if _is_public(path))
+        if not waiting:
+            return
+        refused = dict[str, str]()
+        try:
+            for some in _batches(waiting):
+                done = context.broker.call(WriteFiles(some), WrittenFiles, context)
+                self._note(some, done)
+                self._there.update(dict.fromkeys(done.refused.keys() & done.known, _UNLIKE))
+                refused |= done.refused
+        except (WasmKernelError, Cancelled) as problem:
+            context.say(_FAILED.format(why=str(problem) or _INTERRUPTED), "stderr")
+            self._waiting = set(waiting[:_WAITING_MOST])
+            return
+        self._waiting.clear()
+        self._tell(refused, context)
+
+    def _note(self, asked: Collection[str], done: WrittenFiles) -> None:
+        """Notes how files beside the notebook are now, to see later if the user changed them."""
+        for path in asked:
+            self._there.pop(path, None)
+        for path in done.known:
+            self._there[path] = self._status(path)
+        for path in done.written:
+            self._session.logger.log_event(
+                events.FILE_PUBLISHED, session_id=self._session.id, path=path
+            )
+
+    def _status(self, path: str) -> tuple[int, ...] | None:
+        """Returns what changes with a file beside the notebook; None if there is none."""
+        from wasm_kernel.sessions.beside import entered
+
+        try:
+            with entered(self._folder.fd, path, NOTHING_HIDDEN) as (folder, name):
+                there = folder.status(name)
+        except OSError:
+            return None
+        return there and (there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns)
+
+    def _tell(self, refused: dict[str, str], context: ActionContext) -> None:
+        if len(self._told) > _WAITING_MOST:
+            self._told.clear()
+        new = {(path, why) for path, why in refused.items() if path not in self._told}
+        self._told |= {path for path, _ in new if self._names.refusal(path)}  # once is enough
+        for path, why in sorted(new)[:_TOLD_AT_ONCE]:
+            name = path if path.isprintable() else ascii(path)
+            context.say(_STAYS.format(path=name, why=why), "stderr")
+        if len(new) > _TOLD_AT_ONCE:
+            context.say(_MORE.format(count=len(new) - _TOLD_AT_ONCE), "stderr")
+
+    def link(self, line: CommandLine, context: CommandContext) -> Json:
+        """Returns the path of a file relative to the notebook; None if it is never written there.
+
+        A file that the running cell has written lies there when the cell is over.
+        """
+        return None if self._names.refusal(line.line) else line.line
+
+
+def _batches(paths: Collection[str]) -> Iterator[tuple[str, ...]]:
+    listed = sorted(paths)
+    for at in range(0, len(listed), AT_ONCE):
+        yield tuple(listed[at : at + AT_ONCE])
+
+
+def _is_public(path: str) -> bool:
+    """Returns whether people would look for a file: no hidden one, and no bytecode."""
+    if any(part.startswith(".") or part == _BYTECODE for part in path.split("/")):
+        return False
+    return path == path.encode(errors="ignore").decode()  # others can't be asked for
