@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -74,10 +75,15 @@ class RealKernel:
         self.manager.signal_kernel(signal.SIGKILL)
 
     def autorestart(self) -> None:
-        """What Jupyter's server does where a kernel is gone."""
-        self.client.stop_channels()
-        self.manager.restart_kernel(now=True)
-        self._connect()
+        """What Jupyter's server does where a kernel is gone; it also tries five times."""
+        for _ in range(5):
+            self.client.stop_channels()
+            self.manager.restart_kernel(now=True)
+            # an error: it ended at once, since its port was taken meanwhile
+            with contextlib.suppress(RuntimeError):
+                self._connect()
+                return
+        raise AssertionError("the kernel does not start again")
 
     def restart(self) -> None:
         """What "Restart kernel" does."""

@@ -102,6 +102,9 @@ def ports_of(connection: Connection) -> dict[str, int]:
 
 LINGER = 1000  # milliseconds that a closing socket waits for its last messages to leave
 _TRIES = 100
+# Jupyter chooses ports before it starts a kernel, and a restarted one gets those of the last.
+# Meanwhile another connection of this machine may have one for a moment.
+_SECONDS_IN_USE = 3.0
 
 
 class ListenError(WasmKernelError):
@@ -159,7 +162,7 @@ class HeartbeatThread(Heartbeat):
             self._listens.set_exception(problem)  # `start` raises it
 
     def _bind_socket(self) -> None:
-        super()._bind_socket()
+        _when_free(super()._bind_socket)
         self._listens.set_result(None)
 
 
@@ -231,9 +234,23 @@ class KernelSockets:
             socket.bind(f"ipc://{ip}-{number}")
             return number
         if port > 0:
-            socket.bind(f"tcp://{ip}:{port}")
+            _when_free(lambda: socket.bind(f"tcp://{ip}:{port}"))
             return port
         return int(socket.bind_to_random_port(f"tcp://{ip}", max_tries=_TRIES))
+
+
+def _when_free(bind: Callable[[], object]) -> None:
+    """Calls `bind`, and again for `_SECONDS_IN_USE` if another has the address."""
+    latest = time.monotonic() + _SECONDS_IN_USE
+    while True:
+        try:
+            bind()
+        except zmq.ZMQError as problem:
+            if problem.errno != errno.EADDRINUSE or time.monotonic() > latest:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _cant_listen(channel: str, problem: zmq.ZMQError) -> ListenError:
