@@ -20,7 +20,17 @@ from wasm_kernel.frontends.jupyter.confine import LATER
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "wasm_kernel"
-ROOMS = ("linux", "engine", "wasi_files", "folders", "state", "guests", "execution", "sessions")
+ROOMS = [
+    "linux",
+    "engine",
+    "wasi_files",
+    "folders",
+    "state",
+    "guests",
+    "execution",
+    "sessions",
+    "publishing",
+]
 """The rooms, from the ground up. `outputs` stands beside them: see its own test."""
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}
 FLOORS["outputs"] = FLOORS["sessions"]
@@ -151,7 +161,7 @@ def test_imports_go_down_only() -> None:
 def test_rooms_without_a_language_do_not_speak_of_one() -> None:
     speaks = {
         file.relative_to(ROOT / PACKAGE).as_posix()
-        for room in ("engine", "wasi_files", "state", "execution", "sessions")
+        for room in ("engine", "wasi_files", "state", "execution", "sessions", "publishing")
         for file in python_files(f"{PACKAGE}/{room}")
         if LANGUAGE.search(file.read_text(encoding="utf-8"))
     }

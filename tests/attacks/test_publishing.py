@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.sessions.published import Publishing
+from tests.publishing.published import Publishing
 from tests.wasi_files.overlays import host_tree
 from wasm_kernel.folders.places import ROOTS
 from wasm_kernel.linux import files
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.linux.walks import FolderWalk
-from wasm_kernel.sessions import beside
-from wasm_kernel.sessions.publishable import PublishError
-from wasm_kernel.sessions.writing import WriteFiles, WritePlace
+from wasm_kernel.publishing import folder_beside
+from wasm_kernel.publishing.names import PublishError
+from wasm_kernel.publishing.write_back import WriteFiles, WritePlace
 
 SECRET = "secret of the host"
 
@@ -163,7 +163,7 @@ def test_the_user_saves_in_the_last_moment_and_keeps_his_file(
         monkeypatch.chdir(one.book)
         return files.swap_names(*names)
 
-    monkeypatch.setattr(beside, "swap_names", late)
+    monkeypatch.setattr(folder_beside, "swap_names", late)
     assert "was left as it is" in one.refusal("r.csv")
     assert one.files == {"orders.files/r.csv": "mine"}
 

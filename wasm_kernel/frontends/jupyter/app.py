@@ -48,9 +48,8 @@ from wasm_kernel.linux.broker import Broker, Handlers, ProcessBroker
 from wasm_kernel.linux.confinement import OFF, Confinement
 from wasm_kernel.outputs.bundle import Mode
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
-from wasm_kernel.sessions.publishable import PublishLimits
-from wasm_kernel.sessions.publishing import (
+from wasm_kernel.publishing.names import PublishLimits
+from wasm_kernel.publishing.publish import (
     PUBLISH,
     PUBLISHED,
     PublishCommand,
@@ -58,6 +57,7 @@ from wasm_kernel.sessions.publishing import (
     PublishPlace,
     publish_files,
 )
+from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class WasmKernelApp(JupyterApp):
             PublishFiles: publish_files(place),
         }
         if self.settings.writes_folder:
-            from wasm_kernel.sessions.writing import WritePlace
+            from wasm_kernel.publishing.write_back import WritePlace
 
             handlers = {
                 **handlers,
@@ -288,7 +288,7 @@ class WasmKernelApp(JupyterApp):
         notebook = session.folders.notebook
         beneath = notebook.beneath if notebook is not None else None
         if self.settings.writes_folder and beneath is not None:
-            from wasm_kernel.sessions.writing import WriteBack
+            from wasm_kernel.publishing.write_back import WriteBack
 
             writing = WriteBack(session, beneath.folder, publishing.place.names)
             sandbox.commands.listener, link = writing, writing.link

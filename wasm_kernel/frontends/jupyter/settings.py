@@ -41,10 +41,10 @@ from wasm_kernel.policy import (
     field_meanings,
     read_toml,
 )
+from wasm_kernel.publishing.names import PublishableNames, SuffixError, is_folder_name
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.notebooks import Opening, opening
-from wasm_kernel.sessions.publishable import PublishableNames, SuffixError, is_folder_name
 
 SESSION_NAME = "JPY_SESSION_NAME"
 """The variable in which Jupyter's server passes a kernel the path of its notebook, on the host.

@@ -27,17 +27,17 @@ from wasm_kernel.guests.base import CommandContext, CommandLine, CommandRefused,
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
-from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.publishable import (
+from wasm_kernel.publishing.names import (
     PublishableNames,
     PublishError,
     PublishLimits,
     is_too_long,
 )
+from wasm_kernel.sessions import ids
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
 
 if TYPE_CHECKING:
-    from wasm_kernel.sessions.published import PublishedFolder
+    from wasm_kernel.publishing.published_folder import PublishedFolder
     from wasm_kernel.sessions.session import Session
 
 PUBLISH, PUBLISHED = "session_publish", "session_published"
@@ -129,7 +129,7 @@ def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Publish
             WasmKernelError: none can be.
             Cancelled: nobody waits any more. Those that were copied stay.
         """
-        from wasm_kernel.sessions.published import PublishedFolder
+        from wasm_kernel.publishing.published_folder import PublishedFolder
 
         if not place.folder or len(request.paths) > AT_ONCE:
             raise PublishError(_TOO_MANY if place.folder else _NO_FOLDER)
@@ -154,7 +154,7 @@ def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Publish
 
 def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
     """Publishes a file; returns why it can't be, or nothing if it was."""
-    from wasm_kernel.sessions.beside import entered
+    from wasm_kernel.publishing.folder_beside import entered
 
     try:
         hidden = MetadataAndPlacesHidden(workspace)
@@ -190,7 +190,7 @@ def _target(place: PublishPlace) -> Folder:
     Raises:
         PublishError: it can't be opened, or may not be used.
     """
-    from wasm_kernel.sessions.beside import entered
+    from wasm_kernel.publishing.folder_beside import entered
 
     path = "/".join((*place.folder, ""))
     try:

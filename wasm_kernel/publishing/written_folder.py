@@ -22,7 +22,7 @@ from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileMark, link_or_copy
 from wasm_kernel.linux.folders import Folder, NotRegular
 from wasm_kernel.linux.task import Task
-from wasm_kernel.sessions.beside import (
+from wasm_kernel.publishing.folder_beside import (
     CopiedFile,
     FolderBeside,
     FolderRecord,
@@ -34,7 +34,7 @@ from wasm_kernel.sessions.beside import (
     replace,
     take,
 )
-from wasm_kernel.sessions.publishable import PublishableNames, PublishError, is_too_long
+from wasm_kernel.publishing.names import PublishableNames, PublishError, is_too_long
 from wasm_kernel.wasi_files.preopens import COVER, Hidden
 
 _KEPT = "kept-"

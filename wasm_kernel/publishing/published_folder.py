@@ -14,7 +14,7 @@ from typing import Self
 from wasm_kernel.folders.places import Place, in_state
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
-from wasm_kernel.sessions.beside import (
+from wasm_kernel.publishing.folder_beside import (
     CopiedFile,
     FolderBeside,
     FolderRecord,
@@ -22,7 +22,7 @@ from wasm_kernel.sessions.beside import (
     replace,
     take,
 )
-from wasm_kernel.sessions.publishable import PublishError, PublishLimits
+from wasm_kernel.publishing.names import PublishError, PublishLimits
 from wasm_kernel.wasi_files.preopens import Hidden
 
 _RECORDS = "published"

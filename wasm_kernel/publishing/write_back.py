@@ -22,13 +22,13 @@ from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, 
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled, Task
-from wasm_kernel.sessions.publishable import PublishableNames, PublishError
-from wasm_kernel.sessions.publishing import AT_ONCE, PublishPlace, workspace_of
+from wasm_kernel.publishing.names import PublishableNames, PublishError
+from wasm_kernel.publishing.publish import AT_ONCE, PublishPlace, workspace_of
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN, covered_by
 
 if TYPE_CHECKING:
+    from wasm_kernel.publishing.written_folder import WrittenFolder
     from wasm_kernel.sessions.session import Session
-    from wasm_kernel.sessions.written import WrittenFolder
 
 _TOLD_AT_ONCE = 10
 _WAITING_MOST = 20_000  # paths that are remembered; a session can hold about as many
@@ -98,7 +98,7 @@ class WritePlace(Struct, frozen=True):
         Raises:
             WasmKernelError, OSError: it may not, or can't be opened.
         """
-        from wasm_kernel.sessions.written import WrittenFolder
+        from wasm_kernel.publishing.written_folder import WrittenFolder
 
         place = self.place
         private = session_private(place.root, place.session_id, place.private_root)
@@ -243,7 +243,7 @@ class WriteBack:
 
     def _status(self, path: str) -> tuple[int, ...] | None:
         """Returns what changes with a file beside the notebook; None if there is none."""
-        from wasm_kernel.sessions.beside import entered
+        from wasm_kernel.publishing.folder_beside import entered
 
         try:
             with entered(self._folder.fd, path, NOTHING_HIDDEN) as (folder, name):

@@ -16,22 +16,22 @@ import pytest
 from msgspec.structs import replace
 
 from tests.private import private_of
-from tests.sessions.published import Publishing
+from tests.publishing.published import Publishing
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux import files, walks
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
-from wasm_kernel.sessions.publishable import PublishLimits
-from wasm_kernel.sessions.writing import (
+from wasm_kernel.publishing.names import PublishLimits
+from wasm_kernel.publishing.write_back import (
     AdoptFiles,
     WriteBack,
     WriteFiles,
     WritePlace,
     WrittenFiles,
 )
-from wasm_kernel.sessions.written import WrittenFolder
+from wasm_kernel.publishing.written_folder import WrittenFolder
 
 
 class Writing(Publishing):

@@ -25,7 +25,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk, is_plain_name
-from wasm_kernel.sessions.publishable import PublishError
+from wasm_kernel.publishing.names import PublishError
 from wasm_kernel.wasi_files.preopens import Hidden, is_hidden_folder
 
 T = TypeVar("T", bound=Struct)

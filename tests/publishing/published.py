@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.publishing.names import PublishableNames, PublishLimits
+from wasm_kernel.publishing.publish import Published, PublishFiles, PublishPlace, publish_files
 from wasm_kernel.result import DATA_SUFFIXES
-from wasm_kernel.sessions.publishable import PublishableNames, PublishLimits
-from wasm_kernel.sessions.publishing import Published, PublishFiles, PublishPlace, publish_files
 from wasm_kernel.sessions.session import Session
 
 

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.sessions.published import Publishing
+from tests.publishing.published import Publishing
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
 from wasm_kernel.linux import files
 from wasm_kernel.linux.broker import Broker, LocalBroker
 from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.sessions.publishable import (
+from wasm_kernel.publishing.names import (
     PublishableNames,
     PublishError,
     PublishLimits,
     SuffixError,
 )
-from wasm_kernel.sessions.publishing import PublishCommand, PublishFiles, publish_files
+from wasm_kernel.publishing.publish import PublishCommand, PublishFiles, publish_files
 
 
 @pytest.fixture
