@@ -22,7 +22,12 @@ from wasm_kernel.publishing.names import (
     PublishLimits,
     SuffixError,
 )
-from wasm_kernel.publishing.publish import PublishCommand, PublishFiles, publish_files
+from wasm_kernel.publishing.publish import (
+    PublishCommand,
+    PublishFiles,
+    UnpublishedNotice,
+    publish_files,
+)
 
 
 @pytest.fixture
@@ -63,6 +68,48 @@ class Cell:
     def link(self, path: str) -> str | None:
         found: str | None = self.command.link(CommandLine("session_published", path), self)
         return found
+
+
+class EndedCell(Cell):
+    """A cell that has ended, and what it is told."""
+
+    told = ""
+
+    def say(self, text: str, stream: str = "stdout") -> None:
+        assert stream == "stderr"
+        self.told += text
+
+    def wrote(self, *paths: str) -> str:
+        """Returns what is said of a cell that changed files."""
+        self.told = ""
+        self.notice.files_changed(paths, self)
+        return self.told
+
+    def __init__(self, one: Publishing) -> None:
+        super().__init__(one)
+        self.notice = UnpublishedNotice(one.session, self.command)
+
+
+def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_notebook(
+    one: Publishing,
+) -> None:
+    cell = EndedCell(one)
+    for path in ("x.py", ".hidden.csv", "a/my r.csv", "published.csv"):
+        one.write(path)
+    cell.says("published.csv")
+    (one.app / "link.csv").symlink_to("a/my r.csv")
+    assert cell.wrote("x.py", ".hidden.csv", "deleted.csv", "published.csv", "link.csv") == ""
+    told = cell.wrote("published.csv", "a/my r.csv")
+    assert "`%session_publish 'a/my r.csv'` copies it to orders.files/a/my r.csv;" in told
+    assert cell.says("'a/my r.csv'")["links"]
+    one.write("next.csv")
+    assert cell.wrote("next.csv") == EndedCell(one).wrote("next.csv") == ""
+
+
+def test_where_no_notebook_is_known_the_notice_names_the_setting(one: Publishing) -> None:
+    one.place = replace(one.place, folder=())
+    one.write("r.csv")
+    assert "`c.WasmKernel.publish_folder = " in EndedCell(one).wrote("r.csv")
 
 
 def test_results_are_copied_and_linked(one: Publishing) -> None:

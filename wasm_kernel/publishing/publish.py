@@ -12,7 +12,8 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,13 @@ from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.folders.hiding import MetadataAndPlacesHidden, PlacesHidden
 from wasm_kernel.folders.notebook import NotShown, check_target, open_here
-from wasm_kernel.guests.base import CommandContext, CommandLine, CommandRefused, Json
+from wasm_kernel.guests.base import (
+    ActionContext,
+    CommandContext,
+    CommandLine,
+    CommandRefused,
+    Json,
+)
 from wasm_kernel.linux.broker import Broker
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
@@ -64,6 +71,14 @@ _A_LINK = "is a link, or something else that is no folder"
 _NO_MATCH = "No file of the session with a suffix of data matches {pattern}. Nothing was published."
 _USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a path with spaces)"
 _TOO_MANY = "So many files can't be published at once. Nothing was published."
+_TOLD = "results-told"
+"""The file in the private folder that says that `UnpublishedNotice` has spoken."""
+_IN_SESSION = (
+    "[wasm-kernel] {path} lies in this session, not beside the notebook. {way}; with "
+    '`c.WasmKernel.folder = "write"` cells write beside the notebook.\n'
+)
+_BY_COMMAND = "`%session_publish {word}` copies it to {link}"
+_BY_SETTING = '`c.WasmKernel.publish_folder = "results"` names a folder for results'
 
 
 class PublishFiles(Struct, frozen=True):
@@ -219,12 +234,13 @@ class PublishCommand:
 
     Attributes:
         place: The same.
+        links: The paths of files that were published, each with the one relative to the notebook.
     """
 
     def __init__(self, session: Session, place: PublishPlace) -> None:
         self._session = session
         self.place = place
-        self._links: dict[str, str] = {}
+        self.links: dict[str, str] = {}
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Publishes files; returns their links, and why others were refused."""
@@ -241,7 +257,7 @@ class PublishCommand:
 
     def link(self, line: CommandLine, context: CommandContext) -> Json:
         """Returns the path of a published file, relative to the notebook; None for others."""
-        return self._links.get(line.line)
+        return self.links.get(line.line)
 
     def publish_all(self, broker: Broker) -> None:
         """Publishes what the session holds, as far as it is data; the log says what was not."""
@@ -262,7 +278,7 @@ class PublishCommand:
             answer = broker.call(asked, Published, task)
             done.links.update(answer.links)
             done.refused.update(answer.refused)
-        self._links.update(done.links)
+        self.links.update(done.links)
         for path in done.links:
             self._session.logger.log_event(
                 events.FILE_PUBLISHED, session_id=self._session.id, path=path
@@ -300,6 +316,53 @@ class PublishCommand:
                 raise CommandRefused(_NO_MATCH.format(pattern=word))
             paths |= dict.fromkeys(found)
         return paths
+
+
+class UnpublishedNotice:
+    """Says once a session that files which cells write do not lie beside the notebook.
+
+    The guest's thread's own.
+
+    Args:
+        session: The session of the cells.
+        publishing: What was published.
+    """
+
+    def __init__(self, session: Session, publishing: PublishCommand) -> None:
+        self._private, self._workspace = session.folders.private, session.folders.workspace
+        self._publishing = publishing
+        self._spoken = False
+
+    def cell_begins(self, broker: Broker) -> None:
+        """Nothing has to be done before a cell."""
+
+    def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
+        """Speaks if there is a file of data among them that was not published."""
+        if self._spoken:
+            return
+        place, links = self._publishing.place, self._publishing.links
+        found = (p for p in sorted(paths) if not place.names.refusal(p) and p not in links)
+        path = next(filter(self._is_there, found), None)
+        if path is None:
+            return
+        self._spoken = True
+        try:
+            os.close(self._private.open_regular(_TOLD, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        except OSError:  # an earlier kernel of the session has spoken
+            return
+        word = f"'{path}'" if " " in path else path
+        way = _BY_COMMAND.format(word=word, link=place.link(path)) if place.folder else _BY_SETTING
+        context.say(_IN_SESSION.format(path=path, way=way), "stderr")
+
+    def _is_there(self, path: str) -> bool:
+        from wasm_kernel.publishing.folder_beside import entered
+
+        try:
+            with entered(self._workspace.fd, path, NOTHING_HIDDEN) as (folder, name):
+                there = folder.status(name)
+        except OSError:
+            return False
+        return there is not None and stat.S_ISREG(there.st_mode)
 
 
 def _is_pattern(word: str) -> bool:

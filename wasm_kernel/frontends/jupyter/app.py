@@ -55,6 +55,7 @@ from wasm_kernel.publishing.publish import (
     PublishCommand,
     PublishFiles,
     PublishPlace,
+    UnpublishedNotice,
     publish_files,
 )
 from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
@@ -213,7 +214,7 @@ class WasmKernelApp(JupyterApp):
         confinement.close_files(kept_by(session.folders, policy, path, self.config))
         publishing = PublishCommand(session, place)
         sandbox = factory(session, policy, Resume(self.settings.resume), broker)
-        if self.settings.publish_folder and not folder_of_notebook(os.environ):
+        if self._publishes_at_end:
             ending.callback(publishing.publish_all, broker)
         ending.callback(sandbox.close)
         self._let_results_out(sandbox, session, publishing)
@@ -259,6 +260,11 @@ class WasmKernelApp(JupyterApp):
             private_root=self.settings.private_folder,
         )
 
+    @property
+    def _publishes_at_end(self) -> bool:
+        """True in a batch run whose settings name a folder for results."""
+        return bool(self.settings.publish_folder) and not folder_of_notebook(os.environ)
+
     def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""
         root, session_id, private = place.root, place.session_id, place.private_root
@@ -292,6 +298,8 @@ class WasmKernelApp(JupyterApp):
 
             writing = WriteBack(session, beneath.folder, publishing.place.names)
             sandbox.commands.listener, link = writing, writing.link
+        elif beneath is not None and not self._publishes_at_end:
+            sandbox.commands.listener = UnpublishedNotice(session, publishing)
         sandbox.commands.add(PUBLISH, publishing.run)
         sandbox.commands.add(PUBLISHED, link, from_anywhere=True)
 
