@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 from wasm_kernel import BaseSandbox, get_session_sandbox
+from wasm_kernel.folders.private import PrivateFolders
 
 
 def over(folder: Path, aside: Path) -> BaseSandbox:
@@ -17,5 +18,7 @@ def over(folder: Path, aside: Path) -> BaseSandbox:
     """
     sandbox = get_session_sandbox("reader", workspace_root=aside / "sessions")
     with contextlib.chdir(folder):
-        sandbox.folders.show_notebook(aside / "sessions", aside / "runtime" / "kernel.json")
+        sandbox.folders.show_notebook(
+            PrivateFolders(aside / "sessions"), aside / "runtime" / "kernel.json"
+        )
     return sandbox

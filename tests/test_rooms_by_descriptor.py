@@ -56,7 +56,7 @@ KNOWN = {
     "state/file_restore.py": NO_PATH,
     "state/file_contents.py:FileContents._copy": NO_PATH,
     "state/session_state.py:SessionState.restore_files.changing": NO_PATH,
-    "sessions/ids.py:aliases_in": NO_PATH,
+    "sessions/root.py:SessionsRoot.aliases": NO_PATH,
     "sessions/archives.py": CHOSEN,
     "state/archive_in.py:ArchiveReader._write": NO_PATH,
     "state/archive_in.py:_MemoryReader._rebased": CACHE,
@@ -67,7 +67,7 @@ KNOWN = {
     "sessions/session.py:Session.executed": NO_PATH,
     "sessions/upkeep.py:_is_gone": WORDS,
     "publishing/written_folder.py:_give_second_name": NO_PATH,
-    "sessions/files.py:folder_of": WORDS,
+    "sessions/root.py:SessionsRoot.find": WORDS,
     "sessions/files.py:write_session_file": WORDS,
 }
 """What goes by a path, by file or function, and why it may."""

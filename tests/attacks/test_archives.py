@@ -17,6 +17,7 @@ import pytest
 from tests.peak import MB, Peak
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import import_session
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.state.tar import ArchiveError
 
 MANIFEST: dict[str, Any] = {
@@ -284,7 +285,7 @@ def test_an_import_that_is_killed_leaves_no_session(root: Path, tmp_path: Path) 
     from wasm_kernel.sessions.overview import sessions_in
 
     assert len(list(root.iterdir())) == 1
-    assert sessions_in(root) == []
+    assert sessions_in(SessionsRoot(root)) == []
     prune_sessions(1_000_000, root)
     assert list(root.iterdir()) == []
 

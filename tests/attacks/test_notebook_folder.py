@@ -20,6 +20,7 @@ from wasm_kernel import (
     import_session,
     list_session_files,
 )
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.policy import ExecutionPolicy
 
 SECRET = "secret of the host"
@@ -55,7 +56,7 @@ def begin(
         )
         made.append(sandbox)
         plant(sandbox.workspace)
-        sandbox.folders.show_notebook(root, tmp_path / "runtime" / "kernel.json")
+        sandbox.folders.show_notebook(PrivateFolders(root), tmp_path / "runtime" / "kernel.json")
         return sandbox
 
     yield one

@@ -20,6 +20,7 @@ from tests.sessions.notebook_kernel import NotebookKernel, session_of, written
 from wasm_kernel.folders.notebook_file import NotebookRefused
 from wasm_kernel.sessions import notebooks
 from wasm_kernel.sessions.notebooks import bind
+from wasm_kernel.sessions.root import SessionsRoot
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,7 @@ def test_another_user_s_notebook_is_nobody_s(root: Path, victim: Path, strangers
     session = session_of(root, theirs)
     assert session_of(root, theirs) != session
     with pytest.raises(NotebookRefused, match="belongs to another user"):
-        bind(root, session, theirs)
+        bind(SessionsRoot(root), session, theirs)
 
 
 @pytest.mark.parametrize("damage", ["", "[", "[" * 100_000, "{}", '[{"root": 1}, 2]', "FIFO"])

@@ -25,6 +25,7 @@ from wasm_kernel import (
     list_session_files,
     prune_sessions,
 )
+from wasm_kernel.folders.private import PrivateFolders
 
 ID = "planted"
 OLD: tuple[str, ...] = ("", "/tmp", "/packages", "/packages/site-packages", "/files", "/loose")
@@ -144,7 +145,7 @@ def _notebook(root: Path) -> BaseSandbox:
     book, secret = root.parent / "book", root.parent / "runtime" / "kernel.json"
     plant(book, root.parent / "outside", _file_link, NAMES[-14:])  # as hostile as the workspace
     with chdir(book):
-        sandbox.folders.show_notebook(root, secret)
+        sandbox.folders.show_notebook(PrivateFolders(root), secret)
     return sandbox
 
 

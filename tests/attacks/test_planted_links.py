@@ -32,6 +32,7 @@ from wasm_kernel.sessions import (
     write_session_file,
 )
 from wasm_kernel.sessions.overview import session_in, sessions_in
+from wasm_kernel.sessions.root import SessionsRoot
 
 CALLS: dict[str, Callable[[Path], object]] = {
     "create_sandbox": lambda root: create_sandbox(workspace=root),
@@ -47,8 +48,8 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "delete_session_path": lambda root: delete_session_path("one", "id", root),
     "export_session": lambda root: export_session("one", "../one.tar.gz", root),
     "import_session": lambda root: import_session("../archive.tar.gz", root),
-    "sessions_in": sessions_in,
-    "session_in": lambda root: session_in(root, "one"),
+    "sessions_in": lambda root: sessions_in(SessionsRoot(root)),
+    "session_in": lambda root: session_in(SessionsRoot(root), "one"),
     "private_root": lambda root: create_sandbox(workspace="app", private_root=root),
     "the kernel's trait": lambda root: KernelSettings(workspace_root=str(root)).root,
 }

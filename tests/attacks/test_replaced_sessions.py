@@ -22,6 +22,7 @@ from wasm_kernel.folders.private import PrivateFolders, discard
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.sessions import metadata, removal, staging
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 ID = "abc-123"
@@ -53,14 +54,14 @@ def test_a_session_begun_meanwhile_is_not_deleted(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     root = tmp_path / "sessions"
-    Session(root, ID).closed()
+    Session(SessionsRoot(root), ID).closed()
     if name == "open":
         discard(private_of(root / ID))  # one of a root that was copied has none
     begun: list[Session] = []
 
     def another() -> None:
         delete_session_workspace(ID, root)
-        begun.append(Session(root, ID))
+        begun.append(Session(SessionsRoot(root), ID))
         for file in files:
             (root / ID / file).write_text(file)
 
@@ -82,7 +83,7 @@ def test_a_folder_that_is_swapped_at_the_last_moment_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By somebody who asks no lock: a user's own `mv`."""
-    Session(tmp_path, ID).closed()
+    Session(SessionsRoot(tmp_path), ID).closed()
 
     def swap() -> None:
         (tmp_path / ID).rename(tmp_path / "moved")
@@ -100,7 +101,7 @@ def test_nobody_begins_in_a_folder_that_is_deleted_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that can't be renamed has its session's name, and its lock, until it is gone."""
-    Session(tmp_path, ID).closed()
+    Session(SessionsRoot(tmp_path), ID).closed()
     seen = []
 
     def look() -> None:
@@ -145,12 +146,12 @@ def test_what_arrives_takes_no_name_that_is_taken_meanwhile(
 
 
 def new_session(root: Path) -> None:
-    Session(root, ID).closed()
+    Session(SessionsRoot(root), ID).closed()
 
 
 def arrived_session(root: Path) -> None:
     """As an import or a fork makes it."""
-    with staging.new_session(root, ID, None):
+    with staging.new_session(SessionsRoot(root), ID):
         pass
 
 

@@ -11,6 +11,7 @@ from tests.faces import A_UUID
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import SessionFoldersHidden
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 HIDDEN = SessionFoldersHidden()
@@ -34,7 +35,7 @@ def test_a_registered_session_is_hidden_at_any_depth_under_any_name(
     hidden = SessionFoldersHidden()
     (tmp_path / "plain").mkdir()
     assert not hides(tmp_path / "plain", depth, hidden)
-    Session(tmp_path / "root", "named").closed()
+    Session(SessionsRoot(tmp_path / "root"), "named").closed()
     (tmp_path / "root" / "named" / ".metadata.json").unlink()
     assert hides(tmp_path / "root" / "named", depth, hidden)
     (tmp_path / "root" / "named").rename(tmp_path / "other")
@@ -44,7 +45,7 @@ def test_a_registered_session_is_hidden_at_any_depth_under_any_name(
 
 
 def test_a_session_that_is_gone_hides_nothing(tmp_path: Path) -> None:
-    Session(tmp_path, "named").closed()
+    Session(SessionsRoot(tmp_path), "named").closed()
     assert hides(tmp_path / "named", 1)
     delete_session_workspace("named", tmp_path)
     (tmp_path / "named").mkdir()
@@ -63,7 +64,7 @@ def test_a_workspace_outside_of_sessions_becomes_one_when_it_is_opened_as_one(
 ) -> None:
     SandboxFolders.of_workspace(tmp_path / "lone").close()
     assert not hides(tmp_path / "lone", 1)
-    Session(tmp_path, "lone").closed()
+    Session(SessionsRoot(tmp_path), "lone").closed()
     assert hides(tmp_path / "lone", 1)
     SandboxFolders.of_workspace(tmp_path / "lone").close()
     assert hides(tmp_path / "lone", 1)

@@ -10,6 +10,7 @@ import pytest
 from wasm_kernel import create_session_sandbox
 from wasm_kernel.folders import notebook
 from wasm_kernel.folders.notebook import NotShown, shown
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.preopens import is_hidden_folder
 
@@ -30,7 +31,8 @@ def why(folder: Path, tmp_path: Path, private_root: Path | None = None) -> str:
     with Folder.open(folder) as opened:
         try:
             secret = tmp_path / "runtime" / "kernel.json"
-            shown(opened, tmp_path / "sessions", secret, [tmp_path / "keys"], private_root)
+            privates = PrivateFolders(tmp_path / "sessions", private_root)
+            shown(opened, privates, secret, [tmp_path / "keys"])
         except NotShown as problem:
             return str(problem)
     return ""
@@ -103,7 +105,7 @@ def test_sessions_are_not_shown(tmp_path: Path) -> None:
         assert "sessions" in why(root, tmp_path)
         assert "sessions" in why(root / session_id, tmp_path)
         with Folder.open(tmp_path / "work") as folder:
-            rule = shown(folder, root, tmp_path / "kernel.json").hidden
+            rule = shown(folder, PrivateFolders(root), tmp_path / "kernel.json").hidden
             assert is_hidden_folder(rule, folder.fd, "sessions", 0)
             assert not is_hidden_folder(rule, folder.fd, "notes", 0)
     finally:
@@ -115,7 +117,7 @@ def test_sessions_are_not_shown_if_nothing_can_be_noted(tmp_path: Path) -> None:
     root = tmp_path / "work" / "sessions"
     _, sandbox = create_session_sandbox(workspace_root=root)
     with sandbox, Folder.open(tmp_path / "work") as folder:
-        rule = shown(folder, root, tmp_path / "runtime" / "kernel.json").hidden
+        rule = shown(folder, PrivateFolders(root), tmp_path / "runtime" / "kernel.json").hidden
         assert is_hidden_folder(rule, folder.fd, "sessions", 0)
 
 
@@ -125,7 +127,9 @@ def test_the_front_ends_own_are_not_shown(tmp_path: Path) -> None:
     own = tmp_path / "work" / "share" / "jupyter"
     own.mkdir(parents=True)
     with Folder.open(tmp_path / "work") as folder, Folder.open(own.parent) as share:
-        rule = shown(folder, tmp_path / "s", tmp_path / "k", [own, tmp_path / "no"]).hidden
+        rule = shown(
+            folder, PrivateFolders(tmp_path / "s"), tmp_path / "k", [own, tmp_path / "no"]
+        ).hidden
         assert is_hidden_folder(rule, share.fd, "jupyter", 1)
         assert not is_hidden_folder(rule, folder.fd, "share", 0)
 
@@ -134,9 +138,11 @@ def test_connection_files_are_not_shown(tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / "runtime").mkdir()
     with Folder.open(work) as folder:
-        rule = shown(folder, tmp_path / "sessions", work / "runtime" / "kernel-1.json").hidden
+        rule = shown(
+            folder, PrivateFolders(tmp_path / "sessions"), work / "runtime" / "kernel-1.json"
+        ).hidden
         assert is_hidden_folder(rule, folder.fd, "runtime", 0)
-        rule = shown(folder, tmp_path / "sessions", work / "own-1.json").hidden
+        rule = shown(folder, PrivateFolders(tmp_path / "sessions"), work / "own-1.json").hidden
         assert rule.hides_name(0, "own-1.json")
         assert rule.hides_name(0, "OWN-1.json")
         assert not rule.hides_name(0, "other.json")
@@ -160,6 +166,8 @@ DATA = ["kernel-smoothing.json", "kernel.json", "kernel-1.csv", "jpserver.json",
 
 def test_files_with_keys_of_other_kernels_and_servers_are_not_shown(tmp_path: Path) -> None:
     with Folder.open(tmp_path / "work") as folder:
-        rule = shown(folder, tmp_path / "sessions", tmp_path / "kernel-1.json").hidden
+        rule = shown(
+            folder, PrivateFolders(tmp_path / "sessions"), tmp_path / "kernel-1.json"
+        ).hidden
     for depth in (0, 2):
         assert [name for name in (*KEYS, *DATA) if rule.hides_name(depth, name)] == KEYS

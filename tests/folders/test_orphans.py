@@ -29,6 +29,7 @@ from wasm_kernel.folders.places import PrivateFolderError, beside
 from wasm_kernel.frontends.cli.doctor import examine
 from wasm_kernel.linux.files import FileMark
 from wasm_kernel.linux.folders import Folder
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 HOUR = 3600.0
@@ -47,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 def a_session(root: Path, name: str = "one", *, hours: float = 0) -> Path:
     """A session's private folder; its workspace is missed since some hours ago."""
-    Session(root, name).closed()
+    Session(SessionsRoot(root), name).closed()
     private = private_of(root / name)
     if hours:
         missed(private, hours)
@@ -130,7 +131,7 @@ def test_a_root_that_is_a_mount_point_is_not_taken_for_gone(
 
 def test_what_is_in_use_is_not_removed(root: Path) -> None:
     private = a_session(root)
-    session = Session(root, "one")
+    session = Session(SessionsRoot(root), "one")
     shutil.rmtree(root / "one")
     missed(private, 24 * 8)
     orphans.sweep()

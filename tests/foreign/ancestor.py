@@ -24,6 +24,7 @@ from wasm_kernel import Mount, RuntimeType
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import files, metadata
 from wasm_kernel.sessions.ids import SessionIdError
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 ROOT = Path("workspace")
@@ -152,7 +153,7 @@ def _read_session_metadata(session_id: str, workspace_root: Path) -> SessionMeta
 
 
 def _update_session_timestamp(session_id: str, workspace_root: Path) -> None:
-    session = Session(workspace_root, session_id)
+    session = Session(SessionsRoot(workspace_root), session_id)
     try:
         session.executed()
         with Folder.open(workspace_root / session_id) as folder:
@@ -165,7 +166,7 @@ def _update_session_timestamp(session_id: str, workspace_root: Path) -> None:
 
 def _ensure_session_workspace(session_id: str, workspace_root: Path) -> Path:
     with _in_its_words():
-        session = Session(workspace_root, session_id)
+        session = Session(SessionsRoot(workspace_root), session_id)
     session.closed()
     return session.workspace
 

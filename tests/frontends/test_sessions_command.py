@@ -22,6 +22,7 @@ from wasm_kernel.frontends.cli.main import main
 from wasm_kernel.linux import trees
 from wasm_kernel.sessions import archives
 from wasm_kernel.sessions.notebooks import bind
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.state.archive_in import Imported
 
 ID = "abc-123"
@@ -123,7 +124,7 @@ def test_a_list_says_whose_sessions_they_are_and_what_they_take(
         note_evicted(folders.private, "room")
         notebook = tmp_path / "orders.ipynb"
         notebook.write_text("{}")
-        bind(root, ID, notebook)
+        bind(SessionsRoot(root), ID, notebook)
     done = command("list")
     assert "1.1 MiB  orders.ipynb  variables were removed to make room" in done.stdout
     assert "1.1 MiB in all" in done.stderr

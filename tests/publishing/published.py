@@ -11,6 +11,7 @@ from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.publishing.names import PublishableNames, PublishLimits
 from wasm_kernel.publishing.publish import Published, PublishFiles, PublishPlace, publish_files
 from wasm_kernel.result import DATA_SUFFIXES
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 
@@ -21,10 +22,10 @@ class Publishing:
         self.root = tmp_path / "sessions"
         self.book = tmp_path / "book"
         self.book.mkdir(exist_ok=True)
-        self.session = Session(self.root, session_id)
+        self.session = Session(SessionsRoot(self.root), session_id)
         self.app = self.root / session_id
         made = PublishPlace(
-            self.root,
+            SessionsRoot(self.root),
             session_id,
             ("orders.files",),
             PublishableNames(DATA_SUFFIXES),

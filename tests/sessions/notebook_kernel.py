@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.notebooks import opening
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 
@@ -21,7 +22,7 @@ class NotebookKernel:
     def __init__(self, root: Path, notebook: Path, kernel: str = "") -> None:
         self.id = kernel or ids.new()
         self.opening = opening(root, self.id, notebook)
-        self.session = Session(root, self.opening.session_id)
+        self.session = Session(SessionsRoot(root), self.opening.session_id)
         self.opening.opened(self.session)
         self.said = "".join(self.session.folders.notices)
         self.is_again = self.session.folders.reopened

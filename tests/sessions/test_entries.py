@@ -11,6 +11,7 @@ import pytest
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import entries
 from wasm_kernel.sessions.files import list_session_files
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 _KILLED = """
@@ -26,7 +27,7 @@ PATTERN = ".metadata.json~*"
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A session's folder in which a writer was killed, some time ago."""
-    Session(tmp_path, "one").closed()
+    Session(SessionsRoot(tmp_path), "one").closed()
     workspace = tmp_path / "one"
     subprocess.run([sys.executable, "-c", _KILLED, str(workspace)], check=False)
     assert len(list(workspace.glob(PATTERN))) == 1
@@ -38,17 +39,17 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_opening_the_session_removes_what_a_killed_writer_left(
     workspace: Path, tmp_path: Path
 ) -> None:
-    Session(tmp_path, "one").closed()
+    Session(SessionsRoot(tmp_path), "one").closed()
     assert list(workspace.glob(PATTERN)) == []
 
 
 def test_what_is_being_written_stays(workspace: Path, tmp_path: Path) -> None:
     with Folder.open(workspace) as folder, entries.draft_of(folder.fd, b"slow", None) as draft:
-        Session(tmp_path, "one").closed()
+        Session(SessionsRoot(tmp_path), "one").closed()
         assert [path.name for path in workspace.glob(PATTERN)] == [draft]
 
 
 def test_what_was_just_begun_stays(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    Session(workspace.parent, "one").closed()
+    Session(SessionsRoot(workspace.parent), "one").closed()
     assert len(list(workspace.glob(PATTERN))) == 1

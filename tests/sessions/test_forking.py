@@ -25,6 +25,7 @@ from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import ForkSession, fork_session
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.state.commits import CONTENTS, write_content
 from wasm_kernel.state.index import Commit, Head, Index, Origin, Record
@@ -65,7 +66,7 @@ def contents_of(workspace: Path) -> Path:
 @pytest.fixture
 def parent(tmp_path: Path) -> Path:
     """A session with a file, a scratch file and two states."""
-    session = Session(tmp_path / "sessions", "parent")
+    session = Session(SessionsRoot(tmp_path / "sessions"), "parent")
     session.closed()
     app = session.workspace
     (app / "data.csv").write_text("1,2\n")
@@ -77,7 +78,10 @@ def parent(tmp_path: Path) -> Path:
 
 def fork(parent: Path, name: str = "fork", *, reseed: bool = True) -> Path:
     """The workspace of a fork."""
-    assert fork_session(parent.parent, "parent")(ForkSession(name, reseed), QUIET).notice == ""
+    assert (
+        fork_session(SessionsRoot(parent.parent), "parent")(ForkSession(name, reseed), QUIET).notice
+        == ""
+    )
     return parent.parent / name
 
 
@@ -91,17 +95,20 @@ def test_a_fork_has_copies_of_the_files(parent: Path) -> None:
 
 def test_a_fork_that_is_not_wanted_any_more_leaves_nothing(parent: Path) -> None:
     with pytest.raises(ForkError, match=r"it was interrupted.*Nothing of it is left"):
-        fork_session(parent.parent, "parent")(ForkSession("fork", reseed=True), cancelled_after(1))
+        fork_session(SessionsRoot(parent.parent), "parent")(
+            ForkSession("fork", reseed=True), cancelled_after(1)
+        )
     assert [path.name for path in parent.parent.iterdir()] == ["parent"]
 
 
 _KILLED = """
-import os, pathlib, sys
+import os, sys
 from wasm_kernel.linux.task import QUIET
 from wasm_kernel.sessions import staging
 from wasm_kernel.sessions.forking import ForkSession, fork_session
+from wasm_kernel.sessions.root import SessionsRoot
 staging.publish = lambda *given: os.kill(os.getpid(), 9)
-fork_session(pathlib.Path(sys.argv[1]), "parent")(ForkSession("fork", True), QUIET)
+fork_session(SessionsRoot(sys.argv[1]), "parent")(ForkSession("fork", True), QUIET)
 """
 
 
@@ -119,7 +126,7 @@ def test_who_is_killed_in_the_midst_leaves_no_session(parent: Path) -> None:
 def test_a_fork_is_a_session_of_its_own(parent: Path) -> None:
     made = fork(parent)
     assert '"fork"' in (made / ".metadata.json").read_text()
-    again = Session(parent.parent, "fork")
+    again = Session(SessionsRoot(parent.parent), "fork")
     again.closed()
     assert again.made is False
 
@@ -178,7 +185,7 @@ def test_an_index_can_not_ask_about_files_elsewhere(parent: Path, path: str) -> 
 
 @pytest.mark.parametrize("name", ["parent", "other"])
 def test_no_session_that_is_there_is_touched(parent: Path, name: str) -> None:
-    other = Session(parent.parent, "other")
+    other = Session(SessionsRoot(parent.parent), "other")
     (other.workspace / "mine").write_text("mine")
     before = sorted(path.name for path in (parent.parent / name).rglob("*"))
     with pytest.raises(ForkError, match="a session of that id already"):
@@ -308,7 +315,7 @@ def test_what_is_left_out_is_told(parent: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(os, "open", refused)
     request = ForkSession(ids.new(), reseed=True)
-    told = fork_session(parent.parent, "parent")(request, QUIET).notice
+    told = fork_session(SessionsRoot(parent.parent), "parent")(request, QUIET).notice
     assert "1 of the parent's files are not in this fork: 'data.csv' (Permission denied)" in told
 
 

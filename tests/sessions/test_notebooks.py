@@ -15,6 +15,7 @@ from wasm_kernel.linux.files import FileMark
 from wasm_kernel.sessions import notebooks
 from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.notebooks import bind, notebooks_of
+from wasm_kernel.sessions.root import SessionsRoot
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def notebook(tmp_path: Path) -> Path:
 
 def seen(root: Path) -> dict[str, tuple[Path, bool]]:
     """Where each session's one notebook was seen last, and whether it is still there."""
-    found = notebooks_of(root).items()
+    found = notebooks_of(SessionsRoot(root)).items()
     return {session: (one.file, one.is_there) for session, (one,) in found}
 
 
@@ -109,7 +110,7 @@ def test_a_person_gives_a_notebook_a_session(root: Path, notebook: Path) -> None
     session = session_of(root, notebook)
     other = written(notebook.with_name("other.ipynb"), "other")
     kernel = NotebookKernel(root, other)
-    bind(root, session, other)
+    bind(SessionsRoot(root), session, other)
     own = kernel.end()
     restarted = NotebookKernel(root, other, kernel.id)
     assert restarted.session.id == session != own

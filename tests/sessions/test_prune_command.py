@@ -24,6 +24,7 @@ from wasm_kernel.sessions.pruning import (
     prune_command,
     request_of,
 )
+from wasm_kernel.sessions.root import SessionsRoot
 
 
 class Patient:
@@ -32,7 +33,7 @@ class Patient:
     cancelled = False
 
     def __init__(self, root: Path) -> None:
-        self.broker: Broker = LocalBroker({PruneSessions: prune(root)})
+        self.broker: Broker = LocalBroker({PruneSessions: prune(SessionsRoot(root))})
 
     def report(self, text: str) -> None:
         raise AssertionError(text)
@@ -106,7 +107,7 @@ def test_an_interrupt_ends_it_between_two_sessions(tmp_path: Path) -> None:
 def test_a_result_of_thousands_fits_into_a_message_and_all_events_come(tmp_path: Path) -> None:
     for _ in range(600):
         session(tmp_path, 3)
-    pruned = prune(tmp_path)(PruneSessions(24), QUIET)
+    pruned = prune(SessionsRoot(tmp_path))(PruneSessions(24), QUIET)
     assert len(pruned.reply["deleted"]) == 500
     assert pruned.reply["summary"].endswith("Of 600 sessions, only the first are listed.")
     names = [event for event, _ in pruned.events]
@@ -133,7 +134,7 @@ def test_a_request_with_other_types_is_not_one(fields: dict[str, Any]) -> None:
 def test_the_handler_takes_no_strangers_word(tmp_path: Path, hours: float) -> None:
     session(tmp_path, 3)
     with pytest.raises(PruneError):
-        prune(tmp_path)(PruneSessions(hours, dry_run=False), QUIET)
+        prune(SessionsRoot(tmp_path))(PruneSessions(hours, dry_run=False), QUIET)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -141,5 +142,5 @@ def test_it_deletes_only_if_it_is_told_so_in_so_many_words(tmp_path: Path) -> No
     session(tmp_path, 3)
     for fields in ({}, {"root": "/"}, {"dry_run": True}):
         request = msgspec.convert({"hours": 1, **fields}, PruneSessions)
-        assert prune(tmp_path)(request, QUIET) != Pruned()
+        assert prune(SessionsRoot(tmp_path))(request, QUIET) != Pruned()
     assert len(list(tmp_path.iterdir())) == 1

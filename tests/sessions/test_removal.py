@@ -21,6 +21,7 @@ from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import removal
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 ID = "abc-123"
@@ -29,7 +30,7 @@ ID = "abc-123"
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     """A session that nobody uses."""
-    session = Session(tmp_path, ID)
+    session = Session(SessionsRoot(tmp_path), ID)
     session.closed()
     return session.workspace
 
@@ -89,7 +90,7 @@ def test_what_is_no_sessions_folder_is_refused(
 
 def test_a_session_in_use_is_refused_and_whole(workspace: Path, tmp_path: Path) -> None:
     (workspace / "file").write_text("x")
-    first, second = Session(tmp_path, ID), Session(tmp_path, ID)
+    first, second = Session(SessionsRoot(tmp_path), ID), Session(SessionsRoot(tmp_path), ID)
     for user in (first, second):
         assert used(workspace)
         with Folder.open(tmp_path) as root, pytest.raises(SessionInUse):
@@ -124,7 +125,9 @@ def test_who_starts_while_it_is_deleted_finds_a_new_one(workspace: Path, tmp_pat
     opened: list[Session] = []
     with Folder.open(private_of(workspace)) as private, Folder.open(tmp_path) as root:
         with exclusively(private):
-            starting = threading.Thread(target=lambda: opened.append(Session(tmp_path, ID)))
+            starting = threading.Thread(
+                target=lambda: opened.append(Session(SessionsRoot(tmp_path), ID))
+            )
             starting.start()
             time.sleep(0.1)
             assert opened == []  # it waits
@@ -175,7 +178,7 @@ def test_what_cannot_be_deleted_has_its_id_still_also_after_a_removal_that_was_c
         monkeypatch.undo()
         assert [path.name for path in tmp_path.iterdir()] == [ID]
     workspace.rename(aside)
-    Session(tmp_path, ID).closed()  # another one has the id by now
+    Session(SessionsRoot(tmp_path), ID).closed()  # another one has the id by now
     (workspace / "file").write_text("mine")
     monkeypatch.setattr(trees, "remove_contents", fail)
     with Folder.open(tmp_path) as root:
@@ -225,7 +228,7 @@ def test_who_is_late_does_not_delete_the_session_that_came_after(
     def late(private: Folder) -> AbstractContextManager[None]:
         monkeypatch.undo()
         delete_session_workspace(ID, tmp_path)
-        Session(tmp_path, ID).closed()
+        Session(SessionsRoot(tmp_path), ID).closed()
         (workspace / "file").write_text("new")
         return locked(private)
 

@@ -24,6 +24,7 @@ from wasm_kernel import (
 from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import removal
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
 Opening = Callable[[Path, str], Path]
@@ -35,7 +36,7 @@ def workspace_of() -> Iterator[Opening]:
     opened: list[Session] = []
 
     def open_one(root: Path, session_id: str) -> Path:
-        opened.append(Session(root, session_id))
+        opened.append(Session(SessionsRoot(root), session_id))
         return opened[-1].workspace
 
     yield open_one
@@ -59,13 +60,13 @@ def test_a_link_in_a_workspaces_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "one").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(WorkspaceError):
-        Session(tmp_path / "root", "one")
+        Session(SessionsRoot(tmp_path / "root"), "one")
 
 
 def test_a_root_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(WorkspaceError, match="Set workspace_root"):
-        Session(tmp_path / "file", "one")
+        Session(SessionsRoot(tmp_path / "file"), "one")
 
 
 def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) -> None:
@@ -96,15 +97,15 @@ def test_a_fork_is_a_session_of_its_own_and_is_told(warm: None, tmp_path: Path) 
 
 _KILLED = """
 import os, signal, sys
-from pathlib import Path
 from wasm_kernel.sessions import session, staging
+from wasm_kernel.sessions.root import SessionsRoot
 publish = staging.publish
 def killed(*args):
     if sys.argv[2] == "after":
         publish(*args)
     os.kill(os.getpid(), signal.SIGKILL)
 staging.publish = killed
-session.Session(Path(sys.argv[1]), session.ids.new(), new=True)
+session.Session(SessionsRoot(sys.argv[1]), session.ids.new(), new=True)
 """
 
 

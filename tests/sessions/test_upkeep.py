@@ -26,6 +26,7 @@ from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import disk_use, ids, upkeep
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.notebooks import bind
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.upkeep import Record, Upkeep, fair_share, to_evict
 
 KIB = 1024
@@ -70,7 +71,7 @@ def left(root: Path, name: str, idle: float) -> None:
 
 def kept(root: Path, kib: int = 0, days: float = 0.0) -> Upkeep:
     """The upkeep of a root after a round."""
-    found = Upkeep(root, None, most_bytes=kib * KIB, days=days)
+    found = Upkeep(SessionsRoot(root), most_bytes=kib * KIB, days=days)
     found.round()
     return found
 
@@ -87,7 +88,7 @@ def opened(root: Path, name: str) -> SandboxFolders:
     """The folders of a session, as somebody who uses it has them."""
     from wasm_kernel.sessions.session import Session
 
-    return Session(root, name).folders
+    return Session(SessionsRoot(root), name).folders
 
 
 # -- who goes
@@ -288,9 +289,9 @@ def test_damaged_records_are_made_anew(root: Path) -> None:
 
 _CLEANS = """
 import os, signal, sys, time
-from pathlib import Path
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.upkeep import Upkeep
-root, most, left = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+root, most, left = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 def dying(call):
     def act(*args, **options):
         global left
@@ -303,7 +304,7 @@ for name in ("rename", "utime", "unlink", "rmdir"):
     setattr(os, name, dying(getattr(os, name)))
 print("ready", flush=True)
 sys.stdin.readline()
-Upkeep(root, None, most_bytes=most, days=0).round()
+Upkeep(SessionsRoot(root), most_bytes=most, days=0).round()
 """
 
 
@@ -362,7 +363,7 @@ def notebook(tmp_path: Path) -> Path:
 def bound(root: Path, name: str, notebook: Path) -> None:
     """Notes that a session belongs to a notebook, which is there then."""
     notebook.write_text("{}")
-    bind(root, name, notebook)
+    bind(SessionsRoot(root), name, notebook)
 
 
 def test_files_go_if_their_notebook_is_gone_and_somebody_was_told(
@@ -374,7 +375,7 @@ def test_files_go_if_their_notebook_is_gone_and_somebody_was_told(
         path.unlink()
     (told,) = kept(root, days=0.5).warnings()
     assert "(orders\\n.ipynb)" in told
-    assert not Upkeep(root, None, most_bytes=0, days=0.5).warnings()  # until tomorrow
+    assert not Upkeep(SessionsRoot(root), most_bytes=0, days=0.5).warnings()  # until tomorrow
     kept(root, days=0.5)
     assert (root / old / "file").exists()
     monkeypatch.setattr(upkeep, "TOLD_SECONDS", 0.0)

@@ -14,6 +14,7 @@ WORK = """
 import os, random, sys, time
 from pathlib import Path
 from wasm_kernel import SessionInUse, delete_session_workspace, prune_sessions
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 root, end = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -21,7 +22,7 @@ while time.monotonic() < end:
     name, what = random.choice("ab"), random.random()
     try:
         if what < 0.7:
-            session = Session(root, name)
+            session = Session(SessionsRoot(root), name)
             folders = session.folders
             assert os.path.samestat(os.stat(root / name), os.fstat(folders.workspace.fd))
             assert folders.private_path.is_dir()

@@ -14,11 +14,11 @@ import pytest
 SECONDS = float(os.environ.get("WASM_KERNEL_SOAK_SECONDS", "30"))
 CLEANS = """
 import sys
-from pathlib import Path
 from wasm_kernel.sessions import upkeep
+from wasm_kernel.sessions.root import SessionsRoot
 upkeep.IDLE_SECONDS = 1e-4
 while True:
-    upkeep.Upkeep(Path(sys.argv[1]), None, most_bytes=3_000_000, days=0).round()
+    upkeep.Upkeep(SessionsRoot(sys.argv[1]), most_bytes=3_000_000, days=0).round()
 """
 USES = """
 import random, sys, time

@@ -30,6 +30,7 @@ from wasm_kernel.linux import walks
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.overview import session_in, sessions_in
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 FIELDS = {"session_id", "created_at", "updated_at", "version"}
@@ -138,7 +139,7 @@ def test_a_timestamp_that_cannot_be_updated_fails_no_execution(
 
 def test_a_timestamp_is_updated_within_ten_milliseconds(get: Getting, root: Path) -> None:
     get()
-    session = Session(root, ID)
+    session = Session(SessionsRoot(root), ID)
     seconds = []
     for _ in range(20):
         begun = time.perf_counter()
@@ -480,8 +481,8 @@ def test_a_link_to_a_session_is_that_session(get: Getting, root: Path, heard: He
     assert read_session_file(alias, "file") == b"mine"
     write_session_file(alias, "new", b"too")
     assert list_session_files(alias) == list_session_files(ID) == ["file", "new"]
-    assert [one.session_id for one in sessions_in(root)] == [ID]
-    assert session_in(root, alias).session_id == ID
+    assert [one.session_id for one in sessions_in(SessionsRoot(root))] == [ID]
+    assert session_in(SessionsRoot(root), alias).session_id == ID
     again.close()
     delete_session_workspace(alias)
     assert list(root.iterdir()) == []

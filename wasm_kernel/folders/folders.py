@@ -281,11 +281,13 @@ class SandboxFolders:
                 return tuple(self._mounts[mount] for mount in mounts)
         return self.mounted(mounts)
 
-    def show_notebook(self, root: Path, secret: Path, kept: Sequence[Path] = ()) -> None:
+    def show_notebook(
+        self, privates: PrivateFolders, secret: Path, kept: Sequence[Path] = ()
+    ) -> None:
         """Lets the guest see the folder that this process was started in, beneath its workspace.
 
         Args:
-            root: The root of the session.
+            privates: The private folders in the root of the session.
             secret: The kernel's connection file, which the guest is not to see.
             kept: Folders that it is not to see either.
 
@@ -297,7 +299,7 @@ class SandboxFolders:
 
         folder = open_here()
         try:
-            beneath = shown(folder, root, secret, kept, self.private_root)
+            beneath = shown(folder, privates, secret, kept)
         except BaseException:
             folder.close()
             raise

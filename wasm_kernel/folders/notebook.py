@@ -16,6 +16,7 @@ from pathlib import Path
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.folders.hiding import PlacesHidden, Spot, guarded
 from wasm_kernel.folders.places import ROOTS
+from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.wasi_files.preopens import Preopen, folded_name
 
@@ -111,20 +112,15 @@ def open_here() -> Folder:
 
 
 def shown(
-    folder: Folder,
-    root: Path,
-    secret: Path,
-    kept: Sequence[Path] = (),
-    private_root: Path | str | None = None,
+    folder: Folder, privates: PrivateFolders, secret: Path, kept: Sequence[Path] = ()
 ) -> Preopen:
     """Returns the notebook's folder as a guest may see it.
 
     Args:
         folder: The folder. It stays the caller's.
-        root: The root of the kernel's session.
+        privates: The private folders in the root of the kernel's session.
         secret: The path of the kernel's connection file.
         kept: Folders of the front end that are not shown, such as that of its keys.
-        private_root: The folder for private folders, if one is named.
 
     Raises:
         NotShown: no guest may see it.
@@ -137,24 +133,20 @@ def shown(
         raise NotShown(_HOME)
     if _is_root(folder, spot):
         raise NotShown(_ROOT)
-    _check_places(spot, root, private_root)
-    hidden = NotebookHidden(folder, secret, (*kept, root))  # the root may not have been noted
+    _check_places(spot, privates)
+    hidden = NotebookHidden(
+        folder, secret, (*kept, privates.root)
+    )  # the root may not have been noted
     return Preopen(folder, BENEATH, hidden=hidden, living=True)
 
 
-def check_target(
-    folder: Folder,
-    root: Path,
-    kept: Sequence[Path] = (),
-    private_root: Path | str | None = None,
-) -> None:
+def check_target(folder: Folder, privates: PrivateFolders, kept: Sequence[Path]) -> None:
     """Checks that a folder beside the notebook is one that files of a session may be put into.
 
     Args:
         folder: The folder.
-        root: The root of the kernel's session.
+        privates: The private folders in the root of the kernel's session.
         kept: Folders of the front end that nothing is put into, nor below them.
-        private_root: The folder for private folders, if one is named.
 
     Raises:
         NotShown: it is not; `why` says what it is.
@@ -163,14 +155,14 @@ def check_target(
     spot = Spot.of(folder.fd)
     if spot.chain[-1][0] in _devices(_PSEUDO) or any(_mark(each) in spot.chain for each in kept):
         raise NotShown(_SYSTEM)
-    _check_places(spot, root, private_root)
+    _check_places(spot, privates)
 
 
-def _check_places(spot: Spot, root: Path, private_root: Path | str | None) -> None:
-    for what, other in guarded(private_root):
+def _check_places(spot: Spot, privates: PrivateFolders) -> None:
+    for what, other in guarded(privates.named):
         if spot.overlaps(other):
             raise NotShown(_PRIVATE.format(what=what))
-    if any(_mark(each) in spot.chain for each in (root, *ROOTS.paths())):
+    if any(_mark(each) in spot.chain for each in (privates.root, *ROOTS.paths())):
         raise NotShown(_SESSIONS)
 
 

@@ -33,7 +33,7 @@ from wasm_kernel.folders import places
 from wasm_kernel.folders.places import ELSEWHERE, ROOTS, Place, beside, named
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.folders import Folder
 
 RECORD = "record.json"
 """The file in a private folder that says which workspace it belongs to."""
@@ -340,28 +340,6 @@ def _make(place: Place, owner: Owner) -> Folder:
             trees.remove_tree(place.path / aside)
         raise
     return made
-
-
-def session_private(root: Path, session_id: str, private_root: Path | None = None) -> OpenPrivate:
-    """Returns what opens a session's private folder, from outside of the session's process.
-
-    Args:
-        root: The sessions' folder.
-        session_id: The session.
-        private_root: The folder that holds private folders; one of the user's by default.
-    """
-
-    @contextlib.contextmanager
-    def opened() -> Iterator[tuple[Folder, Path]]:
-        place = real_path(root)
-        with Folder.open(place) as top, top.enter(session_id) as workspace:
-            found = PrivateFolders(place, private_root).find(session_id, workspace)
-        if found is None:
-            raise FileNotFoundError
-        with found:
-            yield found, found.path
-
-    return opened
 
 
 def _set_aside(place: Folder, key: str) -> str:

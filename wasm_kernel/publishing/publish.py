@@ -32,7 +32,7 @@ from wasm_kernel.guests.base import (
     Json,
 )
 from wasm_kernel.linux.broker import Broker
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.publishing.names import (
     PublishableNames,
@@ -40,7 +40,7 @@ from wasm_kernel.publishing.names import (
     PublishLimits,
     is_too_long,
 )
-from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
 
 if TYPE_CHECKING:
@@ -115,16 +115,14 @@ class PublishPlace(Struct, frozen=True):
         names: Decides on names.
         limits: The most that may lie there.
         kept: Folders of the front end that nothing is put into.
-        private_root: The folder that holds private folders, if one is named.
     """
 
-    root: Path
+    root: SessionsRoot
     session_id: str
     folder: tuple[str, ...]
     names: PublishableNames
     limits: PublishLimits
     kept: tuple[Path, ...] = ()
-    private_root: Path | None = None
 
     def link(self, path: str) -> str:
         """Returns the path of a published file, relative to the notebook."""
@@ -193,9 +191,8 @@ def _published(workspace: Folder, path: str, into: PublishedFolder) -> str:
 @contextmanager
 def workspace_of(place: PublishPlace) -> Iterator[Folder]:
     """The workspace of the session, open."""
-    root = real_path(place.root)
-    name = ids.target_of(root, place.session_id)
-    with Folder.open(root) as top, top.enter(name) as workspace:
+    name = place.root.target_of(place.session_id)
+    with Folder.open(place.root.path) as top, top.enter(name) as workspace:
         yield workspace
 
 
@@ -212,7 +209,7 @@ def _target(place: PublishPlace) -> Folder:
         with open_here() as here, entered(here.fd, path, NOTHING_HIDDEN, make=True) as (last, _):
             folder = last.enter()
         try:
-            check_target(folder, place.root, place.kept, place.private_root)
+            check_target(folder, place.root.privates, place.kept)
         except BaseException:
             folder.close()
             raise

@@ -17,7 +17,6 @@ from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.folders.hiding import MetadataAndPlacesHidden
 from wasm_kernel.folders.notebook import open_here, shown
-from wasm_kernel.folders.private import session_private
 from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, Json
 from wasm_kernel.linux.broker import Broker, Handlers
 from wasm_kernel.linux.folders import Folder
@@ -101,12 +100,11 @@ class WritePlace(Struct, frozen=True):
         from wasm_kernel.publishing.written_folder import WrittenFolder
 
         place = self.place
-        private = session_private(place.root, place.session_id, place.private_root)
         with ExitStack() as held:
             here = held.enter_context(open_here())
-            hidden = shown(here, place.root, self.secret, place.kept, place.private_root).hidden
+            hidden = shown(here, place.root.privates, self.secret, place.kept).hidden
             workspace = held.enter_context(workspace_of(place))
-            own, _ = held.enter_context(private())
+            own, _ = held.enter_context(place.root.private_of(place.session_id)())
             yield held.enter_context(
                 WrittenFolder(
                     here,

@@ -16,12 +16,12 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.guests.base import GuestLanguage, load, prepare_on_own_thread
-from wasm_kernel.linux.folders import Folder, making_folder, open_folder, real_path
+from wasm_kernel.linux.folders import Folder, making_folder, open_folder
 from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions import ids
-from wasm_kernel.sessions.files import folder_of
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
-from wasm_kernel.sessions.staging import folders_of, new_session
+from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.staging import new_session
 from wasm_kernel.state.archive_in import ArchiveReader, Imported
 from wasm_kernel.state.archive_out import (
     ArchivedMemory,
@@ -76,14 +76,15 @@ def export_session(
         SessionInUse: somebody has the session open.
         OSError: the archive can't be written; nothing of it is left.
     """
-    workspace, path = folder_of(session_id, workspace_root), Path(target).absolute()
+    root, path = SessionsRoot(workspace_root, private_root), Path(target).absolute()
+    workspace = root.find(session_id)
     if path.resolve().is_relative_to(workspace):
         raise ArchiveError("The archive can't lie in the session that it is made of.")
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(Path(target).parent))
     with ExitStack() as held:
         own = held.enter_context(Folder(open_folder(workspace)))
-        folders = folders_of(workspace.parent, workspace.name, own, private_root)
+        folders = root.folders_of(workspace.name, own)
         if folders is not None:
             held.callback(folders.close)
         variables, why_not = None, _FILES_ONLY
@@ -156,9 +157,9 @@ def import_session(
         OSError: the archive can't be read, or the session not be written. Nothing of it is left.
     """
     wanted = None if session_id is None else ids.checked(session_id)
-    root = real_path(workspace_root)
+    root = SessionsRoot(workspace_root, private_root)
     with (
-        making_folder(root, 0o700),
+        making_folder(root.path, 0o700),
         Path(source).open("rb") as file,
         ArchiveReader.opened(file, max_bytes) as reader,
     ):
@@ -166,7 +167,7 @@ def import_session(
         name = wanted or (was if same_id else ids.new())
         language = load(RuntimeType.PYTHON)
         image = _image_for(reader.manifest.memory, language, progress or (lambda text: None))
-        with new_session(root, name, private_root) as folders:
+        with new_session(root, name) as folders:
             imported = reader.unpack(name, folders, image, language.library_paths, _leads_out)
     SandboxLogger.of(logger).log_event(
         events.SESSION_IMPORTED, session_id=name, files=imported.files, states=imported.states

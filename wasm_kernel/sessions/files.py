@@ -17,7 +17,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -25,10 +25,8 @@ from typing import TypeVar
 from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.folders.hiding import check_opening
-from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder, making_folder, real_path
+from wasm_kernel.linux.folders import Folder, making_folder
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.sessions import entries, ids, removal
 from wasm_kernel.sessions.paths import (
@@ -40,6 +38,7 @@ from wasm_kernel.sessions.paths import (
     resolve_names,
     split_path,
 )
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 from wasm_kernel.wasi_files.preopens import is_cover, is_hidden_name
 
@@ -80,7 +79,8 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
-    workspace, told = folder_of(session_id, workspace_root, private_root), SandboxLogger.of(logger)
+    workspace = SessionsRoot(workspace_root, private_root).find(session_id)
+    told = SandboxLogger.of(logger)
     wanted = None if pattern is None else Pattern(pattern)
     found = _again(pattern or "**", lambda: sorted(files_in(workspace, wanted)))
     told.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
@@ -113,14 +113,12 @@ def read_session_file(
         IsADirectoryError: it is a folder.
         OSError: it is not a regular file, is larger than `max_bytes`, or can't be read.
     """
-    told = SandboxLogger.of(logger)
-    data = _at(
-        session_id,
-        relative_path,
-        workspace_root,
-        lambda walk, name: entries.read(walk.fd, name, max_bytes),
-        private_root,
-    )
+    told, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
+
+    def read(walk: FolderWalk, name: str) -> bytes:
+        return entries.read(walk.fd, name, max_bytes)
+
+    data = _at(root, session_id, relative_path, read)
     _log(told, events.FILE_READ, session_id, relative_path, len(data))
     return data
 
@@ -160,27 +158,18 @@ def write_session_file(
     """
     content, told = _content(data), SandboxLogger.of(logger)
 
-    def write() -> None:
-        _at(
-            session_id,
-            relative_path,
-            workspace_root,
-            lambda walk, name: entries.replace(
-                walk.root, walk.fd, name, content, overwrite=overwrite
-            ),
-            private_root,
-            make=True,
-        )
+    def write(walk: FolderWalk, name: str) -> None:
+        entries.replace(walk.root, walk.fd, name, content, overwrite=overwrite)
 
-    workspace = _place_of(session_id, workspace_root, private_root)
+    root = SessionsRoot(workspace_root, private_root)
+    workspace = root.place_of(session_id)
     split_path(relative_path)
-    if workspace.is_symlink() or workspace.is_dir():
-        write()
-    else:
-        if not resolve_names(relative_path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
-        with _begun(Path(workspace_root), workspace.name, told, private_root):
-            write()
+    with ExitStack() as begun:
+        if not (workspace.is_symlink() or workspace.is_dir()):
+            if not resolve_names(relative_path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
+            begun.enter_context(_begun(root, workspace.name, told))
+        _at(root, session_id, relative_path, write, make=True)
     _log(told, events.FILE_WRITE, session_id, relative_path, len(content))
 
 
@@ -193,24 +182,22 @@ def _content(data: bytes | str) -> bytes:
 
 
 @contextmanager
-def _begun(
-    root: Path, session_id: str, logger: SandboxLogger, private_root: Path | str | None
-) -> Iterator[None]:
+def _begun(root: SessionsRoot, session_id: str, logger: SandboxLogger) -> Iterator[None]:
     """Makes a session for its first file. If the block fails, nothing of the session is left.
 
     Raises:
         SessionInUse: another process is deleting it.
         WorkspaceError: the folder can't be made, or something else is in its place.
     """
-    with making_folder(real_path(root), 0o700):
-        session = Session(root, session_id, logger, private_root=private_root)
+    with making_folder(root.path, 0o700):
+        session = Session(root, session_id, logger)
         try:
             yield
         except BaseException:
             session.leave()
-            with suppress(OSError, WasmKernelError), Folder.open(session.root) as folder:
+            with suppress(OSError, WasmKernelError), Folder.open(root.path) as folder:
                 if session.made:
-                    removal.remove(folder, session_id, PrivateFolders(session.root, private_root))
+                    removal.remove(folder, session_id, root.privates)
                     logger.log_event(events.SESSION_DELETED, session_id=session_id)
             raise
         session.leave()
@@ -246,7 +233,7 @@ def delete_session_path(
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
-    told = SandboxLogger.of(logger)
+    told, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def delete(walk: FolderWalk, name: str) -> None:
         if name == ".":
@@ -256,7 +243,7 @@ def delete_session_path(
         entries.delete(walk.fd, name, recursive=recursive)
 
     _validate_session_path(session_id, relative_path, workspace_root)  # also what a link leads to
-    _at(session_id, relative_path, workspace_root, delete, private_root, follow=False)
+    _at(root, session_id, relative_path, delete, follow=False)
     _log(told, events.FILE_DELETE, session_id, relative_path)
 
 
@@ -282,45 +269,14 @@ def _validate_session_path(session_id: str, relative_path: str, workspace_root: 
     """
     ids.checked(session_id)
     parts = split_path(relative_path)
-    workspace = _folder_for(session_id, relative_path, workspace_root)
+    workspace = _folder_for(SessionsRoot(workspace_root), session_id, relative_path)
     try:
         return workspace.joinpath(*resolve(workspace, parts, relative_path))
     except OSError as problem:
         raise _named_error(problem, relative_path) from None
 
 
-def folder_of(
-    session_id: str, workspace_root: Path | str, private_root: Path | str | None = None
-) -> Path:
-    """Returns the session's folder; links above it are the host's own, and are followed.
-
-    A link to a session in the same root is that session.
-
-    Raises:
-        SessionIdError: `session_id` is not a session id.
-        OverlapError: the root and `private_root` overlap.
-        FileNotFoundError: there is no such folder.
-    """
-    workspace = _place_of(session_id, workspace_root, private_root)
-    if workspace.is_symlink() or not workspace.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "There is no such session", session_id)
-    return workspace
-
-
-def _place_of(session_id: str, workspace_root: Path | str, private_root: Path | str | None) -> Path:
-    name = ids.checked(session_id)
-    root = real_path(workspace_root)
-    if private_root is not None:  # what lies in the user's own folder is no session's
-        check_opening(root / name, root, (), private_root)
-    return root / ids.target_of(root, name)
-
-
-def _folder_for(
-    session_id: str,
-    path: str,
-    workspace_root: Path | str,
-    private_root: Path | str | None = None,
-) -> Path:
+def _folder_for(root: SessionsRoot, session_id: str, path: str) -> Path:
     """Returns the session's folder, for an operation on a path in it.
 
     Raises:
@@ -328,7 +284,7 @@ def _folder_for(
         FileNotFoundError: there is no such folder; the error names the path.
     """
     try:
-        return folder_of(session_id, workspace_root, private_root)
+        return root.find(session_id)
     except FileNotFoundError:
         resolve_names(path)
         words = f"There is no session {session_id}, and so no such file"
@@ -336,11 +292,10 @@ def _folder_for(
 
 
 def _at(
+    root: SessionsRoot,
     session_id: str,
     path: str,
-    workspace_root: Path | str,
     act: Callable[[FolderWalk, str], T],
-    private_root: Path | str | None,
     *,
     follow: bool = True,
     make: bool = False,
@@ -348,17 +303,16 @@ def _at(
     """Calls `act` with what a path leads to, as `locate` has it; returns its result.
 
     Args:
+        root: The sessions' folder.
         session_id: The session.
         path: The path in its workspace.
-        workspace_root: The folder that holds the sessions' folders.
         act: Acts on a name in a folder. It is called again if something was swapped meanwhile.
-        private_root: The folder that holds private folders, if one is named.
         follow: Follows a link at the end of the path.
         make: Makes folders that are missing.
     """
     ids.checked(session_id)
     parts = split_path(path)
-    workspace = _folder_for(session_id, path, workspace_root, private_root)
+    workspace = _folder_for(root, session_id, path)
 
     def try_once() -> T:
         with locate(workspace, parts, path, follow=follow, make=make) as (walk, name):

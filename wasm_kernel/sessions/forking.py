@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,9 +23,10 @@ from wasm_kernel.guests.base import (
     CommandLine,
     CommandRefused,
 )
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Task
 from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
     from wasm_kernel.execution.sandbox import BaseSandbox
@@ -68,9 +68,7 @@ class Forked(Struct, frozen=True):
     notice: str = ""
 
 
-def fork_session(
-    root: Path, parent: str, private_root: Path | str | None = None
-) -> Callable[[ForkSession, Task], Forked]:
+def fork_session(root: SessionsRoot, parent: str) -> Callable[[ForkSession, Task], Forked]:
     """Returns the handler of `ForkSession`.
 
     Whoever asks can have copies made of one session, and of nothing else.
@@ -78,7 +76,6 @@ def fork_session(
     Args:
         root: The sessions' folder.
         parent: The id of the session that is forked.
-        private_root: The folder that holds private folders; one of the user's by default.
     """
     ids.checked(parent)
 
@@ -88,21 +85,21 @@ def fork_session(
         Raises:
             WasmKernelError: it can't be made, or is not wanted any more.
         """
-        from wasm_kernel.sessions.staging import SessionExists, folders_of, new_session
+        from wasm_kernel.sessions.staging import SessionExists, new_session
         from wasm_kernel.state import texts
         from wasm_kernel.state.fork import fork_stored
         from wasm_kernel.state.history import NOT_SAVED
 
-        name, place = ids.checked(request.session_id), real_path(root)
-        if os.path.lexists(place / name):
+        name = ids.checked(request.session_id)
+        if os.path.lexists(root.path / name):
             raise ForkError(_TAKEN)
         try:
-            with Folder.open(place) as top, top.enter(parent) as workspace, ExitStack() as held:
-                own = folders_of(place, parent, workspace, private_root)
+            with Folder.open(root.path) as top, top.enter(parent) as here, ExitStack() as held:
+                own = root.folders_of(parent, here)
                 if own is None:
                     raise ForkError(NOT_SAVED)
                 held.callback(own.close)
-                made = held.enter_context(new_session(place, name, private_root))
+                made = held.enter_context(new_session(root, name))
                 left_out = fork_stored(own, made, reseed=request.reseed, task=task)
         except SessionExists:
             raise ForkError(_TAKEN) from None
@@ -161,7 +158,7 @@ class ForkAction:
             context.say(_NOT_MADE.format(id=self.id, why=problem), "stderr")
             return
         context.say(made.notice, "stderr")
-        place = self._session.root / self.id
+        place = self._session.root.path / self.id
         self._session.logger.log_event(
             events.SESSION_CREATED, session_id=self.id, workspace_path=place
         )

@@ -16,14 +16,13 @@ from wasm_kernel.execution.create import check, create_sandbox, offer_pip
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.execution.sandbox import BaseSandbox
 from wasm_kernel.folders import orphans
-from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import Resume
-from wasm_kernel.folders.private import PrivateFolders
-from wasm_kernel.linux.folders import open_named, real_path
+from wasm_kernel.linux.folders import open_named
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.sessions import ids, removal
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
+from wasm_kernel.sessions.root import SessionsRoot, remove_links
 from wasm_kernel.sessions.session import Session, WorkspaceError
 
 _DELETED = (
@@ -60,10 +59,10 @@ def create_session_sandbox(
         ValueError, TypeError: as `create_sandbox`; no session is made.
     """
     logger = check(runtime, policy, logger)
-    root, name = Path(workspace_root), ids.new()
     mounts = policy.mounts if policy is not None else ()
     make_room(policy)
-    session = Session(root, name, logger, new=True, private_root=private_root, mounts=mounts)
+    root = SessionsRoot(workspace_root, private_root)
+    session = Session(root, ids.new(), logger, new=True, mounts=mounts)
     orphans.sweep_now_and_then()
     try:
         return session.id, _sandbox_in(session, runtime, policy, logger, pip=pip)
@@ -109,14 +108,15 @@ def get_session_sandbox(
         SessionInUse: another process is deleting the session.
         WorkspaceError: the session's folder can't be made or opened.
     """
-    root, name = Path(workspace_root), ids.checked(session_id)
+    asked = ids.checked(session_id)
     told = check(runtime, policy, logger)
-    name = ids.target_of(real_path(root), name)
+    root = SessionsRoot(workspace_root, private_root)
+    name = root.target_of(asked)
     mounts = policy.mounts if policy is not None else ()
 
     def make() -> BaseSandbox:
         make_room(policy)
-        session = Session(root, name, told, private_root=private_root, mounts=mounts)
+        session = Session(root, name, told, mounts=mounts)
         return _sandbox_in(session, runtime, policy, told, pip=pip)
 
     def found(sandbox: BaseSandbox) -> None:
@@ -128,7 +128,7 @@ def get_session_sandbox(
             events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real
         )
 
-    return OPEN_SANDBOXES.get(real_path(root) / name, make, found)
+    return OPEN_SANDBOXES.get(root.path / name, make, found)
 
 
 def _sandbox_in(
@@ -184,17 +184,17 @@ def delete_session_workspace(
             folder can't be deleted.
     """
     asked, told = ids.checked(session_id), SandboxLogger.of(logger)
-    folder = real_path(workspace_root)
-    name = ids.target_of(folder, asked)
-    check_opening(folder / name, folder, (), private_root)
-    OPEN_SANDBOXES.close(folder / name, _DELETED)
+    root = SessionsRoot(workspace_root, private_root)
+    name = root.target_of(asked)
+    root.check(name)
+    OPEN_SANDBOXES.close(root.path / name, _DELETED)
     try:
         with open_named(workspace_root) as top:
             removal.finish_removals(top)
             orphans.sweep_now_and_then()
-            links = ids.aliases_in(folder).get(name, [])
-            removal.remove(top, name, PrivateFolders(folder, private_root))
-            ids.remove_links(top, links)
+            links = root.aliases().get(name, [])
+            removal.remove(top, name, root.privates)
+            remove_links(top, links)
     except FileNotFoundError:
         return
     except OSError as problem:

@@ -26,11 +26,11 @@ from wasm_kernel.errors import describe
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.notebook_file import NotebookFile, NotebookRefused
 from wasm_kernel.folders.places import Place, homeless, in_state
-from wasm_kernel.folders.private import session_private
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import unlock, wait_lock
 from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.root import SessionsRoot
 
 if TYPE_CHECKING:
     from wasm_kernel.sessions.session import Session
@@ -172,10 +172,10 @@ def _read(place: Place) -> Iterator[Binding]:
             yield msgspec.convert(each, Binding)
 
 
-def notebooks_of(root: Path) -> dict[str, list[Binding]]:
+def notebooks_of(root: SessionsRoot) -> dict[str, list[Binding]]:
     """Returns the notebooks of a root's sessions, by the sessions' ids; last opened first."""
     by_session: dict[str, list[Binding]] = {}
-    place, here = in_state(_FOLDER), str(real_path(root))
+    place, here = in_state(_FOLDER), str(root.path)
     if place is not None:
         with place:
             for each in _read(place):
@@ -184,7 +184,7 @@ def notebooks_of(root: Path) -> dict[str, list[Binding]]:
     return by_session
 
 
-def bind(root: Path, session_id: str, notebook: Path) -> None:
+def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
     """Gives a notebook a session: its next kernel opens it, also one that is only restarted.
 
     Args:
@@ -200,7 +200,7 @@ def bind(root: Path, session_id: str, notebook: Path) -> None:
     with NotebookFile.at(notebook.absolute()) as file:
         found = Notebooks.locked() or homeless()
         with found:
-            place = str(real_path(root))
+            place = str(root.path)
             earlier = [each for each in found.bindings if each.root == place and each.is_of(file)]
             facts = (place, session_id, str(file.path), file.mark, file.digest())
             found.put(Binding(*facts, used=time.time()), *earlier)
@@ -215,11 +215,9 @@ class Opening:
         is_taken: Whether the notebook's own is open elsewhere.
     """
 
-    def __init__(
-        self, root: Path, kernel: str, notebook: Path | None, private_root: Path | None
-    ) -> None:
+    def __init__(self, root: SessionsRoot, kernel: str, notebook: Path | None) -> None:
         self.session_id, self.is_own, self.is_taken = kernel, True, False
-        self._root, self._kernel, self._private_root = real_path(root), kernel, private_root
+        self._root, self._kernel = root, kernel
         self._again, self._notice, self._refused = False, "", "as no server named a notebook"
         self._file: NotebookFile | None = None
         self._found: Binding | None = None
@@ -235,7 +233,7 @@ class Opening:
             self._refused = f"as the notebook's file {problem.why}"
         except (OSError, RuntimeError, ValueError):
             pass  # a console's name, say
-        here = str(self._root)
+        here = str(root.path)
         self._choose([each for each in self._list.bindings if each.root == here])
 
     def _choose(self, known: Sequence[Binding]) -> None:
@@ -283,14 +281,13 @@ class Opening:
         return ""
 
     def _exists(self, session: str) -> bool:
-        with suppress(OSError), Folder.open(self._root) as root:
+        with suppress(OSError), Folder.open(self._root.path) as root:
             there = root.status(session) if ids.is_id(session) else None
             return there is not None and stat.S_ISDIR(there.st_mode)
         return False
 
     def _is_used(self, session: str) -> bool:
-        opened = session_private(self._root, session, self._private_root)
-        with suppress(OSError), opened() as (private, _):
+        with suppress(OSError), self._root.private_of(session)() as (private, _):
             return is_used(private)
         return False
 
@@ -316,7 +313,7 @@ class Opening:
             assert found is not None
             known.put(replace(found, **now), found)
             return
-        here, digest = str(self._root), "" if found is None else found.digest
+        here, digest = str(self._root.path), "" if found is None else found.digest
         made = Binding(here, session, str(file.path), file.mark, digest)
         mine = [each for each in known.bindings if each.root == here and each.is_of(file)]
         known.put(replace(made, **now), *mine)
@@ -338,7 +335,7 @@ class Opening:
         found = Notebooks.locked()
         if found is None:
             return
-        me = (str(self._root), self._kernel)
+        me = (str(self._root.path), self._kernel)
         with found, suppress(OSError):
             for each in found.bindings:
                 if (each.root, each.kernel) == me:
@@ -369,9 +366,9 @@ def opening(
         notebook: The path of the notebook's file; None if no server names one.
         private_root: The folder that holds private folders; one of the user's by default.
     """
-    until = time.monotonic() + PATIENCE_SECONDS
+    sessions, until = SessionsRoot(root, private_root), time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = Opening(root, kernel, notebook, private_root)
+        found = Opening(sessions, kernel, notebook)
         if not found.is_taken or time.monotonic() >= until:
             return found
         found.close()

@@ -14,13 +14,14 @@ from pathlib import Path
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE
 from wasm_kernel.folders.locks import Holder
-from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
+from wasm_kernel.folders.private import PrivateFolder
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder, open_named, real_path
+from wasm_kernel.linux.folders import Folder, open_named
 from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.disk_use import DiskUse
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.notebooks import notebooks_of
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.upkeep import Upkeep, gone_notebooks
 from wasm_kernel.state.stored import StoredState
 from wasm_kernel.state.tree import Tree
@@ -66,26 +67,25 @@ class Overview:
     deleted_at: datetime | None = None
 
 
-def sessions_in(root: Path, private_root: Path | str | None = None) -> list[Overview]:
+def sessions_in(root: SessionsRoot) -> list[Overview]:
     """Returns the sessions in a folder, the last used first; none if there is no such folder.
 
     A folder is a session's if it has metadata or a private folder, or is named by a UUID. A link to
     one is not listed.
     """
     try:
-        with open_named(root) as top, os.scandir(top.fd) as listing:
+        with open_named(root.named) as top, os.scandir(top.fd) as listing:
             names = sorted(e.name for e in listing if e.is_dir(follow_symlinks=False))
     except FileNotFoundError:
         return []
-    privates = PrivateFolders(real_path(root), private_root)
-    found = [session for name in names if (session := _seen(privates, name)) is not None]
-    return sorted(_with_notebooks(privates.root, found), key=_last_used, reverse=True)
+    found = [session for name in names if (session := _seen(root, name)) is not None]
+    return sorted(_with_notebooks(root, found), key=_last_used, reverse=True)
 
 
-def _with_notebooks(root: Path, sessions: Sequence[Overview]) -> Iterator[Overview]:
+def _with_notebooks(root: SessionsRoot, sessions: Sequence[Overview]) -> Iterator[Overview]:
     """The sessions, with what is known of their notebooks."""
     notebooks, gone = notebooks_of(root), gone_notebooks(root)
-    deletions = Upkeep(root, None, most_bytes=0, days=0).deletions()
+    deletions = Upkeep(root, most_bytes=0, days=0).deletions()
     for session in sessions:
         name = session.session_id
         known = notebooks.get(name)
@@ -98,32 +98,32 @@ def _last_used(session: Overview) -> float:
     return session.updated_at.timestamp() if session.updated_at is not None else 0.0
 
 
-def session_in(root: Path, session_id: str, private_root: Path | str | None = None) -> Overview:
+def session_in(root: SessionsRoot, session_id: str) -> Overview:
     """Returns the overview of one session.
 
     Raises:
         SessionIdError: `session_id` is not a session id.
         FileNotFoundError: there is no such session.
     """
-    name = ids.target_of(real_path(root), ids.checked(session_id))
-    found = _seen(PrivateFolders(real_path(root), private_root), name, named=True)
+    name = root.target_of(ids.checked(session_id))
+    found = _seen(root, name, named=True)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "There is no such session", name)
-    return next(_with_notebooks(real_path(root), [found]))
+    return next(_with_notebooks(root, [found]))
 
 
-def _seen(privates: PrivateFolders, name: str, *, named: bool = False) -> Overview | None:
+def _seen(root: SessionsRoot, name: str, *, named: bool = False) -> Overview | None:
     """The overview of one folder; None if it is not a session's, or can't be read."""
     try:
         ids.checked(name)
-        with Folder.open(privates.root) as root, root.enter(name) as folder, ExitStack() as held:
-            found = privates.find(name, folder)
+        with Folder.open(root.path) as top, top.enter(name) as folder, ExitStack() as held:
+            found = root.privates.find(name, folder)
             if found is not None:
                 held.enter_context(found)
             marked = found is not None or folder.status(metadata.NAME) is not None
             if not (named or marked or ids.uuid_in(name)):
                 return None
-            return _overview(privates.root / name, name, folder, found)
+            return _overview(root.path / name, name, folder, found)
     except (ids.SessionIdError, OSError):
         return None
 

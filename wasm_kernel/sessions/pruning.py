@@ -34,16 +34,16 @@ from wasm_kernel.folders import orphans
 from wasm_kernel.folders.hiding import check_opening
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.places import PrivateFolderError
-from wasm_kernel.folders.private import PrivateFolders
 from wasm_kernel.guests.base import CommandContext, CommandHandler, CommandLine, CommandRefused
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder, open_named, real_path
+from wasm_kernel.linux.folders import Folder, open_named
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.sessions import ids, metadata, removal
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import ANOTHER_PROCESS, OPEN_SANDBOXES
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.prune_result import PruneResult
+from wasm_kernel.sessions.root import SessionsRoot, remove_links
 
 _NO_METADATA, _CORRUPTED = "no_metadata", "corrupted_metadata"
 _CHOSEN_ID = "not_a_uuid"  # whoever chose the id may count on the session
@@ -95,19 +95,18 @@ def prune_sessions(
     """
     limit, begun = _hours(older_than_hours), time.monotonic()
     told = SandboxLogger.of(logger)
-    place = real_path(workspace_root)
-    with _opened(Path(workspace_root)) as root:
-        check_opening(place, place, (), private_root)
+    root = SessionsRoot(workspace_root, private_root)
+    with _opened(root) as folder:
+        check_opening(root.path, root.path, (), private_root)
         told.log_event(
             events.PRUNE_STARTED,
             threshold=older_than_hours,
             workspace_root=str(workspace_root),
             dry_run=dry_run,
         )
-        privates = PrivateFolders(place, private_root)
         if not dry_run:
             orphans.sweep_now_and_then()
-        result = _Pruning(root, privates, limit, dry_run, told).run()
+        result = _Pruning(root, folder, limit, dry_run, told).run()
     told.log_event(
         events.PRUNE_COMPLETED,
         deleted_count=len(result.deleted_sessions),
@@ -122,9 +121,9 @@ def prune_sessions(
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[Folder]:
+def _opened(root: SessionsRoot) -> Iterator[Folder]:
     try:
-        folder = open_named(root)
+        folder = open_named(root.named)
     except (FileNotFoundError, NotADirectoryError):
         raise NoWorkspaceRoot(
             "workspace_root is no folder that exists. Nothing was deleted. Name the folder that "
@@ -158,14 +157,13 @@ class _Pruning:
 
     def __init__(
         self,
-        root: Folder,
-        privates: PrivateFolders,
+        root: SessionsRoot,
+        folder: Folder,
         limit: timedelta,
         dry_run: bool,
         logger: SandboxLogger,
     ) -> None:
-        self._root = root
-        self._privates = privates
+        self._root, self._folder = root, folder
         self._limit = limit
         self._dry_run = dry_run
         self._log = logger.log_event
@@ -178,8 +176,8 @@ class _Pruning:
 
     def run(self) -> PruneResult:
         """Finds the old sessions, and deletes them, the oldest first."""
-        left = {} if self._dry_run else removal.finish_removals(self._root)
-        self._links = ids.aliases_in(self._privates.root)
+        left = {} if self._dry_run else removal.finish_removals(self._folder)
+        self._links = self._root.aliases()
         now = metadata.now()
         judged = {name: self._judged(name, now) for name in self._names()}
         ages = {name: age for name, age in judged.items() if age is not None}
@@ -200,7 +198,7 @@ class _Pruning:
         )
 
     def _names(self) -> list[str]:
-        with os.scandir(self._root.fd) as listing:
+        with os.scandir(self._folder.fd) as listing:
             names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
         return sorted(filter(ids.is_id, names))
 
@@ -211,7 +209,7 @@ class _Pruning:
         """
         is_uuid = bool(ids.uuid_in(name))
         try:
-            with self._root.enter(name) as folder:
+            with self._folder.enter(name) as folder:
                 age = _age(folder, name, now)
         except FileNotFoundError:
             return None
@@ -255,7 +253,7 @@ class _Pruning:
         Returns:
             The bytes of its workspace and, in a dry run, of its private folder.
         """
-        with self._root.enter(name) as folder:
+        with self._folder.enter(name) as folder:
             size, hours = walks.size_of(folder.fd), age / timedelta(hours=1)
             self._log(events.PRUNE_CANDIDATE, session_id=name, age_hours=hours, size_bytes=size)
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
@@ -264,10 +262,10 @@ class _Pruning:
 
     def _look(self, name: str, folder: Folder) -> int:
         """Checks that nobody uses the session; returns the bytes of its private folder."""
-        workspace = self._privates.root / name
+        workspace = self._root.path / name
         if used := OPEN_SANDBOXES.user(workspace):
             raise _Spared(used)
-        found = self._privates.find(name, folder)
+        found = self._root.privates.find(name, folder)
         if found is None:
             return 0
         with found:
@@ -283,13 +281,13 @@ class _Pruning:
             self._check_age(folder, name)
             sizes.extend(walks.size_of(each.fd, force=True) for each in (folder, private))
 
-        with self._root.enter(name) as folder:
+        with self._folder.enter(name) as folder:
             self._check_age(folder, name)
         why = _PRUNED.format(hours=self._limit / timedelta(hours=1))
-        if used := OPEN_SANDBOXES.retire(self._privates.root / name, why):
+        if used := OPEN_SANDBOXES.retire(self._root.path / name, why):
             raise _Spared(used)
-        removal.remove(self._root, name, self._privates, confirm)
-        ids.remove_links(self._root, self._links.get(name, []))
+        removal.remove(self._folder, name, self._root.privates, confirm)
+        remove_links(self._folder, self._links.get(name, []))
         self._log(events.PRUNE_DELETED, session_id=name)
         return sizes[0], sizes[1]
 
@@ -382,9 +380,7 @@ def prune_command(logger: SandboxLogger) -> CommandHandler:
     return run
 
 
-def prune(
-    root: Path, private_root: Path | str | None = None
-) -> Callable[[PruneSessions, Task], Pruned]:
+def prune(root: SessionsRoot) -> Callable[[PruneSessions, Task], Pruned]:
     """Returns the handler of `PruneSessions`: it prunes the sessions in `root` only."""
 
     def handle(request: PruneSessions, task: Task) -> Pruned:
@@ -392,7 +388,7 @@ def prune(
         logger = SandboxLogger(heard)
         try:
             result = prune_sessions(
-                request.hours, root, request.dry_run, logger, private_root=private_root
+                request.hours, root.named, request.dry_run, logger, private_root=root.private_root
             )
         except _CutShort:
             return Pruned(events=tuple(heard.events), cancelled=True)

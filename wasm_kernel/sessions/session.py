@@ -22,16 +22,16 @@ from wasm_kernel.folders.hiding import (
     OverlapError,
     Spot,
     check,
-    check_opening,
     lies_in_session,
 )
 from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
-from wasm_kernel.linux.folders import Folder, making_folder, open_named, real_path
+from wasm_kernel.linux.folders import Folder, making_folder, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.sessions import entries, ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.staging import SessionExists, staged, write_metadata
 
 if TYPE_CHECKING:
@@ -68,12 +68,11 @@ class Session:
 
     def __init__(
         self,
-        root: Path,
+        root: SessionsRoot,
         session_id: str,
         logger: SandboxLogger | None = None,
         *,
         new: bool = False,
-        private_root: Path | str | None = None,
         mounts: Sequence[Mount] = (),
     ) -> None:
         """Opens a session; makes it if it does not exist, for its owner alone.
@@ -83,11 +82,9 @@ class Session:
             session_id: The session's id.
             logger: Gets the events; silent by default.
             new: The id is a new one, so there is nothing to find.
-            private_root: The folder that holds private folders; one of the user's by default.
             mounts: The folders of the host that its guest is to see.
 
         Raises:
-            PlantedLinkError: the root's path is relative, and leads through a link.
             OverlapError: a cell could reach folders that it must not.
             PolicyError: a mount overlaps another folder.
             SessionIdError: `session_id` is not a session id.
@@ -104,16 +101,15 @@ class Session:
         self._told = ""
         self._lived_in = False
         self._unwritten = ""
-        self.private_root = private_root
-        self.root = real_path(root)
-        guards = check_opening(self.root / self.id, self.root, mounts, private_root)
+        self.root = root
+        guards = root.check(self.id, mounts)
         try:
-            with making_folder(self.root, _OWNER_ONLY):
-                if lies_in_session(self.root):
+            with making_folder(root.path, _OWNER_ONLY):
+                if lies_in_session(root.path):
                     raise OverlapError(_IN_WORKSPACE)
-                self.id = ids.target_of(self.root, self.id)
-                self.workspace = root / self.id
-                self.folders = self._opened(root, guards)
+                self.id = root.target_of(self.id)
+                self.workspace = root.named / self.id
+                self.folders = self._opened(guards)
         except OSError as problem:
             raise WorkspaceError(
                 f"The folder of session {self.id} can't be opened "
@@ -130,34 +126,32 @@ class Session:
         if not new:
             self._log(events.SESSION_RETRIEVED, workspace_path=self.folders.real)
 
-    def _opened(self, named: Path, guards: Guards) -> SandboxFolders:
+    def _opened(self, guards: Guards) -> SandboxFolders:
         """The session's folders, in use; others may delete the session meanwhile."""
-        privates = PrivateFolders(self.root, self.private_root)
-        with open_named(named) as root:
+        with open_named(self.root.named) as root:
             for left in reversed(range(_ATTEMPTS)):
                 try:
-                    if (folders := self._once(root, privates, guards)) is not None:
+                    if (folders := self._once(root, guards)) is not None:
                         return folders
                 except FileNotFoundError:
                     if not left:
                         raise
         raise OSError(errno.ESTALE, "it is deleted all the time")
 
-    def _once(
-        self, root: Folder, privates: PrivateFolders, guards: Guards
-    ) -> SandboxFolders | None:
-        self.made = self._make(root, privates)
-        real = self.root / self.id
+    def _once(self, root: Folder, guards: Guards) -> SandboxFolders | None:
+        self.made = self._make(root)
+        privates = self.root.privates
         with root.enter(self.id) as workspace:
             check("The session's folder", Spot.of(workspace.fd), guards)
             if not (self.made or _is_known(privates.find(self.id, workspace))):
-                _check_unseen(self.root, self.id)
+                _check_unseen(self.root.path, self.id)
             is_there = partial(root.has, self.id, workspace.fd)
+            real = self.root.path / self.id
             return SandboxFolders.in_use(
                 self.workspace, real, workspace, privates, is_there, made=self.made
             )
 
-    def _make(self, root: Folder, privates: PrivateFolders) -> bool:
+    def _make(self, root: Folder) -> bool:
         """Makes the session's folder; returns False if it exists.
 
         It gets its name when its private folder and its metadata exist: until then, no guest sees
@@ -166,7 +160,7 @@ class Session:
         if not _is_free(root, self.id):
             return False
         try:
-            with staged(root, self.id, privates) as (_, workspace, private):
+            with staged(root, self.id, self.root.privates) as (_, workspace, private):
                 private.close()
                 self._unwritten = ""
                 try:
@@ -215,9 +209,7 @@ class Session:
         Raises:
             WasmKernelError: it can't be made.
         """
-        session = Session(
-            self.root, ids.new(), self.logger, new=True, private_root=self.private_root
-        )
+        session = Session(self.root, ids.new(), self.logger, new=True)
         session._parent = self
         return NewSession(session.folders, session.id, session)
 

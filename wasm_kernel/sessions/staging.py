@@ -17,6 +17,7 @@ from wasm_kernel.folders.private import PrivateFolder, PrivateFolders, discard
 from wasm_kernel.linux.files import take_name
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.sessions import ids, metadata, removal
+from wasm_kernel.sessions.root import SessionsRoot
 
 _EXISTS = (
     "There is a session {id} already. Nothing was imported. Import it under another id, or under a "
@@ -26,26 +27,6 @@ _EXISTS = (
 
 class SessionExists(WasmKernelError, FileExistsError):
     """A session of that id exists already; nothing was imported."""
-
-
-def folders_of(
-    root: Path, name: str, workspace: Folder, private_root: Path | str | None
-) -> SandboxFolders | None:
-    """Returns the folders of a session that is there; None if it has no private folder.
-
-    Args:
-        root: The real path of the sessions' folder.
-        name: The session's id.
-        workspace: The session's folder, which is opened once more.
-        private_root: The folder that holds private folders; one of the user's by default.
-
-    Raises:
-        OSError: they can't be opened.
-    """
-    found = PrivateFolders(root, private_root).find(name, workspace)
-    if found is None:
-        return None
-    return SandboxFolders(root / name, root / name, workspace.enter(), found, private_root)
 
 
 @contextmanager
@@ -84,23 +65,24 @@ def _discard(private: Path) -> None:
 
 
 @contextmanager
-def new_session(root: Path, name: str, private_root: Path | str | None) -> Iterator[SandboxFolders]:
+def new_session(root: SessionsRoot, name: str) -> Iterator[SandboxFolders]:
     """The folders of a session that is there when the block has ended, and not if it fails.
 
     Args:
-        root: The real path of the sessions' folder.
+        root: The sessions' folder.
         name: The session's id.
-        private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
         SessionExists, PrivateFolderError, OSError: as `staged`.
     """
-    privates = PrivateFolders(root, private_root)
-    with Folder.open(root) as top, staged(top, name, privates) as (real, workspace, found):
-        own = workspace.enter()
-        with closing(SandboxFolders(root / name, real, own, found, private_root)) as folders:
-            yield folders
-            write_metadata(workspace, name)
+    path, kept = root.path / name, root.private_root
+    with (
+        Folder.open(root.path) as top,
+        staged(top, name, root.privates) as (real, here, found),
+        closing(SandboxFolders(path, real, here.enter(), found, kept)) as folders,
+    ):
+        yield folders
+        write_metadata(here, name)
 
 
 def write_metadata(workspace: Folder, name: str) -> None:

@@ -33,12 +33,13 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import SessionInUse, WasmKernelError
 from wasm_kernel.folders.places import UPKEEP, WARNS, Place, in_state
-from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
-from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.folders.private import PrivateFolder
+from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.sessions import disk_use, ids, metadata, removal
 from wasm_kernel.sessions.disk_use import DiskUse, idle_seconds
 from wasm_kernel.sessions.notebooks import notebooks_of
+from wasm_kernel.sessions.root import SessionsRoot, remove_links
 
 DAY = 24 * 3600.0
 IDLE_SECONDS = 600.0
@@ -83,7 +84,7 @@ Records = dict[str, Record]
 """Records by the names of private folders, which tell a session from a later one of its id."""
 
 
-def gone_notebooks(root: Path) -> Mapping[str, str]:
+def gone_notebooks(root: SessionsRoot) -> Mapping[str, str]:
     """Returns the paths of the notebooks that are gone, by the ids of their sessions in a root."""
     paths = {name: [each.file for each in found] for name, found in notebooks_of(root).items()}
     return {name: str(found[0]) for name, found in paths.items() if all(map(_is_gone, found))}
@@ -149,21 +150,17 @@ class Upkeep:
     """The upkeep of one root, for one kernel.
 
     Args:
-        root: The folder that holds the sessions' folders.
-        private_root: The folder that holds private folders; one of the user's by default.
+        root: The root.
         most_bytes: What all sessions may take on disk together; 0 for no bound.
         days: After so many days without use, histories go, and files whose notebook is gone; 0 for
             never.
     """
 
-    def __init__(
-        self, root: Path, private_root: Path | str | None, *, most_bytes: int, days: float
-    ) -> None:
-        self._real = real_path(root)
-        self._private_root = private_root
+    def __init__(self, root: SessionsRoot, *, most_bytes: int, days: float) -> None:
+        self._root = root
         self._most_bytes = most_bytes
         self._age_seconds = days * DAY
-        digest = hashlib.blake2b(os.fsencode(self._real), digest_size=12).hexdigest()
+        digest = hashlib.blake2b(os.fsencode(root.path), digest_size=12).hexdigest()
         self._records, self._told = f"{digest}.json", f"{digest}.told"
         self._lock, self._warns = f"{digest}.lock", f"{digest}{WARNS}"
 
@@ -210,15 +207,15 @@ class Upkeep:
                 lock.release()
 
     def _round(self, place: Place) -> None:
-        with contextlib.suppress(FileNotFoundError), Folder.open(self._real) as top:
+        with contextlib.suppress(FileNotFoundError), Folder.open(self._root.path) as top:
             known = _read(place, self._records)
-            found = _Sessions(top, self._real, self._private_root)
+            found = _Sessions(top, self._root)
             for name in filter(ids.is_id, top.names()):
                 found.look(name, known)
             self._by_age(found)
             self._by_room(found)
             told = place.status(self._told)
-            gone = gone_notebooks(self._real)
+            gone = gone_notebooks(self._root)
             for key, record in list(found.records.items()):
                 notebook = gone.get(record.session_id)
                 self._let_files_go(found, key, notebook, 0.0 if told is None else told.st_mtime)
@@ -294,16 +291,15 @@ class _Sessions:
         records: What is known of each by now.
     """
 
-    def __init__(self, top: Folder, root: Path, private_root: Path | str | None) -> None:
-        self._top = top
-        self._privates = PrivateFolders(root, private_root)
+    def __init__(self, top: Folder, root: SessionsRoot) -> None:
+        self._top, self._root = top, root
         self.records: Records = {}
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[tuple[Folder, PrivateFolder] | None]:
         """The folders of a session; None if it has no private one, and so never was used."""
         with self._top.enter(name) as workspace:
-            private = self._privates.find(name, workspace)
+            private = self._root.privates.find(name, workspace)
             if private is None:
                 yield None
                 return
@@ -351,9 +347,9 @@ class _Sessions:
                 raise SessionInUse
 
         try:
-            links = ids.aliases_in(self._privates.root).get(name, [])
-            removal.remove(self._top, name, self._privates, confirm)
-            ids.remove_links(self._top, links)
+            links = self._root.aliases().get(name, [])
+            removal.remove(self._top, name, self._root.privates, confirm)
+            remove_links(self._top, links)
         except (OSError, WasmKernelError):
             return False
         _LOG.info("session %s was removed: its notebook is gone", name)

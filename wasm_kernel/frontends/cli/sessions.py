@@ -23,6 +23,7 @@ from wasm_kernel.result import readable
 from wasm_kernel.sessions import overview
 from wasm_kernel.sessions.overview import Overview
 from wasm_kernel.sessions.pruning import hours_of
+from wasm_kernel.sessions.root import SessionsRoot
 
 Command = Callable[[argparse.Namespace], int | None]
 Option = tuple[tuple[str, ...], dict[str, Any]]
@@ -60,11 +61,11 @@ def _add_folders(parser: argparse.ArgumentParser, **fields: Any) -> None:
 
 def _running(command: Command, default: Callable[[], Path]) -> Command:
     def run(options: argparse.Namespace) -> int | None:
-        root, private = Path(options.root) if options.root else default(), options.private_root
+        place, private = Path(options.root) if options.root else default(), options.private_root
         options.elsewhere = [] if options.root else ROOTS.paths()
-        options.root = root
-        options.folders = {"workspace_root": root, "private_root": private}
-        options.overview = lambda: overview.session_in(root, options.session, private)
+        root = options.root = SessionsRoot(place, private)
+        options.folders = {"workspace_root": place, "private_root": private}
+        options.overview = lambda: overview.session_in(root, options.session)
         return command(options)
 
     return run
@@ -104,13 +105,13 @@ _YES = _switch("--yes", "-y", about="do not ask")
 
 @_command("list the sessions, the last used first", _JSON)
 def _list(options: argparse.Namespace) -> None:
-    found = overview.sessions_in(options.root, options.private_root)
+    found = overview.sessions_in(options.root)
     if found or options.json:
         _print(options, [asdict(each) for each in found], table(_HEADINGS, *map(_row_of, found)))
         total = readable(sum(each.disk_bytes for each in found))
         print(f"On disk, that is {total} in all.", file=sys.stderr)
     else:
-        print(f"There are no sessions in {options.root}.", file=sys.stderr)
+        print(f"There are no sessions in {options.root.named}.", file=sys.stderr)
 
 
 @_command("tell what is known of a session", _SESSION, _JSON)
@@ -276,7 +277,7 @@ def _bind(options: argparse.Namespace) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(empty_notebook())
     try:
-        bind(found.workspace.parent, found.session_id, path)
+        bind(SessionsRoot(found.workspace.parent), found.session_id, path)
     except BaseException:
         if made:
             path.unlink()
@@ -287,9 +288,10 @@ def _bind(options: argparse.Namespace) -> None:
 
 def _found(options: argparse.Namespace) -> Overview:
     """A session in the sessions' folder, or in another that was used before if none is named."""
-    for root in (options.root, *options.elsewhere):
+    for place in (options.root.named, *options.elsewhere):
         with suppress(FileNotFoundError):
-            return overview.session_in(root, options.session, options.private_root)
+            root = SessionsRoot(place, options.private_root)
+            return overview.session_in(root, options.session)
     return options.overview()  # type: ignore[no-any-return]  # raises what is to be said
 
 

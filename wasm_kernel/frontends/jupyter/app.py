@@ -32,7 +32,6 @@ from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.folders.notebook import NotShown
 from wasm_kernel.folders.places import has_warnings
-from wasm_kernel.folders.private import session_private
 from wasm_kernel.frontends.jupyter import startup
 from wasm_kernel.frontends.jupyter.confine import kept_by, open_broker
 from wasm_kernel.frontends.jupyter.settings import (
@@ -59,6 +58,7 @@ from wasm_kernel.publishing.publish import (
     publish_files,
 )
 from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
+from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -196,16 +196,14 @@ class WasmKernelApp(JupyterApp):
     ) -> tuple[BaseSandbox, Confinement]:
         policy, shows_folder = self.settings.policy(), self.settings.shows_folder
         confinement = Confinement(self.settings.confinement)
-        root = self.settings.root
         opening = self.settings.opening(path)
         ending.callback(opening.close)
         session_id = opening.session_id
-        place = self._publish_place(root, session_id, policy)
+        place = self._publish_place(session_id, policy)
         handlers = self._handlers(place, path, policy)
         broker = open_broker(handlers, confinement, ending, self._begin_upkeep, opening.ended)
         logger = self._logger(ending)
-        private_root = self.settings.private_folder
-        session = Session(root, session_id, logger, private_root=private_root, mounts=policy.mounts)
+        session = Session(place.root, session_id, logger, mounts=policy.mounts)
         ending.callback(session.closed)
         opening.opened(session)
         if notebook_of(os.environ) and has_warnings():  # a person reads what it shows
@@ -222,12 +220,14 @@ class WasmKernelApp(JupyterApp):
         self._add_commands(sandbox, session, confinement, told)
         return sandbox, confinement
 
+    def _root(self) -> SessionsRoot:
+        return SessionsRoot(self.settings.root, self.settings.private_folder)
+
     def _upkeep(self) -> Upkeep:
         from wasm_kernel.sessions.upkeep import Upkeep
 
         most_bytes, days = self.settings.sessions_bytes, self.settings.sessions_days
-        private = self.settings.private_folder
-        return Upkeep(self.settings.root, private, most_bytes=most_bytes, days=days)
+        return Upkeep(self._root(), most_bytes=most_bytes, days=days)
 
     def _begin_upkeep(self) -> None:
         """Has sessions kept within their bounds, on a thread of the process that calls it."""
@@ -238,7 +238,7 @@ class WasmKernelApp(JupyterApp):
         """Lets cells see the notebook's folder; returns what became of it. No thread runs yet."""
         folders = session.folders
         try:
-            folders.show_notebook(self.settings.root, path, _jupyters_folders())
+            folders.show_notebook(session.root.privates, path, _jupyters_folders())
         except NotShown as problem:
             folders.notices += (str(problem),)
             return f"not shown, as it {problem.why}"
@@ -248,16 +248,15 @@ class WasmKernelApp(JupyterApp):
             return "shown as /notebook; files of data that cells write there land in it"
         return "shown as /notebook, never changed"
 
-    def _publish_place(self, root: Path, session_id: str, policy: ExecutionPolicy) -> PublishPlace:
+    def _publish_place(self, session_id: str, policy: ExecutionPolicy) -> PublishPlace:
         """Returns where results are published, and which."""
         return PublishPlace(
-            root=root,
+            root=self._root(),
             session_id=session_id,
             folder=self.settings.published_into(),
             names=self.settings.publishable(),
             limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
             kept=_jupyters_folders(),
-            private_root=self.settings.private_folder,
         )
 
     @property
@@ -267,10 +266,10 @@ class WasmKernelApp(JupyterApp):
 
     def _handlers(self, place: PublishPlace, secret: Path, policy: ExecutionPolicy) -> Handlers:
         """The handlers of the broker; each checks its request as a stranger's."""
-        root, session_id, private = place.root, place.session_id, place.private_root
+        root, session_id = place.root, place.session_id
         handlers: Handlers = {
-            **broker_handlers(RUNTIME, session_private(root, session_id, private)),
-            ForkSession: fork_session(root, session_id, private),
+            **broker_handlers(RUNTIME, root.private_of(session_id)),
+            ForkSession: fork_session(root, session_id),
             PublishFiles: publish_files(place),
         }
         if self.settings.writes_folder:
@@ -284,7 +283,7 @@ class WasmKernelApp(JupyterApp):
             return handlers
         from wasm_kernel.sessions.pruning import PruneSessions, prune
 
-        return {**handlers, PruneSessions: prune(root, private)}
+        return {**handlers, PruneSessions: prune(root)}
 
     def _let_results_out(
         self, sandbox: BaseSandbox, session: Session, publishing: PublishCommand

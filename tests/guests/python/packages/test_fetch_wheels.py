@@ -18,12 +18,12 @@ import pytest
 from tests.private import folders_of
 from tests.tasks import CountedTask
 from wasm_kernel.errors import PackageError
-from wasm_kernel.folders.private import session_private
 from wasm_kernel.guests.python.broker_handlers import broker_handlers
 from wasm_kernel.guests.python.broker_requests import FetchWheels
 from wasm_kernel.guests.python.packages import pip
 from wasm_kernel.guests.python.packages.pip import Pip
 from wasm_kernel.linux.broker import Broker, Done, LocalBroker
+from wasm_kernel.sessions.root import SessionsRoot
 
 Make = Callable[..., Path]
 VERSION = "3.15.0"
@@ -180,7 +180,7 @@ def _place(root: Path) -> Path:
 
 def broker_of(root: Path) -> Broker:
     """A broker that fetches for the session `one`."""
-    return LocalBroker(broker_handlers(session_private(root, "one")))
+    return LocalBroker(broker_handlers(SessionsRoot(root).private_of("one")))
 
 
 def test_the_broker_fetches_for_a_process_behind_walls(index: Make, tmp_path: Path) -> None:

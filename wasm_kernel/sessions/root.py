@@ -1,0 +1,163 @@
+"""`SessionsRoot`: a folder of sessions, and the links in it that are other names of them.
+
+A link that is named by a UUID is followed if it stays inside the sessions' folder and leads to a
+session directly in it. The session's id, its lock and its private folder are those of the target.
+Other links are not sessions: the guest of a sandbox whose workspace is the sessions' folder can
+make links there, though none named by a UUID, and could give somebody another one's session. The
+link is walked by `resolve`, which never leaves the sessions' folder; the session is then opened by
+its own name, without following any link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wasm_kernel.folders.folders import SandboxFolders
+from wasm_kernel.folders.hiding import Guards, check_opening
+from wasm_kernel.folders.private import OpenPrivate, PrivateFolders
+from wasm_kernel.linux.folders import Folder, real_path
+from wasm_kernel.policy import Mount
+from wasm_kernel.sessions import ids, metadata
+from wasm_kernel.sessions.paths import SessionPathError, resolve
+
+
+class SessionsRoot:
+    """A folder of sessions. Any thread may use it.
+
+    Args:
+        named: Its path; it need not be there.
+        private_root: The folder that holds private folders; one of the user's by default.
+
+    Attributes:
+        named: The same.
+        path: Its real path.
+        private_root: The same.
+        privates: The private folders of its sessions.
+
+    Raises:
+        PlantedLinkError: one of the two is relative, and leads through a link.
+    """
+
+    def __init__(self, named: Path | str, private_root: Path | str | None = None) -> None:
+        self.named, self.path = Path(named), real_path(named)
+        self.private_root = private_root
+        self.privates = PrivateFolders(self.path, private_root)
+
+    def check(self, session_id: str, mounts: Sequence[Mount] = ()) -> Guards:
+        """Checks that a session may be opened here, as `check_opening` does."""
+        return check_opening(self.path / session_id, self.path, mounts, self.private_root)
+
+    def place_of(self, session_id: str) -> Path:
+        """Returns the path of a session's folder, where there may be anything.
+
+        Raises:
+            SessionIdError: `session_id` is not a session id.
+            OverlapError: this folder and `private_root` overlap.
+        """
+        name = ids.checked(session_id)
+        if self.private_root is not None:  # what lies in the user's own folder is no session's
+            self.check(name)
+        return self.path / self.target_of(name)
+
+    def find(self, session_id: str) -> Path:
+        """Returns the path of a session's folder, which is there.
+
+        Raises:
+            SessionIdError, OverlapError: as `place_of`.
+            FileNotFoundError: there is no such session.
+        """
+        workspace = self.place_of(session_id)
+        if workspace.is_symlink() or not workspace.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "There is no such session", session_id)
+        return workspace
+
+    def folders_of(self, name: str, workspace: Folder) -> SandboxFolders | None:
+        """Returns the folders of a session that is there; None if it has no private folder.
+
+        Args:
+            name: The session's id.
+            workspace: The session's folder, which is opened once more.
+
+        Raises:
+            OSError: they can't be opened.
+        """
+        found = self.privates.find(name, workspace)
+        if found is None:
+            return None
+        real = self.path / name
+        return SandboxFolders(real, real, workspace.enter(), found, self.private_root)
+
+    def private_of(self, session_id: str) -> OpenPrivate:
+        """Returns what opens a session's private folder, from outside of the session's process."""
+
+        @contextmanager
+        def opened() -> Iterator[tuple[Folder, Path]]:
+            with Folder.open(self.path) as top, top.enter(session_id) as workspace:
+                found = self.privates.find(session_id, workspace)
+            if found is None:
+                raise FileNotFoundError
+            with found:
+                yield found, found.path
+
+        return opened
+
+    # -- links
+
+    def target_of(self, session_id: str) -> str:
+        """Returns the id of the session that an id names: another one if it is a link to that."""
+        try:
+            with Folder.open(self.path) as folder:
+                return self._target_in(folder, session_id)
+        except OSError:
+            return session_id
+
+    def aliases(self) -> dict[str, list[str]]:
+        """Returns the links that lead to sessions, by the sessions' ids.
+
+        Raises:
+            OSError: the folder can't be read.
+        """
+        found: dict[str, list[str]] = {}
+        with Folder.open(self.path) as folder, os.scandir(folder.fd) as listing:
+            for name in sorted(entry.name for entry in listing if entry.is_symlink()):
+                if ids.is_id(name) and (target := self._target_in(folder, name)) != name:
+                    found.setdefault(target, []).append(name)
+        return found
+
+    def _target_in(self, folder: Folder, name: str) -> str:
+        here = folder.status(name) if ids.uuid_in(name) else None
+        if here is None or not stat.S_ISLNK(here.st_mode):
+            return name
+        try:
+            names = resolve(self.path, [name], name)
+        except (OSError, SessionPathError):
+            return name  # it leads out of the root, or in a circle
+        target = names[0] if len(names) == 1 else ""
+        return target if ids.is_id(target) and _is_session(folder, target) else name
+
+
+def remove_links(root: Folder, names: Sequence[str]) -> None:
+    """Removes links whose session was deleted; a name that is not a link any more is left."""
+    for name in names:
+        with suppress(OSError):
+            os.readlink(name, dir_fd=root.fd)
+            os.unlink(name, dir_fd=root.fd)
+
+
+def _is_session(root: Folder, name: str) -> bool:
+    """Returns whether there is a session's folder of that name."""
+    there = root.status(name)
+    if there is None or not stat.S_ISDIR(there.st_mode):
+        return False
+    if ids.uuid_in(name):
+        return True
+    try:
+        with root.enter(name) as folder:
+            return folder.status(metadata.NAME) is not None
+    except OSError:
+        return False
