@@ -160,7 +160,9 @@ def test_none_shows_nothing(folder: Path) -> None:
     with opened("--WasmKernel.folder=none", cwd=folder) as book:
         shown = book.run("import os; print(os.getcwd(), os.path.exists('/notebook'))")
         assert shown.stream() == "/app False\n"
-        assert "not the folder of the notebook" in book.run("open('orders.csv')").traceback
+        told = book.run("open('orders.csv')").traceback
+        assert "not the folder of the notebook" in told
+        assert 0 < told.find("to a folder of their own") < told.find("FileUpload")
 
 
 def test_write_lands_in_the_folder_and_is_undone(tmp_path: Path) -> None:

@@ -34,9 +34,11 @@ _SHOWN = (
 )
 _FILES = (
     "Cells see the session's own folder, /app, and not the folder of the notebook. If this file "
-    "lies beside the notebook, bring it in first: upload it with ipywidgets.FileUpload, write it "
-    "into the session from a terminal (wasm-kernel sessions write; %session_info names the "
-    "session), or let the kernel mount its folder (WasmKernel.mounts)."
+    "lies beside the notebook, move both to a folder of their own and start the notebook there: "
+    "its files are seen then, unless that is a home folder or switched off (WasmKernel.folder). Or "
+    "bring the file in: upload it with ipywidgets.FileUpload, write it into the session from a "
+    "terminal (wasm-kernel sessions write; %session_info names the session), or let the kernel "
+    "mount its folder (WasmKernel.mounts)."
 )
 _FULL = (
     "The session's files in /app and /tmp have reached what its policy allows (or the disk itself "
