@@ -96,6 +96,19 @@ def test_a_connection_says_at_once_that_there_is_no_network(
     assert "the sandbox has no network, so example.org can't be reached" in result.error.evalue
 
 
+def test_a_picture_without_a_codec_says_what_can_be_done(module_sandbox: BaseSandbox) -> None:
+    saved = "import matplotlib.pyplot as plt; plt.plot([1]); plt.savefig('f.jpg')"
+    opened = "from PIL import Image; open('g.webp', 'wb').write(b'RIFF    WEBP'); "
+    for code in (
+        saved,
+        f"{opened}Image.open('g.webp')",
+        f"{opened}Image.new('L', (1, 1)).save('g.webp')",
+    ):
+        text = shown(module_sandbox.execute(code))
+        assert "Write a PNG" in text
+        assert "[wasm-kernel]" not in text.splitlines()[-1]
+
+
 def test_a_data_set_that_is_not_built_in_says_how_it_comes_in(module_sandbox: BaseSandbox) -> None:
     code = "from statsmodels.datasets import spector; spector.load_pandas()"
     assert "pandas.read_csv('spector.csv')" in shown(module_sandbox.execute(code))

@@ -58,6 +58,15 @@ _NO_MOVIE = (
     "Films are made by a program, ffmpeg, and the sandbox has none. HTML(animation.to_jshtml()) "
     "shows the animation moving, and animation.save('a.gif', writer='pillow') writes it to a file."
 )
+_CODEC = re.compile(
+    r"(en|de)coder jpe?g\w* not available|unknown file extension: \.(webp|avif)"
+    r"|cannot identify image file '.*\.(webp|avif)'"
+)
+_NO_CODEC = (
+    "Pillow and matplotlib neither read nor write JPEG, WebP and AVIF here. Write a PNG, such as "
+    "savefig('figure.png'), and make a PNG of a picture that is to be read. IPython.display.Image("
+    "'photo.jpg') shows a JPEG or WebP as it is."
+)
 _INTEGERS = (
     "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
     "in the call that makes it."
@@ -199,10 +208,8 @@ def hint_for(error: BaseException) -> str:
     It depends on the error's own words alone. Nothing is looked up on the host: an answer that knew
     which files lie there would tell them to whoever writes the cell.
     """
-    for kind, hint in _HINTS:
-        if isinstance(error, kind):
-            return hint(error)
-    return ""
+    found = (hint(error) for kind, hint in _HINTS if isinstance(error, kind))
+    return next(filter(None, found), "")
 
 
 def add_hint(error: BaseException) -> None:
@@ -250,6 +257,10 @@ def _no_movie(error: BaseException) -> str:
     return _NO_MOVIE if "MovieWriter" in str(error) else ""
 
 
+def _no_codec(error: BaseException) -> str:
+    return _NO_CODEC if _CODEC.search(text_of(error)) else ""
+
+
 def _large_integer(error: BaseException) -> str:
     text = str(error)
     return _INTEGERS if any(words in text for words in _INTEGER_WORDS) else ""
@@ -258,6 +269,8 @@ def _large_integer(error: BaseException) -> str:
 _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] = (
     (FileNotFoundError, _missing_file),
     (OSError, _full),
+    (OSError, _no_codec),
+    (ValueError, _no_codec),
     (ModuleNotFoundError, _missing_module),
     (ImportError, _missing_dependency),
     (RuntimeError, _no_movie),
