@@ -5,6 +5,10 @@ in it must belong to this user, be writable by nobody else, and be no link; a fi
 the one whose digest was noted when it was written. A file that is not trusted is never read: it is
 made anew, with a warning. Files appear whole (written aside, then renamed), and two processes that
 need the same one make it once.
+
+The same files may be installed beside this package, by distributions of their own
+(`compiled_wheels.py` makes them). Those are used where they lie: whoever can change them can change
+the code beside them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ from wasm_kernel.errors import CacheWarning, WasmKernelError, describe
 from wasm_kernel.linux.locks import FileLock
 
 ENVIRONMENT = "WASM_KERNEL_CACHE"
+INSTALLED = Path(__file__).parents[2] / "wasm_kernel_compiled"
+"""The folder that distributions with compiled code install their files into."""
+
 _LOCK_POLL = 0.1
 _DAY = 24 * 3600.0
 _KEEP_SECONDS = 30 * _DAY  # of a file that nobody has used
@@ -54,7 +61,7 @@ def default_folder() -> Path:
     return Path(users if users.is_absolute() else Path.home() / ".cache", "wasm-kernel")
 
 
-def _distrust(status: os.stat_result, *, folder: bool) -> str:
+def distrust(status: os.stat_result, *, folder: bool) -> str:
     """Returns why a file or folder is not trusted, in words; empty if it is."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
@@ -94,10 +101,16 @@ def _remove(path: Path) -> None:
 
 
 class Cache:
-    """The cache folder. Any thread may use it; it holds no state beyond the folder itself."""
+    """The cache folder. Any thread may use it; it holds no state beyond the folder itself.
 
-    def __init__(self, folder: Path | None = None) -> None:
+    Args:
+        folder: Another folder than the environment's.
+        installed_in: The folder of files that were installed.
+    """
+
+    def __init__(self, folder: Path | None = None, installed_in: Path = INSTALLED) -> None:
         self._named = folder
+        self.installed_in = installed_in
 
     @cached_property
     def folder(self) -> Path:
@@ -112,6 +125,11 @@ class Cache:
         """Returns the path of a file of the cache."""
         return self.folder / name
 
+    def installed(self, name: str) -> Path | None:
+        """Returns the path of an installed file or folder; None if it is not there."""
+        path = self.installed_in / name
+        return path if path.exists() else None
+
     def prepare(self) -> None:
         """Makes the folder, private to this user.
 
@@ -125,7 +143,7 @@ class Cache:
                 f"wasm-kernel's cache folder can't be made ({describe(problem)}). Name another "
                 f"with {ENVIRONMENT}."
             ) from problem
-        why = _distrust(os.lstat(self.folder), folder=True)
+        why = distrust(os.lstat(self.folder), folder=True)
         if why:
             raise CacheError(
                 f"wasm-kernel's cache folder {why}. Compiled code there would run with your "
@@ -144,7 +162,7 @@ class Cache:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        why = _distrust(status, folder=False) or self._changed(name, status)
+        why = distrust(status, folder=False) or self._changed(name, status)
         if not why:
             self._used(self._note_path(name))
             return path
@@ -223,7 +241,7 @@ class Cache:
     def _note(self, name: str) -> dict[str, Any] | None:
         path = self._note_path(name)
         try:
-            if _distrust(os.lstat(path), folder=False):
+            if distrust(os.lstat(path), folder=False):
                 return None
             noted = json.loads(path.read_text())
         except (OSError, ValueError):

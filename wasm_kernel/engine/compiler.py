@@ -6,6 +6,7 @@ first need, which takes a minute or more, and is kept in the cache for every lat
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -110,19 +111,27 @@ class Compiler:
             CompileError: the file is not the one that its digest names, or does not compile.
         """
         engine = self.engine(metered, binary.stack_bytes)
+        if not self.load(binary, metered):
+            made = self._compile_once(engine, binary, metered, progress)
+            self._modules[binary.sha256, metered] = made
+        return Compiled(engine, self._modules[binary.sha256, metered], metered)
+
+    def load(self, binary: GuestBinary, metered: bool) -> bool:
+        """Loads the compiled module of a guest; returns False if it is not compiled yet."""
         key = (binary.sha256, metered)
         if key not in self._modules:
-            self._modules[key] = self._load_or_compile(engine, binary, metered, progress)
-        return Compiled(engine, self._modules[key], metered)
+            self.cache.prepare()
+            engine = self.engine(metered, binary.stack_bytes)
+            loaded = self._load(engine, self.name(binary, metered))
+            if loaded is None:
+                return False
+            self._modules[key] = loaded
+        return True
 
-    def _load_or_compile(
+    def _compile_once(
         self, engine: wasmtime.Engine, binary: GuestBinary, metered: bool, progress: Progress
     ) -> wasmtime.Module:
-        self.cache.prepare()
         name = self.name(binary, metered)
-        loaded = self._load(engine, name)
-        if loaded is not None:
-            return loaded
         waiting = every_second(
             lambda seconds: progress(
                 f"another process is compiling {binary.title}, which takes a minute or more: "
@@ -139,13 +148,27 @@ class Compiler:
 
     def _load(self, engine: wasmtime.Engine, name: str) -> wasmtime.Module | None:
         path = self.cache.trusted(name)
-        if path is None:
-            return None
+        if path is not None:
+            try:
+                return wasmtime.Module.deserialize_file(engine, str(path))
+            except wasmtime.WasmtimeError:
+                self.cache.discard(name, "does not fit this wasmtime or this processor")
+        installed = self.cache.installed(name)
+        if installed is not None:
+            with contextlib.suppress(wasmtime.WasmtimeError):  # it is for other processors
+                return wasmtime.Module.deserialize_file(engine, str(installed))
+        return None
+
+    def check(self, path: Path, binary: GuestBinary, metered: bool) -> None:
+        """Checks that compiled code is for this wasmtime and this processor; runs none of it.
+
+        Raises:
+            CompileError: it is not.
+        """
         try:
-            return wasmtime.Module.deserialize_file(engine, str(path))
-        except wasmtime.WasmtimeError:
-            self.cache.discard(name, "does not fit this wasmtime or this processor")
-            return None
+            wasmtime.Module.deserialize_file(self.engine(metered, binary.stack_bytes), str(path))
+        except wasmtime.WasmtimeError as problem:
+            raise CompileError(f"{binary.title}'s compiled code does not fit: {problem}") from None
 
     def _compile(self, engine: wasmtime.Engine, binary: GuestBinary, name: str) -> wasmtime.Module:
         code, file = binary.path.read_bytes(), binary.path.name

@@ -243,7 +243,25 @@ class GuestLanguage(Protocol):
         """
 
     def image_at_hand(self) -> BaseImage | None:
-        """Returns the base image in the cache; None if it is not built."""
+        """Returns the base image in the cache, or the installed one; None if there is neither."""
+
+    def export_prepared(self, metered: bool, target: Path) -> str:
+        """Writes what `prepare` made into an archive; returns its SHA-256.
+
+        Raises:
+            OSError: it can't be written there.
+        """
+
+    def import_prepared(self, source: Path, sha256: str) -> tuple[str, ...]:
+        """Takes what `prepare` would have to make from an archive of this digest.
+
+        Returns:
+            The names of the files that were taken; what was there already is kept.
+
+        Raises:
+            WasmKernelError: the archive is another, not to be trusted, or does not fit.
+            OSError: it can't be read.
+        """
 
     def preopens(self, folders: SandboxFolders, policy: ExecutionPolicy) -> Preopens:
         """Returns the folders that a guest sees."""

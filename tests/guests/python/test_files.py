@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.errors import BundleError, CacheWarning
@@ -41,8 +44,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GuestFiles:
     )
 
 
-def test_the_environment_is_found() -> None:
-    found = files.find()
+def test_the_environment_is_found(cache: Cache) -> None:
+    found = files.find(cache)
     assert Path(found.binary).is_file()
     assert Path(found.stdlib).is_file()
     assert len(found.binary_digest) == 64
@@ -51,17 +54,17 @@ def test_the_environment_is_found() -> None:
 
 def test_the_environment_is_remembered(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     found = files.guest_files(cache)
-    monkeypatch.setattr(files, "find", lambda: pytest.fail("looked again"))
+    monkeypatch.setattr(files, "find", lambda cache: pytest.fail("looked again"))
     assert files.guest_files(cache) == found
 
 
 def test_a_touched_agent_is_found_anew(
     cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, "find", lambda: small)
+    monkeypatch.setattr(files, "find", lambda cache: small)
     files.guest_files(cache)
     again = GuestFiles("other", "b", "0" * 64, "s", "3.15.0", {})
-    monkeypatch.setattr(files, "find", lambda: again)
+    monkeypatch.setattr(files, "find", lambda cache: again)
     assert files.guest_files(cache) == small
     (tmp_path / "runtimes" / "python" / "agent" / "__init__.py").write_text("changed = 1")
     assert files.guest_files(cache) == again
@@ -71,7 +74,7 @@ def test_a_touched_agent_is_found_anew(
 def test_a_damaged_memory_of_it_is_found_anew(
     cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(files, "find", lambda: small)
+    monkeypatch.setattr(files, "find", lambda cache: small)
     monkeypatch.setattr(files, "_stamp", lambda: "")
     files.guest_files(cache)
     noted = next(
@@ -86,10 +89,10 @@ def put(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_key_changes_with_the_agent(small: GuestFiles, tmp_path: Path) -> None:
-    before = files.find().key
+def test_the_key_changes_with_the_agent(cache: Cache, small: GuestFiles, tmp_path: Path) -> None:
+    before = files.find(cache).key
     (tmp_path / "runtimes" / "python" / "agent" / "more.py").write_text("x = 1")
-    assert files.find().key != before
+    assert files.find(cache).key != before
 
 
 def test_an_agent_without_files_is_an_error(
@@ -101,17 +104,20 @@ def test_an_agent_without_files_is_an_error(
 
 
 def test_a_package_that_is_not_installed_is_named(
+    cache: Cache,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(files, "PACKAGES", ("no_such_distribution",))
     with pytest.raises(BundleError, match="pip install no-such-distribution"):
-        files.find()
+        files.find(cache)
 
 
-def test_missing_artifacts_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_artifacts_are_an_error(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(files, "guest_folder", lambda: tmp_path)
     with pytest.raises(BundleError, match="Reinstall wasm-kernel"):
-        files.find()
+        files.find(cache)
 
 
 def test_the_layout_has_the_standard_library_the_bundle_and_the_data(
@@ -166,9 +172,9 @@ def test_two_at_once_lay_out_once(
 ) -> None:
     make, made = files._make, list[int]()
 
-    def counted(found: GuestFiles, folder: Path) -> None:
+    def counted(found: GuestFiles, folder: Path, installed: Path | None) -> None:
         made.append(1)
-        make(found, folder)
+        make(found, folder, installed)
 
     monkeypatch.setattr(files, "_make", counted)
     threads = [threading.Thread(target=files.lay_out, args=(small, cache)) for _ in range(4)]
@@ -177,3 +183,44 @@ def test_two_at_once_lay_out_once(
     for thread in threads:
         thread.join()
     assert made == [1]
+
+
+def test_the_bundle_of_the_same_packages_is_the_same_on_another_machine(
+    small: GuestFiles, tmp_path: Path
+) -> None:
+    agent = tmp_path / "runtimes" / "python" / "agent"
+    for name in ("b", "a"):  # as another disk lists them
+        (agent / name).mkdir()
+        (agent / name / "x.py").write_text(name)
+    made: list[bytes] = []
+    for name in ("here", "there"):
+        os.utime(agent / "__init__.py", (1e9 + len(made), 1e9 + len(made)))
+        layout = files.lay_out(small, Cache(tmp_path / name))
+        made.append((layout.lib / files.BUNDLE_NAME).read_bytes())
+    assert made[0] == made[1]
+
+
+def test_an_installed_image_brings_the_packages_it_was_built_of(
+    small: GuestFiles, tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path / "cache", tmp_path / "installed")
+    cache.prepare()
+    ordinary = files.find(cache)
+    older = {"traitlets": "1.0"}
+    key = files._key(ordinary.binary_digest, sums_of(ordinary)["python-stdlib.zip"], added=older)
+    lib = tmp_path / "installed" / f"bundle-{key}" / "lib"
+    lib.mkdir(parents=True)
+    (lib / files.BUNDLE_NAME).write_bytes(b"the older packages")
+    (lib.parent / files.PACKAGES_NOTE).write_text(json.dumps(older))
+    found = files.find(cache)
+    assert (found.key, found.packages["traitlets"]) == (key, "1.0")
+    layout = files.lay_out(replace(small, key=key), cache)
+    assert (layout.lib / files.BUNDLE_NAME).read_bytes() == b"the older packages"
+    assert (layout.lib / files.STDLIB_NAME).is_file()
+    (tmp_path / "runtimes" / "python" / "agent" / "new.py").write_text("x = 1")
+    assert files.find(cache).packages["traitlets"] != "1.0"
+
+
+def sums_of(found: GuestFiles) -> dict[str, str]:
+    lines = (Path(found.binary).parent / "SHA256SUMS").read_text().splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}

@@ -65,15 +65,37 @@ def _parser() -> argparse.ArgumentParser:
     _add_place(uninstall)
     uninstall.set_defaults(run=_uninstall)
 
-    warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
-    warm.add_argument("--metered", action="store_true", help="for kernels with a fuel budget")
-    warm.set_defaults(run=_warm)
+    _add_warm(commands)
 
     doctor = commands.add_parser("doctor", help="say what works on this machine")
     doctor.set_defaults(run=_doctor)
 
     sessions.add(commands, _sessions_folder)
     return parser
+
+
+def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
+    warm.add_argument("--metered", action="store_true", help="for kernels with a fuel budget")
+    carried = warm.add_mutually_exclusive_group()
+    carried.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE",
+        help="then write it into FILE, for machines with the same kind of processor and the same "
+        "versions",
+    )
+    carried.add_argument(
+        "--import",
+        type=Path,
+        dest="source",
+        metavar="FILE",
+        help="first take it from FILE, which holds code that will run with your rights",
+    )
+    warm.add_argument(
+        "--sha256", metavar="DIGEST", help="of the FILE to import, as --export printed it"
+    )
+    warm.set_defaults(run=_warm, usage=warm.error)
 
 
 def _sessions_folder() -> Path:
@@ -118,9 +140,18 @@ def _uninstall(options: argparse.Namespace) -> None:
 
 
 def _warm(options: argparse.Namespace) -> None:
-    from wasm_kernel.frontends.cli.warm import warm
+    from wasm_kernel.frontends.cli import warm
 
-    warm(lambda line: print(line, flush=True), metered=options.metered)
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    if (options.source is None) != (options.sha256 is None):
+        options.usage("--import and --sha256 come together: the digest is what --export printed")
+    if options.source is not None:
+        warm.import_archive(say, options.source, options.sha256)
+    warm.warm(say, metered=options.metered)
+    if options.export is not None:
+        warm.export_archive(say, options.export, metered=options.metered)
 
 
 def _doctor(_: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""`wasm-kernel warm`: prepares the guest, so that the first kernel does not wait for it."""
+"""`wasm-kernel warm`: prepares the guest, so that the first kernel does not wait for it; carries it
+to other machines and takes it from there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.guests.base import load
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 
 _THROTTLE = 5.0  # seconds between two lines about the same thing
 _METERED = ExecutionPolicy(fuel_budget=2**62)
@@ -45,3 +48,25 @@ def warm(say: Callable[[str], None], *, metered: bool) -> None:
     ready = f"done in {time.monotonic() - begun:.0f} s" if said else "ready"
     flavour = "with fuel metering" if metered else "without fuel metering"
     say(f"{ready}: kernels {flavour} {'now ' if said else ''}start at once")
+
+
+def export_archive(say: Callable[[str], None], target: Path, *, metered: bool) -> None:
+    """Writes the prepared guest into an archive, and `say`s how another machine takes it.
+
+    Raises:
+        OSError: it can't be written there.
+    """
+    digest = load(RuntimeType.PYTHON).export_prepared(metered, target)
+    say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
+    say(f"wasm-kernel warm --import {target.name} --sha256 {digest}")
+
+
+def import_archive(say: Callable[[str], None], source: Path, sha256: str) -> None:
+    """Takes a prepared guest from an archive of this digest.
+
+    Raises:
+        WasmKernelError: nothing can be taken from it; the text says why.
+        OSError: it can't be read.
+    """
+    taken = load(RuntimeType.PYTHON).import_prepared(source, sha256)
+    say(f"imported {len(taken)} files" if taken else "nothing to import: it is all there")

@@ -8,7 +8,10 @@ The guest sees `/usr/local/lib` with its own standard library (`python315.zip`) 
 `wasm-kernel.zip`: the guest agent and the pure-Python packages it stands on, taken from this
 environment, where ipykernel needs them anyway. Packages that read files beside their code lie in
 the folder `wasm-kernel`. The layout is made once for each combination of versions and kept in the
-cache.
+cache. A base image that was installed brings the packages that it was built of.
+
+The zip of the same packages is the same everywhere, byte for byte: a base image holds where in it
+each file lies, and may come from another machine.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ PACKAGES_GUEST = "/usr/local/lib/python3.15"
 
 _STACK_BYTES = 8 * 1024 * 1024  # what the binary is linked for
 _PACKAGE = Path(__file__).parents[2]
-_LAYOUT = "3"
+PACKAGES_NOTE = "packages.json"
+"""The file beside an installed `lib` that says which packages are in it."""
+
+_LAYOUT = "4"
 _BINARY, _STDLIB = "python-snapshot.wasm", "python-stdlib.zip"
 _REINSTALL = "Reinstall wasm-kernel."
 _DATA_MEMBER = "matplotlib/mpl-data.zip"
@@ -115,7 +121,7 @@ def guest_files(cache: Cache) -> GuestFiles:
     known = _recall(cache, stamp)
     if known is not None:
         return known
-    found = find()
+    found = find(cache)
     note = msgspec.json.encode(_Note(stamp, found))
     with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
         cache.prepare()
@@ -167,8 +173,11 @@ def _stamp() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def find() -> GuestFiles:
+def find(cache: Cache) -> GuestFiles:
     """Finds the guest's sources the slow way.
+
+    Args:
+        cache: Where a base image may have been installed.
 
     Raises:
         BundleError: something is missing; the text says what to install.
@@ -185,7 +194,9 @@ def find() -> GuestFiles:
         binary, stdlib, python_version = digests[_BINARY], digests[_STDLIB], versions[0]
     except (KeyError, IndexError):
         raise BundleError(f"the Python guest's description is incomplete. {_REINSTALL}") from None
-    added = {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
+    added = _installed_packages(cache, binary, stdlib) or {
+        _distribution(package): _version(package) for package in PACKAGES + _STAND_INS
+    }
     return GuestFiles(
         key=_key(binary, stdlib, added=added),
         binary=str(folder / _BINARY),
@@ -194,6 +205,15 @@ def find() -> GuestFiles:
         python_version=python_version,
         packages=_built_in(folder / _STDLIB) | added,
     )
+
+
+def _installed_packages(cache: Cache, binary: str, stdlib: str) -> dict[str, str] | None:
+    """Returns the packages of an installed base image for this guest and agent, with versions."""
+    for path in cache.installed_in.glob(f"bundle-*/{PACKAGES_NOTE}"):
+        added = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        if path.parent.name == f"bundle-{_key(binary, stdlib, added=added)}":
+            return added
+    return None
 
 
 def _distribution(package: str) -> str:
@@ -269,7 +289,7 @@ def lay_out(files: GuestFiles, cache: Cache) -> GuestFolders:
     if cache.folder_of(name) is None:
         with cache.lock("bundle", lambda seconds: None):
             if cache.folder_of(name) is None:
-                _make(files, folder)
+                _make(files, folder, cache.installed(f"{name}/lib"))
     return GuestFolders(folder / "lib", folder / "mpl-data", folder / "root")
 
 
@@ -278,14 +298,18 @@ def folder_name(files: GuestFiles) -> str:
     return f"bundle-{files.key}"
 
 
-def _make(files: GuestFiles, folder: Path) -> None:
+def _make(files: GuestFiles, folder: Path, installed: Path | None) -> None:
     import zipfile
-    from shutil import copyfile
+    from shutil import copyfile, copytree
     from tempfile import mkdtemp
 
     aside = Path(mkdtemp(prefix=".bundle-", dir=folder.parent))
     lib = aside / "lib"
-    lib.mkdir()
+    if installed is not None:
+        copytree(installed, lib, copy_function=copyfile)
+    else:
+        lib.mkdir()
+        _add_packages(files, lib)
     copyfile(files.stdlib, lib / STDLIB_NAME)
     with (
         zipfile.ZipFile(files.stdlib) as outer,
@@ -293,19 +317,26 @@ def _make(files: GuestFiles, folder: Path) -> None:
         zipfile.ZipFile(inner) as data,
     ):
         data.extractall(aside / "mpl-data")
-    with zipfile.ZipFile(lib / BUNDLE_NAME, "w", zipfile.ZIP_DEFLATED) as bundle:
+    for name in ("app", "tmp", "usr"):
+        (aside / "root" / name).mkdir(parents=True)
+    aside.rename(folder)
+
+
+def _add_packages(files: GuestFiles, lib: Path) -> None:
+    """Writes the agent and the packages that it stands on into a folder `lib`."""
+    import zipfile
+    from shutil import copyfile
+
+    with zipfile.ZipFile(lib / BUNDLE_NAME, "w") as bundle:  # other machines may pack otherwise
         for name, path in _bundle_files():
             if name.partition("/")[0] in _UNPACKED:
                 target = lib / _FOLDER / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 copyfile(path, target)
             else:
-                bundle.write(path, name)
+                bundle.writestr(zipfile.ZipInfo(name), path.read_bytes())
         for name, text in _metadata(files):
-            bundle.writestr(name, text)
-    for name in ("app", "tmp", "usr"):
-        (aside / "root" / name).mkdir(parents=True)
-    aside.rename(folder)
+            bundle.writestr(zipfile.ZipInfo(name), text)
 
 
 def _metadata(files: GuestFiles) -> Iterator[tuple[str, str]]:
@@ -333,7 +364,8 @@ def _bundle_files() -> Iterator[tuple[str, Path]]:
 
 
 def _package_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    for here, _, names in os.walk(folder):
+    for here, folders, names in os.walk(folder):
+        folders.sort()
         for name in sorted(names):
             path = Path(here, name)
             inside = path.relative_to(folder.parent).as_posix()

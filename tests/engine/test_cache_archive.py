@@ -1,0 +1,135 @@
+"""Archives of the cache: native code from elsewhere is taken by hand and by its digest only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.test_compiler import answer_of, described, silent
+from tests.engine.test_compiler import binary as binary  # noqa: PLC0414 - a fixture
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.cache_archive import CacheArchiveError, read_archive, write_archive
+from wasm_kernel.engine.compiler import Compiler
+from wasm_kernel.errors import CompileError
+
+MEMORY = bytes(200_000) + b"remembered" + bytes(300_000)
+
+
+class Machine:
+    """One of the two machines: a cache, and the names that it knows."""
+
+    def __init__(self, folder: Path, binary: Path) -> None:
+        self.cache = Cache(folder)
+        self.cache.prepare()
+        self.compiler = Compiler(self.cache)
+        self._binary = described(binary)
+        self.code = self.compiler.name(self._binary, False)
+
+    def export(self, target: Path) -> str:
+        self.compiler.module(self._binary, False, silent)
+        self.cache.write("memory.image", lambda path: put(path, MEMORY))
+        return write_archive([self.cache.path(self.code), self.cache.path("memory.image")], target)
+
+    def take(self, source: Path, sha256: str) -> tuple[str, ...]:
+        def check(path: Path) -> None:
+            self.compiler.check(path, self._binary, False)
+
+        known = {self.code: check, "memory.image": lambda path: None}
+        return read_archive(source, sha256, self.cache, known)
+
+
+@pytest.fixture
+def one(tmp_path: Path, binary: Path) -> Machine:
+    return Machine(tmp_path / "one", binary)
+
+
+@pytest.fixture
+def other(tmp_path: Path, binary: Path) -> Machine:
+    return Machine(tmp_path / "other", binary)
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def test_another_machine_runs_it_without_compiling(
+    one: Machine, other: Machine, tmp_path: Path, binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = one.export(tmp_path / "guest")
+    assert other.take(tmp_path / "guest", digest) == (other.code, "memory.image")
+    monkeypatch.setattr(Compiler, "_compile", lambda *_: pytest.fail("compiled"))
+    assert answer_of(other.cache, binary) == 42
+    image = other.cache.trusted("memory.image")
+    assert image is not None
+    assert image.read_bytes() == MEMORY
+    assert image.stat().st_blocks * 512 < len(MEMORY)
+
+
+def test_its_digest_does_not_depend_on_who_wrote_it_and_when(one: Machine, tmp_path: Path) -> None:
+    first = one.export(tmp_path / "guest")
+    os.utime(one.cache.path(one.code), (1, 1))
+    assert one.export(tmp_path / "again") == first
+
+
+def linked_twice(path: Path) -> None:
+    os.link(path, path.with_name("second"))
+
+
+def writable(path: Path) -> None:
+    path.chmod(0o622)
+
+
+def foreign(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+def flipped(path: Path) -> None:
+    with path.open("rb+") as file:
+        file.write(b"\0")
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [linked_twice, writable, foreign, flipped, a_pipe])
+def test_what_others_could_have_written_is_not_taken(
+    one: Machine, other: Machine, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    if damage is foreign and os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    digest = one.export(tmp_path / "guest")
+    damage(tmp_path / "guest")
+    with pytest.raises(CacheArchiveError, match=r"[Nn]othing was taken"):
+        other.take(tmp_path / "guest", digest)
+    assert not list(other.cache.folder.iterdir())
+
+
+def test_another_versions_archive_is_not_taken(
+    one: Machine, other: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = one.cache.write("of-another-version.cwasm", lambda path: put(path, b"code"))
+    digest = write_archive([path], tmp_path / "guest")
+    with pytest.raises(CacheArchiveError, match="another version"):
+        other.take(tmp_path / "guest", digest)
+
+
+def test_code_for_another_processor_or_wasmtime_is_not_taken(
+    one: Machine, other: Machine, tmp_path: Path
+) -> None:
+    path = one.cache.write(one.code, lambda path: put(path, b"code for another processor"))
+    digest = write_archive([path], tmp_path / "guest")
+    with pytest.raises(CompileError, match="does not fit"):
+        other.take(tmp_path / "guest", digest)
+    assert not list(other.cache.folder.iterdir())
+
+
+def test_a_file_of_that_digest_that_is_no_archive_is_told(other: Machine, tmp_path: Path) -> None:
+    put(tmp_path / "guest", b"no archive")
+    with pytest.raises(CacheArchiveError, match="--export"):
+        other.take(tmp_path / "guest", hashlib.sha256(b"no archive").hexdigest())

@@ -1,0 +1,150 @@
+"""Files of the cache in one archive, which carries them to another machine.
+
+The archive holds native code, which will run with the rights of whoever takes it in. So it is taken
+in only by hand, by its digest, and if nobody else can have changed it; and only those of its files
+that this very installation would have made itself, under the same name: all that they are made of
+is in a file's name.
+
+It is a tar file, compressed with zstd.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+
+from wasm_kernel.engine.cache import Cache, distrust
+from wasm_kernel.errors import WasmKernelError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_LEVEL = 3
+_BLOCK = 65_536
+
+Check = Callable[[Path], None]
+"""Raises a `WasmKernelError` if an unpacked file does not fit this machine."""
+
+
+class CacheArchiveError(WasmKernelError):
+    """An archive of the cache can't be taken in; `str()` says why."""
+
+
+def write_archive(paths: Iterable[Path], target: Path) -> str:
+    """Writes files into an archive, which appears whole; returns its SHA-256.
+
+    Raises:
+        OSError: it can't be written there.
+    """
+    with NamedTemporaryFile(prefix=f".{target.name}.", dir=target.parent, delete=False) as aside:
+        try:
+            with (
+                zstd.open(aside, "wb", level=_LEVEL) as packed,
+                tarfile.open(fileobj=packed, mode="w|") as archive,
+            ):
+                for path in paths:
+                    archive.add(path, path.name, filter=_plain)
+            os.fsync(aside.fileno())
+            aside.seek(0)
+            digest = hashlib.file_digest(aside, "sha256").hexdigest()
+            Path(aside.name).replace(target)
+        except BaseException:
+            Path(aside.name).unlink(missing_ok=True)
+            raise
+    return digest
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leaves out who owned a file, and when it was made."""
+    plain = tarfile.TarInfo(member.name)
+    plain.size = member.size
+    return plain
+
+
+def read_archive(
+    source: Path, sha256: str, cache: Cache, known: Mapping[str, Check | None]
+) -> tuple[str, ...]:
+    """Puts those files of an archive into the cache that are missing there, each whole.
+
+    Args:
+        source: The archive.
+        sha256: Its digest, as the person who takes it in was told.
+        cache: Where the files go.
+        known: The names of the files that this installation uses, each with what has to be true
+            of it; None for a file that is there.
+
+    Returns:
+        The names of the files that were taken.
+
+    Raises:
+        CacheArchiveError: it is not that archive, others could have changed it, or no file of it
+            is of use here. Nothing was taken.
+        WasmKernelError: a file in it does not fit this machine.
+        OSError: it can't be read.
+    """
+    taken: list[str] = []
+    is_of_use = False
+    with _trusted(source, sha256) as file:
+        try:
+            with (
+                zstd.open(file, "rb") as unpacked,
+                tarfile.open(fileobj=unpacked, mode="r|") as archive,
+            ):
+                for member in archive:
+                    content, check = archive.extractfile(member), known.get(member.name)
+                    is_of_use |= member.name in known
+                    if content is not None and check is not None:
+                        _take(cache, member.name, content, check)
+                        taken.append(member.name)
+        except (tarfile.TarError, zstd.ZstdError, EOFError):
+            raise CacheArchiveError(
+                f"{source.name} was not written by `wasm-kernel warm --export`."
+            ) from None
+    if not is_of_use:
+        raise CacheArchiveError(
+            f"{source.name} was exported by another version of wasm-kernel or wasmtime. Nothing "
+            "was taken from it. Export it anew with the versions that are installed here."
+        )
+    return tuple(taken)
+
+
+@contextmanager
+def _trusted(source: Path, sha256: str) -> Iterator[IO[bytes]]:
+    with os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        why = distrust(os.fstat(file.fileno()), folder=False)
+        if why:
+            raise CacheArchiveError(
+                f"{source.name} {why}. The code in it would run with your rights: nothing was "
+                "taken from it. Copy it to where only you can write, and compare its digest."
+            )
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != sha256.lower():
+            raise CacheArchiveError(
+                f"{source.name} is not the archive that was meant: its SHA-256 is {digest}. "
+                "Nothing was taken from it."
+            )
+        file.seek(0)
+        yield file
+
+
+def _take(cache: Cache, name: str, content: IO[bytes], check: Check) -> None:
+    def fill(path: Path) -> None:
+        with path.open("wb") as file:
+            while block := content.read(_BLOCK):
+                if block.count(0) == len(block):
+                    file.seek(len(block), os.SEEK_CUR)  # empty memory takes no room
+                else:
+                    file.write(block)
+            file.truncate()
+        check(path)
+
+    cache.write(name, fill)
