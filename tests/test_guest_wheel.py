@@ -14,6 +14,7 @@ import pytest
 import hatch_build
 from hatch_build import GuestFilesError
 from wasm_kernel.engine import wasmtime_api
+from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.guests.python.files import guest_folder
 from wasm_kernel.guests.python.language import shared_language
 
@@ -115,7 +116,7 @@ def test_a_new_engine_compiles_anew_and_keeps_saved_variables(
     names = []
     for version in ("50.0.1", "50.0.2"):
         monkeypatch.setattr(wasmtime_api, "VERSION", version)
-        compiled = language.compiler.name(language.files.wasm, metered=False)
+        compiled = language.compiler.name(language.files.wasm, EPOCH)
         names.append((compiled, language.image_name))
     (before, image), (after, same) = names
     assert before != after

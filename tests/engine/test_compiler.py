@@ -15,6 +15,7 @@ import wasmtime
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiler, GuestBinary, how_long
+from wasm_kernel.engine.flavours import EPOCH, FLAVOURS, FUEL_EPOCH, Flavour
 from wasm_kernel.errors import CacheWarning, CompileError
 
 TINY = wasmtime.wat2wasm('(module (func (export "f") (result i32) (i32.const 42)))')
@@ -38,9 +39,10 @@ def slowly(module, path):
         file.write(data[len(data) // 2 :])
 
 compiler._serialize = slowly
+from wasm_kernel.engine.flavours import EPOCH
 made = compiler.Compiler(Cache(pathlib.Path(folder)))
 guest = compiler.GuestBinary(pathlib.Path(binary), digest, "the guest", 8 << 20, "Reinstall it.")
-made.module(guest, False, lambda text: None)
+made.module(guest, EPOCH, lambda text: None)
 print("loaded", flush=True)
 """
 
@@ -68,12 +70,12 @@ def silent(text: str) -> None:
     """Nobody listens."""
 
 
-def answer_of(cache: Cache, binary: Path, *, metered: bool = False) -> int:
+def answer_of(cache: Cache, binary: Path, flavour: Flavour = EPOCH) -> int:
     """What the module answers, as a new process would get it."""
-    compiled = Compiler(cache).module(described(binary), metered, silent)
+    compiled = Compiler(cache).module(described(binary), flavour, silent)
     store = wasmtime.Store(compiled.engine)
     store.set_epoch_deadline(10**6)
-    if metered:
+    if flavour.fuel:
         store.set_fuel(1000)
     function = wasmtime.Instance(store, compiled.module, []).exports(store)["f"]
     assert isinstance(function, wasmtime.Func)
@@ -98,47 +100,40 @@ def test_a_compiled_module_runs(cache: Cache, binary: Path) -> None:
 def test_a_compiled_module_is_kept(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     told: list[str] = []
-    Compiler(cache).module(described(binary), False, told.append)
+    Compiler(cache).module(described(binary), EPOCH, told.append)
     assert told == []
 
 
 def test_a_process_loads_a_module_once(cache: Cache, binary: Path) -> None:
     compiler = Compiler(cache)
-    first = compiler.module(described(binary), False, silent)
-    assert compiler.module(described(binary), False, silent).module is first.module
+    first = compiler.module(described(binary), EPOCH, silent)
+    assert compiler.module(described(binary), EPOCH, silent).module is first.module
 
 
 def test_compiling_says_what_it_does(cache: Cache, binary: Path) -> None:
     told: list[str] = []
-    Compiler(cache).module(described(binary), False, told.append)
+    Compiler(cache).module(described(binary), EPOCH, told.append)
     assert "compiling the tiny guest" in told[0]
 
 
 def test_each_flavour_is_compiled_by_itself(cache: Cache, binary: Path) -> None:
-    answer_of(cache, binary)
-    assert answer_of(cache, binary, metered=True) == 42
-    plain, metered = (path.read_bytes() for path in reversed(modules_in(cache)))
-    assert plain != metered
-
-
-def test_the_name_tells_the_flavours_apart(cache: Cache) -> None:
-    compiler = Compiler(cache)
-    assert compiler.name(described(Path()), True) != compiler.name(described(Path()), False)
+    assert [answer_of(cache, binary, flavour) for flavour in FLAVOURS.values()] == [42] * 4
+    assert len({path.read_bytes() for path in modules_in(cache)}) == 4
 
 
 def test_the_name_tells_the_versions_of_wasmtime_apart(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Compiler(cache).name(described(Path()), True)
+    ours = Compiler(cache).name(described(Path()), FUEL_EPOCH)
     monkeypatch.setattr("wasm_kernel.engine.wasmtime_api.VERSION", "1.0.0")
-    assert Compiler(cache).name(described(Path()), True) != ours
+    assert Compiler(cache).name(described(Path()), FUEL_EPOCH) != ours
 
 
 def test_a_file_that_is_not_the_one_its_package_describes_is_refused(
     cache: Cache, binary: Path
 ) -> None:
     with pytest.raises(CompileError, match="Reinstall"):
-        Compiler(cache).module(described(binary, "0" * 64), False, silent)
+        Compiler(cache).module(described(binary, "0" * 64), EPOCH, silent)
 
 
 def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None:
@@ -146,13 +141,13 @@ def test_a_file_that_is_no_wasm_is_refused(cache: Cache, tmp_path: Path) -> None
     path.write_bytes(b"no wasm")
     digest = hashlib.sha256(b"no wasm").hexdigest()
     with pytest.raises(CompileError, match="does not compile"):
-        Compiler(cache).module(described(path, digest), False, silent)
+        Compiler(cache).module(described(path, digest), EPOCH, silent)
 
 
 def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path) -> None:
     cache.prepare()
     cache.write(
-        Compiler(cache).name(described(Path()), False),
+        Compiler(cache).name(described(Path()), EPOCH),
         lambda path: put(path, b"another wasmtime's"),
     )
     with pytest.warns(CacheWarning, match="does not fit"):
@@ -163,9 +158,9 @@ def test_what_does_not_fit_this_wasmtime_is_made_anew(cache: Cache, binary: Path
 def test_a_module_of_the_other_flavour_is_made_anew(cache: Cache, binary: Path) -> None:
     answer_of(cache, binary)
     plain = modules_in(cache)[0].read_bytes()
-    cache.write(Compiler(cache).name(described(Path()), True), lambda path: put(path, plain))
+    cache.write(Compiler(cache).name(described(Path()), FUEL_EPOCH), lambda path: put(path, plain))
     with pytest.warns(CacheWarning, match="does not fit"):
-        assert answer_of(cache, binary, metered=True) == 42
+        assert answer_of(cache, binary, FUEL_EPOCH) == 42
 
 
 def test_a_damaged_module_is_made_anew(cache: Cache, binary: Path) -> None:

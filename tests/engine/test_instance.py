@@ -15,6 +15,7 @@ import wasmtime
 
 from tests.engine.tiny import MIB, Guest
 from wasm_kernel.engine.clock import NO_SIGNALS, StopReason
+from wasm_kernel.engine.flavours import FUEL_EPOCH
 from wasm_kernel.engine.instance import stop_error
 from wasm_kernel.engine.thread import STACK_BYTES, GuestThread
 from wasm_kernel.engine.wasmtime_api import CallEnd
@@ -103,7 +104,7 @@ def test_an_endless_recursion_exhausts_the_stack_and_not_the_process(tmp_path: P
 
 
 def test_fuel_runs_out(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, metered=True)
+    guest = Guest(tmp_path, flavour=FUEL_EPOCH)
     try:
         error = stopped(guest, "spin", fuel=100_000)
         assert isinstance(error, OutOfFuel)
@@ -114,7 +115,7 @@ def test_fuel_runs_out(tmp_path: Path) -> None:
 
 
 def test_lowering_fuel_says_what_it_took(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, metered=True)
+    guest = Guest(tmp_path, flavour=FUEL_EPOCH)
     try:
         guest.call("nothing", fuel=1000)
         left = guest.instance.fuel_left
@@ -253,7 +254,7 @@ def test_the_last_job_runs_after_all_others_once() -> None:
 
 
 def test_fuel_that_runs_out_before_the_turn_begins_is_told_as_such(tmp_path: Path) -> None:
-    guest = Guest(tmp_path, metered=True)
+    guest = Guest(tmp_path, flavour=FUEL_EPOCH)
     try:
         assert isinstance(stopped(guest, "nothing", fuel=1), OutOfFuel)
     finally:

@@ -19,6 +19,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
 from wasm_kernel.engine.compiler import Compiled, Compiler
+from wasm_kernel.engine.flavours import EPOCH, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
 from wasm_kernel.guests.python.guest import HostChannel
@@ -86,10 +87,10 @@ def _arm(name: str, body: str) -> str:
 
 
 @cache
-def compiled(metered: bool = False, pages: int = 8) -> Compiled:
+def compiled(flavour: Flavour = EPOCH, pages: int = 8) -> Compiled:
     """The tiny guest, compiled once a run and flavour."""
-    engine = Compiler(Cache(Path("unused"))).engine(metered, 8 * MIB)
-    return Compiled(engine, wasmtime.Module(engine, text(pages)), metered)
+    engine = Compiler(Cache(Path("unused"))).engine(flavour, 8 * MIB)
+    return Compiled(engine, wasmtime.Module(engine, text(pages)), flavour)
 
 
 @dataclass
@@ -117,7 +118,7 @@ class Guest:
         self,
         folder: Path,
         *,
-        metered: bool = False,
+        flavour: Flavour = EPOCH,
         mounts: tuple[Preopen, ...] = (),
         beneath: Preopen | None = None,
         handler: Callable[[bytes], bytes] = lambda data: data,
@@ -157,7 +158,7 @@ class Guest:
         self.clock.arm(NO_SIGNALS, None, 1.0)
         hosts = (self.files, HostChannel(handler))
         options = InstanceOptions(memory_bytes, clock_before=clock_before)
-        self.instance = Instance(compiled(metered), hosts, options, self.clock, self.streams)
+        self.instance = Instance(compiled(flavour), hosts, options, self.clock, self.streams)
         self._text_at = _TEXT_AT
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ def test_warming_leaves_no_folder_behind(
 def test_a_failed_warming_ends_with_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(say: object, *, metered: bool) -> None:
+    def fail(say: object, *, flavour: str) -> None:
         raise CompileError("it does not compile")
 
     monkeypatch.setattr(warming, "warm", fail)

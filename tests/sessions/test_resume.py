@@ -15,6 +15,7 @@ from tests.private import folders_of
 from tests.sessions.other_process import Other
 from tests.stored import commits_in, content_of, rewritten
 from wasm_kernel import BaseSandbox, Resume, create_sandbox, get_session_sandbox
+from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.index import read_index
@@ -166,7 +167,7 @@ def test_a_session_of_another_version_keeps_its_files_and_says_so(
     from wasm_kernel.guests.python.language import shared_language
 
     language = shared_language()
-    real = language.prepare(False, lambda text: None).id
+    real = language.prepare(EPOCH, lambda text: None).id
     another = "0" * len(real)
     with Folder.open(history) as folder:
         assert read_index(folder).image == real
@@ -186,7 +187,7 @@ def test_variables_saved_over_an_image_that_was_made_anew_since_are_not_laid_ove
     from wasm_kernel.guests.python.language import shared_language
 
     language = shared_language()
-    image = language.prepare(False, lambda text: None)
+    image = language.prepare(EPOCH, lambda text: None)
     another = replace(image, record=replace(image.record, build="another"))
     monkeypatch.setattr(language, "_image", another)
     with create_sandbox(workspace=root / ID, resume=Resume.ALWAYS, language=language) as sandbox:

@@ -1,7 +1,7 @@
 """Compiling a wasm file to a module: engines, the cache, the lock, the progress.
 
-Two engines a process: fuel metering changes the compiled code, so each flavour is compiled at its
-first need, which takes a minute or more, and is kept in the cache for every later process.
+Each flavour has an engine and compiled code of its own: it is compiled at its first need, which
+takes a minute or more, and is kept in the cache for every later process.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.flavours import Flavour, FlavourName
 from wasm_kernel.errors import CompileError
 
-_SECONDS_A_MB = {False: 0.82, True: 0.96}  # of processor time, by whether it is metered
 _TELL_SECONDS = 1.0
 _PACE_SECONDS = 3.0  # after them, the processor time that a compilation gets says how fast it goes
 
@@ -53,13 +53,13 @@ class Compiled(Struct, frozen=True):
 
     engine: wasmtime.Engine
     module: wasmtime.Module
-    metered: bool
+    flavour: Flavour
 
 
-def _engine(metered: bool, stack_bytes: int) -> wasmtime.Engine:
+def _engine(flavour: Flavour, stack_bytes: int) -> wasmtime.Engine:
     config = wasmtime.Config()
-    config.consume_fuel = metered
-    config.epoch_interruption = True
+    config.consume_fuel = flavour.fuel
+    config.epoch_interruption = flavour.epochs
     wasmtime_api.set_async_stack(
         config, stack_bytes
     )  # first: wasmtime aborts if the next is larger
@@ -88,50 +88,50 @@ class Compiler:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self._guard = threading.Lock()
-        self._engines: dict[tuple[bool, int], wasmtime.Engine] = {}
-        self._modules: dict[tuple[str, bool], wasmtime.Module] = {}
+        self._engines: dict[tuple[FlavourName, int], wasmtime.Engine] = {}
+        self._modules: dict[tuple[str, FlavourName], wasmtime.Module] = {}
 
-    def engine(self, metered: bool, stack_bytes: int) -> wasmtime.Engine:
+    def engine(self, flavour: Flavour, stack_bytes: int) -> wasmtime.Engine:
         """Returns the process's engine of a flavour, for guests with such a stack."""
+        key = (flavour.name, stack_bytes)
         with self._guard:
-            if (metered, stack_bytes) not in self._engines:
-                self._engines[metered, stack_bytes] = _engine(metered, stack_bytes)
-            return self._engines[metered, stack_bytes]
+            if key not in self._engines:
+                self._engines[key] = _engine(flavour, stack_bytes)
+            return self._engines[key]
 
-    def name(self, binary: GuestBinary, metered: bool) -> str:
+    def name(self, binary: GuestBinary, flavour: Flavour) -> str:
         """Returns the cache's name for a compiled module; all that changes the code is in it."""
-        flavour = "fuel" if metered else "plain"
-        text = f"{binary.sha256} {wasmtime_api.VERSION} {flavour} {binary.stack_bytes}"
-        return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour}.cwasm"
+        text = f"{binary.sha256} {wasmtime_api.VERSION} {flavour.name} {binary.stack_bytes}"
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:32]}-{flavour.name}.cwasm"
 
-    def module(self, binary: GuestBinary, metered: bool, progress: Progress) -> Compiled:
+    def module(self, binary: GuestBinary, flavour: Flavour, progress: Progress) -> Compiled:
         """Returns the compiled module of a guest.
 
         Raises:
             CompileError: the file is not the one that its digest names, or does not compile.
         """
-        engine = self.engine(metered, binary.stack_bytes)
-        if not self.load(binary, metered):
-            made = self._compile_once(engine, binary, metered, progress)
-            self._modules[binary.sha256, metered] = made
-        return Compiled(engine, self._modules[binary.sha256, metered], metered)
+        engine = self.engine(flavour, binary.stack_bytes)
+        if not self.load(binary, flavour):
+            made = self._compile_once(engine, binary, flavour, progress)
+            self._modules[binary.sha256, flavour.name] = made
+        return Compiled(engine, self._modules[binary.sha256, flavour.name], flavour)
 
-    def load(self, binary: GuestBinary, metered: bool) -> bool:
+    def load(self, binary: GuestBinary, flavour: Flavour) -> bool:
         """Loads the compiled module of a guest; returns False if it is not compiled yet."""
-        key = (binary.sha256, metered)
+        key = (binary.sha256, flavour.name)
         if key not in self._modules:
             self.cache.prepare()
-            engine = self.engine(metered, binary.stack_bytes)
-            loaded = self._load(engine, self.name(binary, metered))
+            engine = self.engine(flavour, binary.stack_bytes)
+            loaded = self._load(engine, self.name(binary, flavour))
             if loaded is None:
                 return False
             self._modules[key] = loaded
         return True
 
     def _compile_once(
-        self, engine: wasmtime.Engine, binary: GuestBinary, metered: bool, progress: Progress
+        self, engine: wasmtime.Engine, binary: GuestBinary, flavour: Flavour, progress: Progress
     ) -> wasmtime.Module:
-        name = self.name(binary, metered)
+        name = self.name(binary, flavour)
         waiting = every_second(
             lambda seconds: progress(
                 f"another process is compiling {binary.title}, which takes a minute or more: "
@@ -142,7 +142,7 @@ class Compiler:
             loaded = self._load(engine, name)
             if loaded is not None:
                 return loaded
-            seconds = _SECONDS_A_MB[metered] * binary.path.stat().st_size / 1e6
+            seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
             with _ProgressThread(binary.title, seconds, progress):
                 return self._compile(engine, binary, name)
 
@@ -159,14 +159,14 @@ class Compiler:
                 return wasmtime.Module.deserialize_file(engine, str(installed))
         return None
 
-    def check(self, path: Path, binary: GuestBinary, metered: bool) -> None:
+    def check(self, path: Path, binary: GuestBinary, flavour: Flavour) -> None:
         """Checks that compiled code is for this wasmtime and this processor; runs none of it.
 
         Raises:
             CompileError: it is not.
         """
         try:
-            wasmtime.Module.deserialize_file(self.engine(metered, binary.stack_bytes), str(path))
+            wasmtime.Module.deserialize_file(self.engine(flavour, binary.stack_bytes), str(path))
         except wasmtime.WasmtimeError as problem:
             raise CompileError(f"{binary.title}'s compiled code does not fit: {problem}") from None
 

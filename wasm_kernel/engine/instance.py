@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.clock import TICKER, Clock, StopReason
 from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.flavours import THIS_PROCESS
 from wasm_kernel.engine.guest_clock import GuestClock
 from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions
 from wasm_kernel.engine.streams import OutputStreams
@@ -50,12 +51,14 @@ class InstanceOptions(Struct, frozen=True):
         argv: The arguments of its process.
         env: Its environment variables.
         clock_before: What the monotonic clock showed in the instance before, in nanoseconds.
+        own_code: Whether nothing but code of our own runs in it, which comes back by itself.
     """
 
     memory_bytes: int
     argv: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     clock_before: int = 0
+    own_code: bool = False
 
 
 class Instance:
@@ -84,11 +87,14 @@ class Instance:
 
         Raises:
             HostFailed: there is no memory for it.
+            RuntimeError: this process may not run code of that flavour.
         """
+        if not options.own_code:
+            THIS_PROCESS.check(compiled.flavour)
         self._owner = threading.get_ident()
         self._clock, self._streams = clock, streams
         self._engine = compiled.engine
-        self._metered = compiled.metered
+        self._flavour = compiled.flavour
         self._fuel: int | None = None
         self._closed = False
         self._functions: dict[str, wasmtime_api.WasmFunction] = {}
@@ -110,7 +116,7 @@ class Instance:
     def _make_store(self, options: InstanceOptions) -> wasmtime.Store:
         store = wasmtime.Store(self._engine)
         store.set_limits(memory_size=options.memory_bytes)
-        if self._metered:
+        if self._flavour.fuel:
             store.set_fuel(UNLIMITED_FUEL)
         store.set_epoch_deadline(1)
         earliest = time.monotonic_ns()
@@ -158,7 +164,7 @@ class Instance:
         Args:
             fuel: The fuel of this turn, or None for no limit.
         """
-        if self._metered:
+        if self._flavour.fuel:
             self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
         self._fuel = fuel
         TICKER.add(id(self), self._engine.increment_epoch)
@@ -191,7 +197,7 @@ class Instance:
     @property
     def fuel_left(self) -> int | None:
         """The fuel that is left of this turn, or None where code is unmetered."""
-        return self._store.get_fuel() if self._metered else None
+        return self._store.get_fuel() if self._flavour.fuel else None
 
     def lower_fuel(self, most: int) -> int:
         """Leaves the running turn at most so much fuel; returns how much was taken away.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
+from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import CellTimeout, GuestCrashed, GuestStopped
 from wasm_kernel.events import Notices
@@ -106,7 +107,7 @@ class GuestRunner:
             WasmKernelError: it can't be.
         """
         make_room(self.policy, TO_START)
-        self.state.open(self.language.prepare(self.policy.metered, progress))
+        self.state.open(self.language.prepare(self._flavour, progress))
         self._is_open = True
         self.start_guest()
 
@@ -135,7 +136,7 @@ class GuestRunner:
         self.state.adopt(policy)
         self._env_is_new = True
         if self._is_open:
-            self.language.prepare(policy.metered, lambda text: None)
+            self.language.prepare(self._flavour, lambda text: None)
             self.start_guest()
 
     def close(self) -> None:
@@ -156,6 +157,11 @@ class GuestRunner:
             self.state.detach(keep=keep)
             self._guest.close()
             self._guest = None
+
+    @property
+    def _flavour(self) -> Flavour:
+        """The flavour of the guest's code."""
+        return THIS_PROCESS.flavour(metered=self.policy.metered)
 
     @property
     def guest(self) -> Guest:
@@ -354,7 +360,7 @@ class GuestRunner:
             streams=streams,
             answer=self._answer,
             memory_bytes=policy.memory_bytes,
-            metered=policy.metered,
+            flavour=self._flavour,
             clock_before=head.clock if head is not None else 0,
         )
 

@@ -22,6 +22,7 @@ from wasm_kernel.policy import RuntimeType
 if TYPE_CHECKING:  # what a front end needs of this file must not bring wasmtime with it
     from wasm_kernel.engine.clock import Clock, Signals
     from wasm_kernel.engine.compiler import Progress
+    from wasm_kernel.engine.flavours import Flavour
     from wasm_kernel.engine.instance import Instance
     from wasm_kernel.engine.streams import OutputStreams
     from wasm_kernel.folders.folders import SandboxFolders
@@ -137,7 +138,7 @@ class GuestSetup(Struct, frozen=True):
         streams: What it prints.
         answer: Answers the agent's frames, on the guest's thread.
         memory_bytes: The most that its memory may grow to.
-        metered: Whether its fuel is counted.
+        flavour: The checks that its code has.
         clock_before: What its monotonic clock showed when its memory was saved, in nanoseconds.
     """
 
@@ -146,7 +147,7 @@ class GuestSetup(Struct, frozen=True):
     streams: OutputStreams
     answer: Callable[[bytes], bytes]
     memory_bytes: int
-    metered: bool
+    flavour: Flavour
     clock_before: int = 0
 
 
@@ -230,7 +231,7 @@ class GuestLanguage(Protocol):
     def examine(self) -> Iterator[Finding]:
         """Yields findings about its files and its cache; changes nothing."""
 
-    def prepare(self, metered: bool, progress: Progress) -> BaseImage:
+    def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Makes everything that takes long, once a machine; quick if it is there already.
 
         Call it on a guest thread: it runs guests.
@@ -245,7 +246,7 @@ class GuestLanguage(Protocol):
     def image_at_hand(self) -> BaseImage | None:
         """Returns the base image in the cache, or the installed one; None if there is neither."""
 
-    def export_prepared(self, metered: bool, target: Path) -> str:
+    def export_prepared(self, flavour: Flavour, target: Path) -> str:
         """Writes what `prepare` made into an archive; returns its SHA-256.
 
         Raises:
@@ -305,7 +306,9 @@ def broker_handlers(runtime: RuntimeType | str, private: OpenPrivate) -> Handler
     return handlers
 
 
-def prepare_on_own_thread(language: GuestLanguage, metered: bool, progress: Progress) -> BaseImage:
+def prepare_on_own_thread(
+    language: GuestLanguage, flavour: Flavour, progress: Progress
+) -> BaseImage:
     """Prepares a language on a guest thread made for it, named `preparing`; waits for it.
 
     Raises:
@@ -315,7 +318,7 @@ def prepare_on_own_thread(language: GuestLanguage, metered: bool, progress: Prog
 
     thread = GuestThread("preparing")
     try:
-        return thread.submit(lambda: language.prepare(metered, progress)).result()
+        return thread.submit(lambda: language.prepare(flavour, progress)).result()
     finally:
         thread.close(lambda: None)
 

@@ -185,7 +185,10 @@ def _image_for(
     """
     if memory is None or memory.artifact != language.image_name or memory.known() is None:
         return None
-    return language.image_at_hand() or prepare_on_own_thread(language, False, progress)
+    from wasm_kernel.engine.flavours import THIS_PROCESS
+
+    flavour = THIS_PROCESS.flavour(metered=False)
+    return language.image_at_hand() or prepare_on_own_thread(language, flavour, progress)
 
 
 def _leads_out(folder: int, path: str, step: Callable[[], None]) -> bool:

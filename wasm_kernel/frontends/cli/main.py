@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wasm_kernel import __version__
+from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.cli import sessions
 
@@ -76,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     warm = commands.add_parser("warm", help="compile the guest now, not at the first kernel")
-    warm.add_argument("--metered", action="store_true", help="for kernels with a fuel budget")
+    rows = ", ".join(f"{row.name} for {row.purpose}" for row in FLAVOURS.values())
+    warm.add_argument("--flavour", choices=FLAVOURS, default=EPOCH.name, help=rows)
     carried = warm.add_mutually_exclusive_group()
     carried.add_argument(
         "--export",
@@ -149,9 +151,9 @@ def _warm(options: argparse.Namespace) -> None:
         options.usage("--import and --sha256 come together: the digest is what --export printed")
     if options.source is not None:
         warm.import_archive(say, options.source, options.sha256)
-    warm.warm(say, metered=options.metered)
+    warm.warm(say, flavour=options.flavour)
     if options.export is not None:
-        warm.export_archive(say, options.export, metered=options.metered)
+        warm.export_archive(say, options.export, flavour=options.flavour)
 
 
 def _doctor(_: argparse.Namespace) -> int:

@@ -4,31 +4,27 @@ to other machines and takes it from there.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from wasm_kernel.guests.base import load
-from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.engine.flavours import FLAVOURS, FlavourName
+from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.policy import RuntimeType
 
 _THROTTLE = 5.0  # seconds between two lines about the same thing
-_METERED = ExecutionPolicy(fuel_budget=2**62)
 
 
-def warm(say: Callable[[str], None], *, metered: bool) -> None:
+def warm(say: Callable[[str], None], *, flavour: FlavourName) -> None:
     """Compiles the guest and builds its base image if they are missing; `say`s the progress.
 
     Args:
         say: Called with one line at a time.
-        metered: Prepares the guest that counts fuel, which is compiled separately.
+        flavour: The name of the flavour that is prepared; each is compiled separately.
 
     Raises:
         WasmKernelError: it can't be prepared; the text says what to do.
     """
-    from wasm_kernel.execution.create import create_sandbox
-    from wasm_kernel.folders.folders import SandboxFolders
-
     begun = time.monotonic()
     said: dict[str, float] = {}  # each topic, and when it was spoken of last
 
@@ -38,25 +34,19 @@ def warm(say: Callable[[str], None], *, metered: bool) -> None:
             said[topic] = now
             say(sentence)
 
-    policy = _METERED if metered else ExecutionPolicy()
-    folders = SandboxFolders.of_workspace(Path(tempfile.mkdtemp()))
-    try:
-        with create_sandbox(folders=folders, policy=policy) as sandbox:
-            sandbox.start(tell).result()
-    finally:
-        folders.discard()
+    wanted = FLAVOURS[flavour]
+    prepare_on_own_thread(load(RuntimeType.PYTHON), wanted, tell)
     ready = f"done in {time.monotonic() - begun:.0f} s" if said else "ready"
-    flavour = "with fuel metering" if metered else "without fuel metering"
-    say(f"{ready}: kernels {flavour} {'now ' if said else ''}start at once")
+    say(f"{ready}: {wanted.purpose} {'now ' if said else ''}start at once")
 
 
-def export_archive(say: Callable[[str], None], target: Path, *, metered: bool) -> None:
+def export_archive(say: Callable[[str], None], target: Path, *, flavour: FlavourName) -> None:
     """Writes the prepared guest into an archive, and `say`s how another machine takes it.
 
     Raises:
         OSError: it can't be written there.
     """
-    digest = load(RuntimeType.PYTHON).export_prepared(metered, target)
+    digest = load(RuntimeType.PYTHON).export_prepared(FLAVOURS[flavour], target)
     say(f"exported to {target} ({target.stat().st_size / 1e6:.0f} MB); to take it elsewhere:")
     say(f"wasm-kernel warm --import {target.name} --sha256 {digest}")
 

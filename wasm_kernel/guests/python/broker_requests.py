@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from wasm_kernel.engine.flavours import FlavourName
+
 
 class PrepareGuest(Struct, frozen=True):
     """The cache is to be filled with what a guest needs: compiled code, and its base image.
 
     Attributes:
-        metered: Whether for the flavour that counts fuel.
+        flavour: The flavour of the code.
     """
 
-    metered: bool
+    flavour: FlavourName
 
 
 class FetchWheels(Struct, frozen=True):

@@ -321,7 +321,7 @@ class ImageBuilder:
             should_stop=clock.should_stop,
             devices=streams.devices(),
         )
-        options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV)
+        options = InstanceOptions(_BOOT_MEMORY, argv=ARGV, env=ENV, own_code=True)
         hosts = (files, HostChannel(answer))
         with contextlib.closing(files):
             instance = Instance(self._compiled, hosts, options, clock, streams)

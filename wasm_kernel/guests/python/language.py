@@ -14,6 +14,7 @@ import msgspec
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
+from wasm_kernel.engine.flavours import FLAVOURS, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
@@ -143,23 +144,23 @@ class PythonLanguage:
             yield Finding("ok", f"{place} private to you")
         else:
             yield Finding("note", f"{place} not there yet; `wasm-kernel warm` fills it")
-        for metered, word in ((False, "without"), (True, "with")):
-            state = self._state_of_code(metered)
-            yield Finding(state.mark, f"the guest {word} fuel metering is {state.text}")
+        for flavour in FLAVOURS.values():
+            state = self._state_of_code(flavour)
+            yield Finding(state.mark, f"the guest for {flavour.purpose} is {state.text}")
         state = self._state_of_image()
         yield Finding(state.mark, f"the base image with pandas and matplotlib is {state.text}")
 
-    def _state_of_code(self, metered: bool) -> Finding:
-        binary, option = self.files.wasm, " --metered" if metered else ""
-        name = self.compiler.name(binary, metered)
-        late = f"a first kernel that needs it waits a minute or more (`wasm-kernel warm{option}`)"
+    def _state_of_code(self, flavour: Flavour) -> Finding:
+        binary, how = self.files.wasm, f"`wasm-kernel warm --flavour {flavour.name}`"
+        name = self.compiler.name(binary, flavour)
+        late = f"the first that needs it waits a minute or more ({how})"
         if self.cache.path(name).is_file():
             return Finding("ok", "compiled")
         installed = self.cache.installed(name)
         if installed is None:
             return Finding("note", f"not compiled: {late}")
         try:
-            self.compiler.check(installed, binary, metered)
+            self.compiler.check(installed, binary, flavour)
         except CompileError as problem:
             return Finding("note", f"installed, but not used: {problem}. So {late}")
         return Finding("ok", "installed")
@@ -194,11 +195,11 @@ class PythonLanguage:
         """The cache's name for the image's record."""
         return f"{self.image_name}.facts"
 
-    def export_prepared(self, metered: bool, target: Path) -> str:
+    def export_prepared(self, flavour: Flavour, target: Path) -> str:
         """Writes what `prepare` made into an archive; as `GuestLanguage` has it."""
         from wasm_kernel.engine.cache_archive import write_archive
 
-        names = (self.compiler.name(self.files.wasm, metered), self.image_name, self._record_name)
+        names = (self.compiler.name(self.files.wasm, flavour), self.image_name, self._record_name)
         found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
         return write_archive([path for path in found if path is not None], target)
 
@@ -209,10 +210,10 @@ class PythonLanguage:
         self.cache.prepare()
         binary = self.files.wasm
         known: dict[str, Check | None] = {
-            self.compiler.name(binary, metered): None
-            if self.compiler.load(binary, metered)
-            else partial(self.compiler.check, binary=binary, metered=metered)
-            for metered in (False, True)
+            self.compiler.name(binary, flavour): None
+            if self.compiler.load(binary, flavour)
+            else partial(self.compiler.check, binary=binary, flavour=flavour)
+            for flavour in FLAVOURS.values()
         }
         with self.cache.lock(self.image_name, lambda seconds: None):
             is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
@@ -220,15 +221,15 @@ class PythonLanguage:
             known[self._record_name] = None if is_there else _check_record
             return read_archive(source, sha256, self.cache, known)
 
-    def prepare(self, metered: bool, progress: Progress) -> BaseImage:
+    def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
         with self._guard:
-            if self._broker is not None and not self._use_remembered(metered):
-                self._broker.call(PrepareGuest(metered), Done, Reporting(progress))
-            compiled = self.compiler.module(self.files.wasm, metered, progress)
+            if self._broker is not None and not self._use_remembered(flavour):
+                self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
+            compiled = self.compiler.module(self.files.wasm, flavour, progress)
             return self.image_at_hand() or self._build(compiled, progress)
 
-    def _use_remembered(self, metered: bool) -> bool:
+    def _use_remembered(self, flavour: Flavour) -> bool:
         """Takes the guest's files as they were last found; returns False if the cache lacks any."""
         try:
             known = guest_files.remembered(self.cache)
@@ -237,7 +238,7 @@ class PythonLanguage:
             self.files = known  # once a process: looking for changes costs each start
             folder = self.cache.folder_of(guest_files.folder_name(known))
             is_ready = folder is not None and self.image_at_hand() is not None
-            return is_ready and self.compiler.load(self.files.wasm, metered)
+            return is_ready and self.compiler.load(self.files.wasm, flavour)
         except PermissionError:
             return False  # something there is not to be trusted, and not ours to replace
 
@@ -298,7 +299,7 @@ class PythonLanguage:
             raise ImageError("the Python guest was not prepared")
         options = InstanceOptions(setup.memory_bytes, ARGV, clock_before=setup.clock_before)
         hosts = (setup.files, HostChannel(setup.answer))
-        compiled = self.compiler.module(self.files.wasm, setup.metered, lambda text: None)
+        compiled = self.compiler.module(self.files.wasm, setup.flavour, lambda text: None)
         with contextlib.ExitStack() as held:
             held.callback(setup.files.close)
             instance = Instance(compiled, hosts, options, setup.clock, setup.streams)

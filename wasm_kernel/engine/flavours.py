@@ -1,0 +1,94 @@
+"""The flavours of compiled code: which checks the compiler puts into a guest.
+
+A check stands in every loop and at every function's beginning. Epochs let the host stop the guest
+at any of them, and look at the clock there; fuel stops it when a budget is used up. Each of the two
+costs a quarter of the time, or more.
+
+Code without epochs can't be stopped from outside if it does not want to. So it only runs in a
+process that may be killed, and whose owner does that.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from wasm_kernel.engine.clock import StopReason
+
+FlavourName = Literal["epoch", "fuel-epoch", "unchecked", "fuel"]
+
+
+class Flavour(Struct, frozen=True):
+    """One way to compile a guest.
+
+    Attributes:
+        name: Its name, also in the cache.
+        epochs: Whether an epoch stops it.
+        fuel: Whether it counts fuel.
+        seconds_a_mb: The processor time that compiling takes for each MB of the wasm file.
+        purpose: What it is for; goes on after "the guest for".
+    """
+
+    name: FlavourName
+    epochs: bool
+    fuel: bool
+    seconds_a_mb: float
+    purpose: str
+
+
+EPOCH = Flavour("epoch", True, False, 0.82, "kernels")
+FUEL_EPOCH = Flavour("fuel-epoch", True, True, 0.96, "kernels with a fuel budget")
+UNCHECKED = Flavour("unchecked", False, False, 0.7, "workers")
+FUEL = Flavour("fuel", False, True, 0.9, "workers with a fuel budget")
+FLAVOURS = {flavour.name: flavour for flavour in (EPOCH, FUEL_EPOCH, UNCHECKED, FUEL)}
+
+
+class ProcessOwner(Protocol):
+    """Whoever may kill this process, and goes on without it."""
+
+    def kill(self, reason: StopReason) -> None:
+        """Has this process killed: the guest in it does not stop. Called once, on any thread."""
+
+
+class ThisProcess:
+    """What this process may do with its guests.
+
+    Attributes:
+        owner: Kills it if a guest in it does not stop; None if it must live on.
+    """
+
+    def __init__(self) -> None:
+        self.owner: ProcessOwner | None = None
+
+    def may_be_killed_by(self, owner: ProcessOwner) -> None:
+        """Lets the guests that begin from now on run without epochs.
+
+        Only for a process that was made for its guests: whatever else is in it ends with them.
+        """
+        self.owner = owner
+
+    def flavour(self, *, metered: bool) -> Flavour:
+        """Returns the quickest flavour that this process may run.
+
+        Args:
+            metered: Whether fuel has to be counted.
+        """
+        if self.owner is None:
+            return FUEL_EPOCH if metered else EPOCH
+        return FUEL if metered else UNCHECKED
+
+    def check(self, flavour: Flavour) -> None:
+        """Checks that this process may run a flavour.
+
+        Raises:
+            RuntimeError: nobody could stop it here.
+        """
+        if not flavour.epochs and self.owner is None:
+            raise RuntimeError(
+                f"a guest of the flavour {flavour.name} was started in a process that nobody may "
+                "kill: it could not be stopped"
+            )
+
+
+THIS_PROCESS = ThisProcess()
