@@ -38,7 +38,7 @@ from wasm_kernel.folders.places import (
 )
 from wasm_kernel.folders.private import Owner
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder, PlantedLinkError, open_named
+from wasm_kernel.linux.folders import Folder, PlantedLinkError, closing_fd, open_named
 from wasm_kernel.policy import Mount
 from wasm_kernel.wasi_files.preopens import (
     METADATA,
@@ -117,11 +117,8 @@ class Spot(Struct, frozen=True):
 
     @classmethod
     def _of_folder(cls, path: Path) -> Spot:
-        fd = os.open(path, _LOOK)
-        try:
+        with closing_fd(os.open(path, _LOOK)) as fd:
             return cls.of(fd)
-        finally:
-            os.close(fd)
 
     def holds(self, other: Spot) -> bool:
         """Returns whether another folder is this one, or lies in it."""

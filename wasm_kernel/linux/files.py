@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk
 
@@ -280,13 +281,10 @@ class FileMark(Struct, frozen=True):
     def at(cls, path: Path) -> FileMark | None:
         """Returns the mark of what lies at a path, a link not followed; None if that is unknown."""
         try:
-            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with closing_fd(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+                return cls.of(fd)
         except OSError:
             return None
-        try:
-            return cls.of(fd)
-        finally:
-            os.close(fd)
 
     @property
     def lasting(self) -> bool:
@@ -319,16 +317,12 @@ def _birth(fd: int, path: bytes, flags: int) -> str:
 
 def _generation(fd: int) -> str:
     answer = bytearray(8)
+    path, how = f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        readable = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with closing_fd(os.open(path, how)) as readable:
+            fcntl.ioctl(readable, _GET_GENERATION, answer)
     except OSError:
         return ""
-    try:
-        fcntl.ioctl(readable, _GET_GENERATION, answer)
-    except OSError:
-        return ""
-    finally:
-        os.close(readable)
     return f"generation {int.from_bytes(answer[:4], 'little')}"
 
 

@@ -37,7 +37,32 @@ class TooLong(OSError):
     """A file holds more bytes than may be read at once."""
 
 
-class Folder:
+class Closing:
+    """Something that is to be closed, which the end of a `with` block does, too."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Closes it. Safe to call twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    """Closes a descriptor at the end of a block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Folder(Closing):
     """An open folder; close it. It may be used by several threads, and closed by one.
 
     A name is one plain name: no slash, and neither `.` nor `..`.
@@ -200,12 +225,6 @@ class Folder:
             fd, self.fd = self.fd, -1
             os.close(fd)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def open_folder(
     name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
@@ -235,11 +254,8 @@ def open_folder(
 def _permit(name: str | os.PathLike[str], parent: int | None) -> None:
     """Lets the owner into a folder; a link in its place is not followed."""
     # Linux changes modes through links only; a descriptor that only names the folder is not a link
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
+    with closing_fd(os.open(name, SEARCHED, dir_fd=parent)) as fd:
         os.chmod(f"/proc/self/fd/{fd}", _OWNER)  # noqa: PTH101 - a descriptor
-    finally:
-        os.close(fd)
 
 
 def plain_name(name: str) -> str:

@@ -16,6 +16,8 @@ from enum import IntFlag
 from functools import cache
 from pathlib import Path
 
+from wasm_kernel.linux.folders import closing_fd
+
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _ASK_VERSION = 1
 _BENEATH = 1  # the kind of rule that is about files
@@ -80,14 +82,11 @@ def restrict(allowed: Mapping[Path, Access]) -> int:
     if known < LEAST:
         raise OSError("this kernel has no Landlock, or one too old")
     handled = _handled(known)
-    ruleset = _ruleset(handled, known)
-    try:
+    with closing_fd(_ruleset(handled, known)) as ruleset:
         for path, access in allowed.items():
             _allow(ruleset, path, access & handled)
         no_new_privileges()
         checked(call(_RESTRICT, ruleset, 0))
-    finally:
-        os.close(ruleset)
     return known
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import Folder, open_folder
+from wasm_kernel.linux.folders import Folder, closing_fd, open_folder
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.linux.walks import FolderWalk, HiddenTest
 
@@ -165,24 +165,19 @@ class _Copying:
         if found.st_nlink > 1 and self._here.depth > _LINKED_DEEPEST:
             raise _Unreadable("it has several names, and lies too deep to keep them")
         with _reading():
-            source = os.open(name, _READ, dir_fd=self._here.fd)
-        try:
+            opened = os.open(name, _READ, dir_fd=self._here.fd)
+        with closing_fd(opened) as source:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 raise _Unreadable("it is no file any more")
             self._copy_file(source, name, found)
-        finally:
-            os.close(source)
         if found.st_nlink > 1:
             self._twins[found.st_dev, found.st_ino] = (*self._there.path, name)
 
     def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
-        target = os.open(name, _WRITE, 0o600, dir_fd=self._there.fd)
-        try:
+        with closing_fd(os.open(name, _WRITE, 0o600, dir_fd=self._there.fd)) as target:
             self._copier.copy(source, target, found.st_size)
             _dress(target, found)
-        finally:
-            os.close(target)
 
     def _link_to(self, twin: tuple[str, ...], name: str) -> None:
         with FolderWalk(self._target) as way:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from wasm_kernel.linux.folders import FOLDER, SEARCHED, open_folder
+from wasm_kernel.linux.folders import FOLDER, SEARCHED, Closing, open_folder
 
 HiddenTest = Callable[[int, str, int], bool]
 """Says what a walk passes over, by a descriptor of the folder it is in, its name there, and how
@@ -26,7 +26,7 @@ DEEPEST = 2000
 _KEPT = 16
 
 
-class FolderWalk:
+class FolderWalk(Closing):
     """A position in a tree of folders, moved step by step; close it. One thread's own."""
 
     def __init__(self, root: Path | int, *, to_list: bool = True) -> None:
@@ -137,14 +137,8 @@ class FolderWalk:
             if fd >= 0:
                 os.close(fd)
 
-    def __enter__(self) -> FolderWalk:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class Lookup:
+class Lookup(Closing):
     """Leads to many paths below one folder; close it. One thread's own.
 
     It keeps the way to the last one open, so paths in sorted order cost what the tree has, however
@@ -210,12 +204,6 @@ class Lookup:
     def close(self) -> None:
         """Closes what is open. Safe to call twice."""
         self._walk.close()
-
-    def __enter__(self) -> Lookup:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def is_plain_name(name: str) -> bool:

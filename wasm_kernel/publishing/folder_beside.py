@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier, FileMark, swap_names, take_name
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.locks import FileLock
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk, is_plain_name
@@ -136,14 +136,9 @@ class FolderBeside:
 
     def read(self, here: Folder, name: str, size: int) -> CopiedFile | None:
         """Returns the regular file that has a name, if it has so many bytes."""
-        try:
-            fd = here.open_regular(name)
-        except OSError:
-            return None
-        try:
+        with suppress(OSError), closing_fd(here.open_regular(name)) as fd:
             return self._read(fd) if os.fstat(fd).st_size == size else None
-        finally:
-            os.close(fd)
+        return None
 
     def _read(self, fd: int) -> CopiedFile:
         return CopiedFile(FileMark.of(fd), os.fstat(fd).st_size, self._digest(fd))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Self
 
 from wasm_kernel.folders.places import Place, in_state
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Closing, Folder
 from wasm_kernel.linux.task import Task
 from wasm_kernel.publishing.folder_beside import (
     CopiedFile,
@@ -41,7 +40,7 @@ _FULL = (
 )
 
 
-class PublishedFolder:
+class PublishedFolder(Closing):
     """A folder that files are put into, locked for other kernels; close it. One thread's own.
 
     Args:
@@ -130,9 +129,3 @@ class PublishedFolder:
                 self._record.close()
             finally:
                 self._place.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

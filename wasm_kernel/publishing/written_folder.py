@@ -13,14 +13,13 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace as replaced
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileMark, link_or_copy
-from wasm_kernel.linux.folders import Folder, NotRegular
+from wasm_kernel.linux.folders import Closing, Folder, NotRegular, closing_fd
 from wasm_kernel.linux.task import Task
 from wasm_kernel.publishing.folder_beside import (
     CopiedFile,
@@ -73,7 +72,7 @@ class WrittenFile(Struct, frozen=True):
     theirs: bool = False
 
 
-class WrittenFolder:
+class WrittenFolder(Closing):
     """The notebook's folder, as one session writes to it; close it. One thread's own.
 
     Args:
@@ -392,12 +391,6 @@ class WrittenFolder:
         finally:
             self._place.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def _checked(there: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(there.st_mode):
@@ -413,9 +406,6 @@ def _give_second_name(folder: Folder, name: str, to: Folder, new: str) -> None:
     old, made = folder.status(name), to.status(new)
     if old is None or made is None or os.path.samestat(old, made):
         return
-    fd = to.open_regular(new)
-    try:
+    with closing_fd(to.open_regular(new)) as fd:
         os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
         os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
-    finally:
-        os.close(fd)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.locks import try_lock
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -33,15 +33,12 @@ def read(folder: int, name: str, most: int) -> bytes:
         OSError: it is not a regular file, is larger than `most` bytes, or can't be read.
     """
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    descriptor = os.open(name, _READ, dir_fd=folder)
-    try:
+    with closing_fd(os.open(name, _READ, dir_fd=folder)) as descriptor:
         status = os.fstat(descriptor)
         _check_regular(status)  # it may have been swapped since
         if status.st_size > most:
             raise OSError(errno.EFBIG, f"The file's {status.st_size:,} bytes are over {most:,}")
         return _whole(descriptor, most)
-    finally:
-        os.close(descriptor)
 
 
 def _whole(descriptor: int, most: int) -> bytes:
@@ -164,10 +161,7 @@ def sweep_drafts(root: int) -> None:
 
 
 def _remove_abandoned(root: int, name: str) -> None:
-    descriptor = os.open(name, _LOOK, dir_fd=root)
-    try:
+    with closing_fd(os.open(name, _LOOK, dir_fd=root)) as descriptor:
         young = time.time() - os.fstat(descriptor).st_ctime < YOUNG_SECONDS
         if not young and try_lock(descriptor):
             os.unlink(name, dir_fd=root)
-    finally:
-        os.close(descriptor)

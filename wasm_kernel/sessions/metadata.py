@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import swap_names
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions.entries import draft_of
 from wasm_kernel.wasi_files.preopens import METADATA
@@ -168,15 +168,12 @@ def _content(folder: Folder) -> bytes | None:
     """The file's content; None if the file was replaced while it was read."""
     if not stat.S_ISREG(os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False).st_mode):
         raise MetadataCorrupted("it is not a regular file")
-    descriptor = os.open(NAME, _READ, dir_fd=folder.fd)
-    try:
+    with closing_fd(os.open(NAME, _READ, dir_fd=folder.fd)) as descriptor:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(_MOST_BYTES + 1)
         now_there = os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False)
         if not os.path.samestat(os.fstat(descriptor), now_there):
             return None
-    finally:
-        os.close(descriptor)
     if len(data) > _MOST_BYTES:
         raise MetadataCorrupted(f"it is larger than {_MOST_BYTES:,} bytes")
     return data

@@ -27,7 +27,7 @@ from wasm_kernel.folders.locks import is_used
 from wasm_kernel.folders.notebook_file import NotebookFile, NotebookRefused
 from wasm_kernel.folders.places import Place, homeless, in_state
 from wasm_kernel.linux.files import FileMark
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Closing, Folder
 from wasm_kernel.linux.locks import unlock, wait_lock
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.root import SessionsRoot
@@ -116,7 +116,7 @@ class Binding(Struct, frozen=True):
         return _ALIKE.format(name=ascii(self.file.name)) if alike else ""
 
 
-class Notebooks:
+class Notebooks(Closing):
     """The list of this user's notebooks, which nobody else reads or changes until it is closed."""
 
     def __init__(self, place: Place) -> None:
@@ -153,12 +153,6 @@ class Notebooks:
         if self._place.fd >= 0:
             unlock(self._place.fd)
             self._place.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _read(place: Place) -> Iterator[Binding]:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.folders import Folder, TooLong
+from wasm_kernel.linux.folders import Folder, TooLong, closing_fd
 from wasm_kernel.linux.trees import remove_contents
 from wasm_kernel.linux.walks import Lookup, is_plain_name
 from wasm_kernel.state.archive_out import (
@@ -267,15 +267,12 @@ class ArchiveReader:
             raise ArchiveError("The archive holds links that are too long, or too many of them.")
 
     def _write(self, folder: int, name: str, info: tarfile.TarInfo, content: IO[bytes]) -> None:
-        descriptor = os.open(name, _NEW, 0o600, dir_fd=folder)
-        try:
+        with closing_fd(os.open(name, _NEW, 0o600, dir_fd=folder)) as descriptor:
             self._budget.take_bytes()
             unpack(info, content, descriptor, self._budget)
             os.fchmod(descriptor, info.mode & 0o777)
             if math.isfinite(info.mtime) and abs(info.mtime) < _TIME_MOST:
                 os.utime(descriptor, (info.mtime, info.mtime))
-        finally:
-            os.close(descriptor)
 
     def _make_links(self, leads_out: LeadsOut) -> dict[str, str]:
         """Makes the links, last of all; returns those that lead out and were taken away again."""
@@ -372,11 +369,10 @@ class _MemoryReader:
             raise ArchiveError("The archive holds something in its memory that it does not name.")
         self._expected.discard(name)
         self._budget.take_bytes(info.size)  # holes, too: all of it is going to be read
-        descriptor = self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
-        try:
+        with closing_fd(
+            self._folder.open_regular(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+        ) as descriptor:
             unpack(info, content, descriptor)
-        finally:
-            os.close(descriptor)
         if name == STATES:
             try:
                 self._read_states()

@@ -22,7 +22,7 @@ from wasm_kernel.errors import HistoryError, ImageError, TravelError, WasmKernel
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
 from wasm_kernel.state.fork import identity_in
 from wasm_kernel.state.image import BaseImage, ImageRecord
@@ -370,15 +370,12 @@ class _ArchivedFiles:
             self.left_out[path] = "something else took its place meanwhile"
 
     def _file(self, path: str, folder: int, name: str) -> None:
-        descriptor = os.open(name, _READ, dir_fd=folder)
-        try:
+        with closing_fd(os.open(name, _READ, dir_fd=folder)) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 self.left_out[path] = "it is no file any more"
                 return
             self._writer.file(path, descriptor)
             self.count += path.startswith(f"{FILES}/")
-        finally:
-            os.close(descriptor)
 
 
 def _add_memory(writer: ArchiveWriter, private: Folder, variables: Variables) -> None:

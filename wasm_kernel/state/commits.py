@@ -24,7 +24,7 @@ from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import memory
 from wasm_kernel.linux.files import link_or_copy
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Closing, Folder, closing_fd
 from wasm_kernel.linux.memory import Range
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
@@ -69,7 +69,7 @@ class HeldContent:
         return False
 
 
-class ContentFile:
+class ContentFile(Closing):
     """A content on disk, open for reading; close it.
 
     Attributes:
@@ -133,12 +133,6 @@ class ContentFile:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
-
-    def __enter__(self) -> ContentFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 Source = ContentFile | HeldContent
@@ -409,12 +403,9 @@ class CommitStore:
         """
         folder = self._place()
         for name in contents:
-            with contextlib.suppress(FileNotFoundError):
-                fd = folder.open_regular(name)
-                try:
-                    os.fdatasync(fd)
-                finally:
-                    os.close(fd)
+            gone = contextlib.suppress(FileNotFoundError)
+            with gone, closing_fd(folder.open_regular(name)) as fd:
+                os.fdatasync(fd)
         os.fsync(folder.fd)
 
     def _place(self) -> Folder:

@@ -15,10 +15,11 @@ import errno
 import os
 import stat
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 
 from wasm_kernel.linux.files import FileCopier, open_file_identity
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.trees import remove_contents
 from wasm_kernel.state.file_ledger import KeptFile
 from wasm_kernel.wasi_files.quota import Key, key_of
@@ -179,13 +180,8 @@ class FileContents(_NumberedFiles):
         self._last += 1
         return self._last
 
-    @contextlib.contextmanager
-    def _reading(self, number: int) -> Iterator[int]:
-        source = self._folder().open_regular(str(number))
-        try:
-            yield source
-        finally:
-            os.close(source)
+    def _reading(self, number: int) -> AbstractContextManager[int]:
+        return closing_fd(self._folder().open_regular(str(number)))
 
     def unshare(self, number: int) -> None:
         """Gives a shared content a file of its own, as the other is about to be written to.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from msgspec import Struct
 
 from wasm_kernel.linux.files import file_identity
+from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import Changed, checksum_of
 from wasm_kernel.state.file_ledger import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
@@ -167,11 +168,8 @@ class _FileRestore:
             return True
         if was.checksum is None:
             return False
-        source = os.open(name, _READ, dir_fd=folder)
-        try:
+        with closing_fd(os.open(name, _READ, dir_fd=folder)) as source:
             return checksum_of(source, was.size) == was.checksum
-        finally:
-            os.close(source)
 
     def _change(self, path: str, name: str, folder: int, found: os.stat_result | None) -> None:
         if found is None or not stat.S_ISDIR(found.st_mode):

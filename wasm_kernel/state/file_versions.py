@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 
 from wasm_kernel.folders.folders import KEPT, LOOSE
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import FileContents, TooLarge, UnlinkedFiles
 from wasm_kernel.state.file_ledger import (
@@ -329,13 +329,12 @@ class FileVersions:
         if change is Change.END and folder is not None:
             with contextlib.suppress(OSError):
                 return self._count(self.contents.keep_by_link(folder, name, found))
-        source = os.open(name, _READ if folder is None else _READ | os.O_NOFOLLOW, dir_fd=folder)
-        try:
+        with closing_fd(
+            os.open(name, _READ if folder is None else _READ | os.O_NOFOLLOW, dir_fd=folder)
+        ) as source:
             if not os.path.samestat(os.fstat(source), found):
                 raise OSError(errno.ESTALE, "another file took its name")
             return self._count(self.contents.keep_by_copy(source))
-        finally:
-            os.close(source)
 
     def _count(self, was: KeptFile) -> KeptFile:
         """Counts the bytes of a content that lies nowhere else."""

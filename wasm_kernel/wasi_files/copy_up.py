@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import FileCopier
+from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.wasi_files.file_calls import FileCalls
@@ -136,14 +137,11 @@ def clear_covers(calls: FileCalls, place: GuestPath) -> None:
     if place.in_lower:
         return
     path = "/".join(place.parts)
-    folder = os.open(place.name, _READ | os.O_DIRECTORY, dir_fd=place.folder)
-    try:
+    with closing_fd(os.open(place.name, _READ | os.O_DIRECTORY, dir_fd=place.folder)) as folder:
         names = [entry.name for entry in read_folder(folder, NOTHING_HIDDEN, 0)]
         for name in filter(is_cover, names):
             with contextlib.suppress(FileNotFoundError):
                 _remove(calls, folder, name, f"{path}/{name}")
-    finally:
-        os.close(folder)
 
 
 def _remove(calls: FileCalls, folder: int, name: str, path: str) -> None:
@@ -165,8 +163,7 @@ def _make_folder(calls: FileCalls, folder: int, name: str, path: str) -> None:
 
 def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) -> int:
     """Copies a file of the lower folder; returns its size."""
-    source = os.open(place.name, _READ, dir_fd=lower)
-    try:
+    with closing_fd(os.open(place.name, _READ, dir_fd=lower)) as source:
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise Refused(abi.ENOTSUP)
@@ -189,8 +186,6 @@ def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) ->
             raise
         finally:
             os.close(target)
-    finally:
-        os.close(source)
 
 
 def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
@@ -218,12 +213,9 @@ def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
 
 def _remove_abandoned(calls: FileCalls, place: OverlayPath, name: str) -> None:
     """Removes what a killed kernel left, or what the guest put there, who may have it open."""
-    left = os.open(name, _READ, dir_fd=place.folder)
-    try:
+    with closing_fd(os.open(name, _READ, dir_fd=place.folder)) as left:
         if try_lock(left):
             _remove(calls, place.folder, name, "/".join((*place.parts[:-1], name)))
-    finally:
-        os.close(left)
 
 
 def _locks(target: int) -> bool:

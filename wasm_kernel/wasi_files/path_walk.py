@@ -14,6 +14,7 @@ import stat
 from enum import Enum
 
 from wasm_kernel.engine import abi
+from wasm_kernel.linux.folders import Closing
 from wasm_kernel.linux.walks import FolderWalk
 from wasm_kernel.wasi_files.preopens import Parts, Preopen, Refused, is_hidden_folder
 
@@ -45,7 +46,7 @@ class HiddenName(Refused):
     errno = abi.ENOENT
 
 
-class GuestPath:
+class GuestPath(Closing):
     """The place that a path argument leads to: a name in an open folder. Close it.
 
     Attributes:
@@ -97,12 +98,6 @@ class GuestPath:
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
         self._walk.close()
-
-    def __enter__(self) -> GuestPath:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class PathWalk:
