@@ -70,7 +70,11 @@ def test_a_notebook_opened_tomorrow_has_its_files_and_is_told_of_its_variables(
 
     # renamed by the server, restarted, saved; then moved by somebody else while the kernel runs
     tomorrow.rename("renamed.ipynb")
-    tomorrow.restart()
+    published = server.work / "renamed.files" / "made.csv"
+    for text in ("1", "2"):
+        tomorrow.run(f"_ = open('made.csv', 'w').write({text!r})\n%session_publish made.csv")
+        assert published.read_text() == text
+        tomorrow.restart()
     assert tomorrow.run(LOOK)["stdout"] == "['made.csv'] False\n"
     server.save("renamed.ipynb", "x = 3", *CELLS)
     (server.work / "sub").mkdir()

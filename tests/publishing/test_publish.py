@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.publishing.published import Publishing
 from tests.tasks import cancelled_after
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.guests.base import AfterCellAction, CommandLine, CommandRefused
 from wasm_kernel.linux import files
 from wasm_kernel.linux.broker import Broker, LocalBroker
@@ -28,6 +29,7 @@ from wasm_kernel.publishing.publish import (
     UnpublishedNotice,
     publish_files,
 )
+from wasm_kernel.sessions.notebooks import bind
 
 
 @pytest.fixture
@@ -134,6 +136,29 @@ def test_what_was_published_is_replaced_also_by_another_session(
     assert tomorrow.publish("r.csv").refused == {}
     assert one.files == {"orders.files/r.csv": "3"}
     tomorrow.session.closed()
+
+
+def test_what_another_notebook_published_stays_while_that_is_there(
+    one: Publishing, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.ipynb"
+    other.write_text("{}")
+    bind(one.session.root, "one", other)
+    one.write("r.csv", "1")
+    one.publish("r.csv")
+    two = Publishing(tmp_path, "two")
+    two.write("r.csv", "2")
+    assert "another notebook published" in two.refusal("r.csv")
+    assert one.files == {"orders.files/r.csv": "1"}
+    with NotebookFile.at(other) as file:  # a second kernel of the same notebook
+        two.place = replace(two.place, follows=file)
+        assert two.publish("r.csv").links
+    one.write("r.csv", "1")
+    assert one.publish("r.csv").links
+    two.place = replace(two.place, follows=None)
+    other.unlink()
+    assert two.publish("r.csv").links
+    two.session.closed()
 
 
 def test_what_is_as_it_was_is_not_written_again(one: Publishing) -> None:

@@ -14,7 +14,7 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from wasm_kernel import events
 from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.folders.hiding import MetadataAndPlacesHidden, PlacesHidden
 from wasm_kernel.folders.notebook import NotShown, check_target, open_here
+from wasm_kernel.folders.notebook_file import NotebookFile
 from wasm_kernel.guests.base import (
     ActionContext,
     CommandContext,
@@ -38,8 +39,10 @@ from wasm_kernel.publishing.names import (
     PublishableNames,
     PublishError,
     PublishLimits,
+    is_folder_name,
     is_too_long,
 )
+from wasm_kernel.sessions.notebooks import Binding, notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.wasi_files.preopens import NOTHING_HIDDEN
 
@@ -111,10 +114,12 @@ class PublishPlace(Struct, frozen=True):
         root: The sessions' folder.
         session_id: The session.
         folder: The names that lead from the folder that this process was started in to the one
-            that files are put into; none if that is not known.
+            that files are put into, as far as that was known at its start.
         names: Decides on names.
         limits: The most that may lie there.
         kept: Folders of the front end that nothing is put into.
+        follows: The notebook that the folder is named after, also when that has another name; None
+            if the settings name the folder, or there is no such notebook.
     """
 
     root: SessionsRoot
@@ -123,10 +128,27 @@ class PublishPlace(Struct, frozen=True):
     names: PublishableNames
     limits: PublishLimits
     kept: tuple[Path, ...] = ()
+    follows: NotebookFile | None = None
 
-    def link(self, path: str) -> str:
-        """Returns the path of a published file, relative to the notebook."""
-        return "/".join((*self.folder, path))
+    @property
+    def into(self) -> tuple[str, ...]:
+        """The names that lead to the folder now; none if it is not known."""
+        if self.follows is None:
+            return self.folder
+        notebook = self.follows.moved()
+        name = f"{notebook.stem}.files"
+        with suppress(OSError):  # the folder is gone
+            if notebook.parent == Path.cwd() and is_folder_name(name):
+                return (name,)
+        return self.folder
+
+    def is_anothers(self, session_id: str) -> bool:
+        """Returns whether a session belongs to another notebook, which is still there."""
+        known = notebooks_of(self.root).get(session_id, ())
+        return any(each.is_there and not self._is_of(each) for each in known)
+
+    def _is_of(self, binding: Binding) -> bool:
+        return self.follows is not None and binding.is_of(self.follows)
 
 
 def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Published]:
@@ -144,14 +166,23 @@ def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Publish
         """
         from wasm_kernel.publishing.published_folder import PublishedFolder
 
-        if not place.folder or len(request.paths) > AT_ONCE:
-            raise PublishError(_TOO_MANY if place.folder else _NO_FOLDER)
+        names = place.into
+        if not names or len(request.paths) > AT_ONCE:
+            raise PublishError(_TOO_MANY if names else _NO_FOLDER)
         links, refused = dict[str, str](), dict[str, str]()
         with ExitStack() as held:
             workspace = held.enter_context(workspace_of(place))
-            into = held.enter_context(_target(place))
-            hidden = PlacesHidden(into)
-            published = held.enter_context(PublishedFolder(into, hidden, place.limits, task))
+            into = held.enter_context(_target(place, names))
+            published = held.enter_context(
+                PublishedFolder(
+                    into,
+                    PlacesHidden(into),
+                    limits=place.limits,
+                    session=place.session_id,
+                    is_anothers=place.is_anothers,
+                    task=task,
+                )
+            )
             for path in request.paths:
                 if task.cancelled:
                     raise Cancelled
@@ -159,7 +190,7 @@ def publish_files(place: PublishPlace) -> Callable[[PublishFiles, Task], Publish
                 if why:
                     refused[path] = why
                 else:
-                    links[path] = place.link(path)
+                    links[path] = "/".join((*names, path))
         return Published(links, refused)
 
     return publish
@@ -196,7 +227,7 @@ def workspace_of(place: PublishPlace) -> Iterator[Folder]:
         yield workspace
 
 
-def _target(place: PublishPlace) -> Folder:
+def _target(place: PublishPlace, names: tuple[str, ...]) -> Folder:
     """Opens the folder that files are put into, which is made if it is missing; close it.
 
     Raises:
@@ -204,7 +235,7 @@ def _target(place: PublishPlace) -> Folder:
     """
     from wasm_kernel.publishing.folder_beside import entered
 
-    path = "/".join((*place.folder, ""))
+    path = "/".join((*names, ""))
     try:
         with open_here() as here, entered(here.fd, path, NOTHING_HIDDEN, make=True) as (last, _):
             folder = last.enter()
@@ -219,7 +250,7 @@ def _target(place: PublishPlace) -> Folder:
     except OSError as problem:
         is_other = problem.errno in (errno.ELOOP, errno.ENOTDIR)
         why = _A_LINK if is_other else f"can't be opened ({describe(problem)})"
-    raise PublishError(_NOT_THERE.format(name="/".join(place.folder), why=why)) from None
+    raise PublishError(_NOT_THERE.format(name="/".join(names), why=why)) from None
 
 
 class PublishCommand:
@@ -241,7 +272,7 @@ class PublishCommand:
 
     def run(self, line: CommandLine, context: CommandContext) -> Json:
         """Publishes files; returns their links, and why others were refused."""
-        if not self.place.folder:
+        if not self.place.into:
             raise CommandRefused(_NO_FOLDER)
         if self.place.names.none:
             raise CommandRefused(_OFF)
@@ -347,8 +378,8 @@ class UnpublishedNotice:
             os.close(self._private.open_regular(_TOLD, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError:  # an earlier kernel of the session has spoken
             return
-        word = f"'{path}'" if " " in path else path
-        way = _BY_COMMAND.format(word=word, link=place.link(path)) if place.folder else _BY_SETTING
+        word, link = f"'{path}'" if " " in path else path, "/".join((*place.into, path))
+        way = _BY_COMMAND.format(word=word, link=link) if place.into else _BY_SETTING
         context.say(_IN_SESSION.format(path=path, way=way), "stderr")
 
     def _is_there(self, path: str) -> bool:

@@ -8,6 +8,7 @@ state folder, which neither a cell nor a notebook's author can write to.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from wasm_kernel.folders.places import Place, in_state
@@ -34,10 +35,24 @@ _TAKEN = (
     "there is a file of that name that was not published from here, or was changed since. It was "
     "left as it is. Give one of the two another name."
 )
+_ANOTHERS = (
+    "another notebook published a file of that name, which was left as it is. Give one of the two "
+    "another name."
+)
 _FULL = (
     "the published files would take more than workspace_bytes ({bytes:,}) or workspace_files "
     "({files:,}) allow. Remove some of them."
 )
+
+
+class PublishedFile(CopiedFile, frozen=True):
+    """A file that was published.
+
+    Attributes:
+        session: The session that it comes from; empty if that was not noted.
+    """
+
+    session: str = ""
 
 
 class PublishedFolder(Closing):
@@ -47,6 +62,8 @@ class PublishedFolder(Closing):
         folder: The folder. It stays the caller's.
         hidden: The folders in it that are not for sessions.
         limits: The most that may lie there.
+        session: The session that files come from.
+        is_anothers: Says whether another session belongs to another notebook.
         task: Says when nobody wants more of it.
 
     Raises:
@@ -54,14 +71,24 @@ class PublishedFolder(Closing):
         OSError: the record can't be opened.
     """
 
-    def __init__(self, folder: Folder, hidden: Hidden, limits: PublishLimits, task: Task) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        hidden: Hidden,
+        *,
+        limits: PublishLimits,
+        session: str,
+        is_anothers: Callable[[str], bool],
+        task: Task,
+    ) -> None:
         self._beside, self._limits = FolderBeside(folder, hidden, task), limits
+        self._session, self._is_anothers = session, is_anothers
         place = in_state(_RECORDS, make=True)
         if place is None:
             raise PublishError(_HOMELESS)
         self._place: Place = place
         try:
-            self._record = FolderRecord(place, folder, CopiedFile)
+            self._record = FolderRecord(place, folder, PublishedFile)
         except BaseException:
             place.close()
             raise
@@ -108,16 +135,19 @@ class PublishedFolder(Closing):
         return sum(others) + size > self._limits.bytes or len(others) + 1 > self._limits.files
 
     def _named(
-        self, here: Folder, draft: str, name: str, made: CopiedFile, own: CopiedFile | None
-    ) -> CopiedFile:
+        self, here: Folder, draft: str, name: str, copy: CopiedFile, own: PublishedFile | None
+    ) -> PublishedFile:
         """Gives a draft its name, unless what has it is the user's; returns what has it now."""
         there = here.status(name)
+        made = PublishedFile(copy.mark, copy.size, copy.digest, self._session)
         if there is None:
             take(here, draft, name)
             return made
         if own is None or not self._beside.is_that(here, name, own):
             raise NameTaken
         if own.digest != made.digest:
+            if own.session not in ("", self._session) and self._is_anothers(own.session):
+                raise PublishError(_ANOTHERS)
             replace(here, draft, name, there)
             return made
         return own

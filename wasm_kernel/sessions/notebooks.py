@@ -207,13 +207,14 @@ class Opening:
         session_id: Its id.
         is_own: Whether it is the notebook's, and not one for this kernel alone.
         is_taken: Whether the notebook's own is open elsewhere.
+        file: The notebook's file, until this is closed; None if there is none.
     """
 
     def __init__(self, root: SessionsRoot, kernel: str, notebook: Path | None) -> None:
         self.session_id, self.is_own, self.is_taken = kernel, True, False
         self._root, self._kernel = root, kernel
         self._again, self._notice, self._refused = False, "", "as no server named a notebook"
-        self._file: NotebookFile | None = None
+        self.file: NotebookFile | None = None
         self._found: Binding | None = None
         self._list = None if notebook is None else Notebooks.locked()
         if notebook is None:
@@ -222,7 +223,7 @@ class Opening:
             self._refused = "as this user's folder for state can't be used"
             return
         try:
-            self._file = NotebookFile.at(notebook)
+            self.file = NotebookFile.at(notebook)
         except NotebookRefused as problem:
             self._refused = f"as the notebook's file {problem.why}"
         except (OSError, RuntimeError, ValueError):
@@ -231,7 +232,7 @@ class Opening:
         self._choose([each for each in self._list.bindings if each.root == here])
 
     def _choose(self, known: Sequence[Binding]) -> None:
-        file, kernel = self._file, self._kernel
+        file, kernel = self.file, self._kernel
         own = [each for each in known if file is not None and each.is_of(file)]
         chosen = [each for each in own if not each.kernel]
         restarted = [each for each in known if each.kernel == kernel]
@@ -253,22 +254,22 @@ class Opening:
 
     def _follow(self, restarted: Binding) -> None:
         """Takes the notebook's own file: a server tells the name that it had at first."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
         with suppress(OSError, RuntimeError, ValueError, NotebookRefused):
-            file = self._file = NotebookFile.at(restarted.file)
+            file = self.file = NotebookFile.at(restarted.file)
             if not restarted.is_of(file):
                 file.close()
-                self._file = None
+                self.file = None
 
     def _offer(self, known: Sequence[Binding]) -> str:
         """A notice of a session that may be what a person looks for; empty if there is none."""
-        if self._file is None:
+        if self.file is None:
             return ""
-        digest, name = self._file.digest(), self._file.path.name
+        digest, name = self.file.digest(), self.file.path.name
         for each in known:
-            why = each.likeness(self._file, digest)
+            why = each.likeness(self.file, digest)
             if why and self._exists(each.session):
                 said = shlex.quote(name) if name.isprintable() else "NOTEBOOK"
                 return _OFFER.format(why=why, session=each.session, name=said)
@@ -299,7 +300,7 @@ class Opening:
         session.folders.reopened = self._again
 
     def _note(self, known: Notebooks, session: str) -> None:
-        file, found = self._file, self._found
+        file, found = self.file, self._found
         if not self.is_own or (file is None and found is None):
             return
         now = {"session": session, "kernel": self._kernel, "used": time.time()}
@@ -315,14 +316,14 @@ class Opening:
     @property
     def tomorrow(self) -> str:
         """What the next kernel will find, for people."""
-        if self._file is not None and self.is_own:
+        if self.file is not None and self.is_own:
             return "the notebook's next kernel finds these files"
-        why = self._refused if self._file is None else "as the notebook's are in another session"
+        why = self._refused if self.file is None else "as the notebook's are in another session"
         return f"other kernels do not find these files, {why}"
 
     def ended(self) -> None:
         """Notes where the notebook lies and what it holds; when the kernel has ended."""
-        file = self._file
+        file = self.file
         if file is None or not self.is_own:
             return
         mark, digest, path = FileMark.of(file.fd), file.digest(), str(file.moved())
@@ -340,9 +341,9 @@ class Opening:
         """Lets other kernels choose. Safe to call twice."""
         if self._list is not None:
             self._list.close()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 def opening(

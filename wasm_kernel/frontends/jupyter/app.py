@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
     from wasm_kernel.frontends.jupyter.kernel import WasmKernel
     from wasm_kernel.frontends.jupyter.startup import StartProgress
+    from wasm_kernel.sessions.notebooks import Opening
     from wasm_kernel.sessions.upkeep import Upkeep
 
 SandboxFactory = Callable[[Session, ExecutionPolicy, Resume, Broker], "BaseSandbox"]
@@ -199,7 +200,7 @@ class WasmKernelApp(JupyterApp):
         opening = self.settings.opening(path)
         ending.callback(opening.close)
         session_id = opening.session_id
-        place = self._publish_place(session_id, policy)
+        place = self._publish_place(opening, policy)
         handlers = self._handlers(place, path, policy)
         broker = open_broker(handlers, confinement, ending, self._begin_upkeep, opening.ended)
         logger = self._logger(ending)
@@ -248,15 +249,16 @@ class WasmKernelApp(JupyterApp):
             return "shown as /notebook; files of data that cells write there land in it"
         return "shown as /notebook, never changed"
 
-    def _publish_place(self, session_id: str, policy: ExecutionPolicy) -> PublishPlace:
+    def _publish_place(self, opening: Opening, policy: ExecutionPolicy) -> PublishPlace:
         """Returns where results are published, and which."""
         return PublishPlace(
             root=self._root(),
-            session_id=session_id,
+            session_id=opening.session_id,
             folder=self.settings.published_into(),
             names=self.settings.publishable(),
             limits=PublishLimits(policy.workspace_bytes, policy.workspace_files),
             kept=_jupyters_folders(),
+            follows=None if self.settings.publish_folder else opening.file,
         )
 
     @property
