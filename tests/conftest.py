@@ -184,3 +184,15 @@ def environment() -> dict[str, str]:
     """The environment for a process that a test starts, as the newcomer's shell has it."""
     hidden = ("PYTHONPATH", "PYTHONWARNINGS")
     return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A sessions' folder, which is not there yet."""
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels do not wait for others to leave a notebook's session."""
+    monkeypatch.setattr("wasm_kernel.sessions.notebooks.PATIENCE_SECONDS", 0.0)

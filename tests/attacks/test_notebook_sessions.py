@@ -18,19 +18,10 @@ from tests.faces import full_disk
 from tests.nobody import as_nobody
 from tests.sessions.notebook_kernel import NotebookKernel, session_of, written
 from wasm_kernel.folders.notebook_file import NotebookRefused
-from wasm_kernel.sessions import notebooks
 from wasm_kernel.sessions.notebooks import bind
 from wasm_kernel.sessions.root import SessionsRoot
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebooks, "PATIENCE_SECONDS", 0.0)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "sessions"
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture

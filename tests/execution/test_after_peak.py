@@ -21,13 +21,19 @@ def resident() -> int:
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
 
 
+def wait_saved(sandbox: BaseSandbox) -> None:
+    """Waits until all states are on disk."""
+    with sandbox.frozen():
+        pass
+
+
 def head_bytes(sandbox: BaseSandbox) -> int:
     return sandbox.checkpoints()[-1].bytes
 
 
 def test_what_is_deleted_goes_back_to_the_machine(sandbox: BaseSandbox) -> None:
     sandbox.execute("import numpy as np; big = np.full(200 << 17, 1.5)")
-    sandbox._runner.state._live().flush()
+    wait_saved(sandbox)
     assert head_bytes(sandbox) > 190 * MIB
     before = resident()
     sandbox.execute("del big")
@@ -51,7 +57,7 @@ def test_an_undo_reads_nothing_of_what_was_freed(sandbox: BaseSandbox) -> None:
     sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::4096] = 1")
     sandbox.execute("del big")
     sandbox.execute("x = 1")
-    sandbox._runner.state._live().flush()
+    wait_saved(sandbox)
     before = resident(), read_bytes()
     sandbox.undo()
     after = resident(), read_bytes()
@@ -71,7 +77,7 @@ def test_an_undo_beside_a_large_array_costs_what_differs(sandbox: BaseSandbox) -
     sandbox.execute("import numpy as np; big = np.zeros(200 << 17); big[::5000] = 1")
     for leaves in (sandbox.undo, lambda: sandbox.execute("import os; os._exit(1)")):
         sandbox.execute("x = 1; big[5] = 3")
-        sandbox._runner.state._live().flush()
+        wait_saved(sandbox)
         faults, read = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, read_bytes()
         leaves()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < 10_000  # of 51,200
@@ -100,7 +106,7 @@ print(mine[-1])
 def test_a_guest_that_lies_about_what_is_free_loses_its_own_data(sandbox: BaseSandbox) -> None:
     heap = sandbox._runner.guest.heap
     assert isinstance(heap, Dlmalloc)
-    code = LIES.format(root=heap._state + 304 + 4 * 31)
+    code = LIES.format(root=heap.state + 304 + 4 * 31)
     assert sandbox.execute("x = 5").success
     assert sandbox.execute(code).stdout == "7.0\n"
     assert sandbox.execute("print(mine[-1], x)").stdout == "0.0 5\n"

@@ -131,7 +131,7 @@ def test_a_keeper_learns_how_the_last_one_ended(lock_of: Callable[[], HistoryLoc
         False,
         True,
     )
-    ended._lock.release()  # as the system does when the process is killed
+    ended.release(ended=False)
     later = lock_of()
     later.take()
     assert (later.crashed, later.wants(Resume.CRASH), later.wants(Resume.NEVER)) == (

@@ -512,7 +512,7 @@ def test_a_link_can_not_be_bent_later(page: Page) -> None:
 def test_no_chain_of_links_brings_text_where_it_is_cleaned() -> None:
     """Whatever the page copies from trait to trait, text never becomes HTML, style or TeX."""
     models = [name for _, name in PAIRS]
-    names = [*widget_models._BY_NAME, "value", "format", "description"]
+    names = [*widget_models.KINDS, "value", "format", "description"]
     reached = {("TextModel", "value")}
     fresh = set(reached)
     while fresh:
@@ -631,7 +631,7 @@ VALUES = st.recursive(
     ),
     max_leaves=10,
 )
-NAMES = st.sampled_from([*widget_models._BY_NAME, "format", "value", "_model_name", "_view_name"])
+NAMES = st.sampled_from([*widget_models.KINDS, "format", "value", "_model_name", "_view_name"])
 
 
 @given(

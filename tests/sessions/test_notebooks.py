@@ -17,15 +17,7 @@ from wasm_kernel.sessions.lifecycle import delete_session_workspace
 from wasm_kernel.sessions.notebooks import bind, notebooks_of
 from wasm_kernel.sessions.root import SessionsRoot
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebooks, "PATIENCE_SECONDS", 0.0)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "sessions"
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux import trees
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.state.folding import fold
-from wasm_kernel.state.index import Head, Index
+from wasm_kernel.state.index import Head, Index, read_index
 from wasm_kernel.state.stored import StateFolder
 
 Making = Callable[..., Session]
@@ -247,9 +248,11 @@ def test_a_head_that_never_came_to_disk_is_told(
     session = session_of()
     left_behind(session, monkeypatch)
     if rewritten:
-        session.history._rewrite()
-    assert session.history._index is not None
-    session.history._index.append(Head(6, 7, (7,)))
+        session.history.rewrite()
+    with closing(Index(folder := Folder.open(session.folder), "image")) as index:
+        index.go_on(read_index(folder))
+        index.append(Head(6, 7, (7,)))
+    folder.close()
     again = session_of(load=True)
     assert again.state == {0: "3"}
     assert again.found is not None
@@ -310,7 +313,7 @@ def test_what_an_index_must_forget_is_not_forgotten_if_it_can_not_be_rewritten(
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "replacing", _full)
         with pytest.raises(OSError, match="no room"):
-            session.history._rewrite()
+            session.history.rewrite()
     session.history.save()
     again = session_of(load=True)
     assert again.found is not None

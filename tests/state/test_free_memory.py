@@ -94,7 +94,8 @@ def test_changes_are_tracked_where_clearing_loses_that(
     def refused(*_: object) -> None:
         raise OSError(errno.ENOMEM, "no")
 
-    monkeypatch.setattr(type(peak.recorder._tracker), "cleared", refused)
+    for kind in (WriteProtect, Compare):
+        monkeypatch.setattr(kind, "cleared", refused)
     peak.cell(p0="v0")
     peak.free.runs = []
     peak.cell(p150="new")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -124,7 +125,7 @@ def test_cells_without_a_pause_are_folded_away_too(
 ) -> None:
     """The writer always has something to do."""
     session = session_of(keep=3)
-    monkeypatch.setattr(session.recorder._jobs, "empty", lambda: False)
+    monkeypatch.setattr(queue.Queue, "empty", lambda _: False)
     for number in range(60):
         session.cell(p0=f"v{number}")
     session.flush()
@@ -371,7 +372,7 @@ def test_a_damaged_commit_that_is_to_be_folded_ends_nothing(session_of: Making) 
     for number in range(3, 9):
         session.cell(p0=f"v{number}")
         session.flush()
-    assert session.recorder._thread.is_alive()
+    assert not session.history.waiting
 
 
 def test_a_commit_that_could_not_be_taken_is_in_the_next(

@@ -89,7 +89,7 @@ OUTPUTS = "outputs"  # outputs, as a cell has them
 AUTOPLAY = "autoplay"  # a medium begins by itself
 SWITCH_HTML = "switch"  # makes a LABEL HTML
 
-_KINDS = {
+_TRAITS = {
     PLAIN: """
         _view_count allow_duplicates base concise connected continuous_update controls disabled
         ensure_option indent index interval loop max min multiple playing pressed readout repeat
@@ -118,7 +118,8 @@ _KINDS = {
     OUTPUTS: "outputs",
     AUTOPLAY: "autoplay",
 }
-_BY_NAME = {name: kind for kind, names in _KINDS.items() for name in words(names)}
+KINDS = {name: kind for kind, names in _TRAITS.items() for name in words(names)}
+"""What a trait means, by its name, whichever model it is of."""
 
 _VALUES = {
     HTML: "HTML HTMLMath",
@@ -137,7 +138,7 @@ _OF_ONE |= {(f"{m}Model", "allowed_tags"): CSS for m in words("ColorsInput")}
 
 def kind_of(model: str, trait: str) -> str | None:
     """Returns what a trait of a model means to the page; None if it is not known."""
-    return _OF_ONE.get((model, trait)) or _BY_NAME.get(trait)
+    return _OF_ONE.get((model, trait)) or KINDS.get(trait)
 
 
 def may_link(source: tuple[str, str], target: tuple[str, str]) -> bool:

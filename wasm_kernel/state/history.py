@@ -84,7 +84,7 @@ class History:
         self._open_contents()
         if usable.is_damaged:
             self.place.keep_index()
-            self._rewrite()
+            self.rewrite()
         else:
             self._index.go_on(stored.reading)
             self._written, self._written_head = stored.tree, stored.head
@@ -103,7 +103,7 @@ class History:
         if self.place is not None:
             empty(self.place)
             self._open_contents()
-            self._rewrite()
+            self.rewrite()
 
     def _open_contents(self) -> None:
         self.contents.close()
@@ -130,13 +130,18 @@ class History:
             try:
                 self._index.append(*records)
             except RewriteNeeded:
-                self._rewrite()
+                self.rewrite()
                 return
             self._written = tree
             if isinstance(records[-1], Head):
                 self._written_head = records[-1]
 
-    def _rewrite(self) -> None:
+    def rewrite(self) -> None:
+        """Writes the index anew, with what is needed and on disk.
+
+        Raises:
+            OSError: it can't be written; it is as it was.
+        """
         with self.lock:
             if self._index is not None:
                 tree = self.tree.without(self.waiting)
@@ -151,7 +156,7 @@ class History:
         """
         needed = len(self.tree.commits) + len(self.tree.names)
         if self._index is not None and self._index.is_wasteful(needed):
-            self._rewrite()
+            self.rewrite()
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
@@ -467,7 +472,7 @@ class History:
                 other._open_contents()
                 for commit in tree.commits.values():
                     self.contents.give(other.contents, commit)
-            other._rewrite()
+            other.rewrite()
         except BaseException:
             other.close()
             raise

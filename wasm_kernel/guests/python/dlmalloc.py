@@ -41,12 +41,12 @@ class Dlmalloc:
     """
 
     def __init__(self, state: int, memory: GuestMemory) -> None:
-        self._state, self._memory = state, memory
+        self.state, self._memory = state, memory
         self._begin = memory.size
 
     def free(self, least: int) -> list[Range]:
         """The whole pages inside free chunks of so many bytes at least; as `Heap` has it."""
-        if not self._state:
+        if not self.state:
             return []
         size = self._memory.size
         found = []
@@ -59,7 +59,7 @@ class Dlmalloc:
     def _chunks(self, least: int) -> Iterator[Range]:
         """Yields address and length of free chunks: all that are so long, and some others."""
         try:
-            state = self._memory.read(self._state, _STATE_BYTES)
+            state = self._memory.read(self.state, _STATE_BYTES)
         except OutOfBounds:
             return
         dv_size, top_size, _, dv, top = struct.unpack_from("<5I", state, 8)
