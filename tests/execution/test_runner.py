@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.execution.conftest import Opening
 from tests.faces import says
 from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
+from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
 from wasm_kernel.result import CommMessage
@@ -179,6 +181,18 @@ def test_the_environment_reaches_the_guest(warm: None, tmp_path: Path) -> None:
     policy = ExecutionPolicy(env={"COLOUR": "blue"})
     with create_sandbox(workspace=tmp_path / "app", policy=policy) as sandbox:
         assert says(sandbox, "import os; print(os.environ['COLOUR'])") == "blue"
+
+
+def test_the_environment_is_there_in_states_of_an_earlier_process(opened: Opening) -> None:
+    earlier = opened(env={"COLOUR": "blue", "TASTE": "sweet"})
+    earlier.execute("import os; os.environ['TASTE'] = 'sour'")
+    earlier.execute("1")
+    earlier.close()
+    later = opened(resume=Resume.ALWAYS, env={"COLOUR": "red", "TASTE": "sweet"})
+    ask = "print(os.environ['COLOUR'], os.environ['TASTE'])"
+    assert says(later, ask) == "red sour"
+    later.undo(2)
+    assert says(later, ask) == "red sour"
 
 
 def test_no_variable_of_the_host_reaches_the_guest(

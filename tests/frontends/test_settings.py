@@ -117,3 +117,14 @@ def test_they_lie_beside_the_notebook_that_the_server_names(
 def test_suffixes_that_programs_obey_name_the_trait() -> None:
     with pytest.raises(PolicyError, match=r"WasmKernel\.publish_suffixes can't hold \.py"):
         settings(publish_suffixes=[".csv", ".py"]).publishable()
+
+
+def test_variables_of_the_host_are_passed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGE", "test")
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.setenv("OTHER", "1")
+    named = settings(pass_env=["STAGE", "EMPTY", "NOT_SET"], env={"EMPTY": "set here"})
+    assert named.policy().env == {"STAGE": "test", "EMPTY": "set here"}
+    for name in ("JPY_API_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTER_TOKEN"):
+        with pytest.raises(PolicyError, match=rf"WasmKernel\.pass_env can't hold {name}"):
+            settings(pass_env=["STAGE", name]).policy()

@@ -87,7 +87,6 @@ class GuestRunner:
         self._guest: Guest | None = None
         self._turn: Turn | None = None
         self._is_open = False  # the history is
-        self._env_is_new = bool(policy.env)  # a guest whose memory is brought back has the old one
 
     def _make_parts(self) -> TurnParts:
         return TurnParts(
@@ -134,7 +133,6 @@ class GuestRunner:
         self._allowance.adopt(policy)
         self._parts = self._make_parts()
         self.state.adopt(policy)
-        self._env_is_new = True
         if self._is_open:
             self.language.prepare(self._flavour, lambda text: None)
             self.start_guest()
@@ -294,7 +292,7 @@ class GuestRunner:
         """Tells an instance that stands at a commit what it can't know of itself."""
         self.comms.out_of_sync = True
         reseed = self.state.tree.has_parents_seeds
-        if reseed or self._env_is_new or self.state.is_untried:
+        if reseed or self.policy.env or self.state.is_untried:
             self._send_start(self.guest, fresh=False, reseed=reseed)
         self.state.is_untried = False
         if reseed:
@@ -330,7 +328,7 @@ class GuestRunner:
             guest.reseed()
         request = {
             "op": "start",
-            "env": dict(self.policy.env) if fresh or self._env_is_new else {},
+            "env": dict(self.policy.env),
             "execution_count": self.next_count,
             "fresh": fresh,
             "reseed": reseed,
@@ -340,7 +338,6 @@ class GuestRunner:
         turn = Turn(request, NoListener(), self._parts)
         self.clock.arm(NO_SIGNALS, START_SECONDS, self.policy.grace_seconds, begins=True)
         self._drive(guest, turn, None)
-        self._env_is_new = False
 
     def _setup(self) -> GuestSetup:
         policy, head, streams = self.policy, self.state.head, self._parts.streams

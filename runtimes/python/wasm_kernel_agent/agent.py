@@ -50,6 +50,7 @@ class Agent:
         self.shell: GuestShell | None = None
         self._answers: dict[object, Callable[[Reply], Reply]] = {}
         self._repair: ShellRepair | None = None
+        self._env: Reply = {}
 
     def turn(self) -> None:
         """Asks for a request, serves it and replies. A reply is sent whatever goes wrong."""
@@ -109,7 +110,7 @@ class Agent:
         if self.shell is not None and isinstance(count, int):
             self.shell.count_from(count)
             self.shell.memory_bytes = request.get("memory_bytes", 0)
-        os.environ.update(request.get("env") or {})
+        self._set_variables(request.get("env") or {})
         if request.get("fresh", True):
             reseed.reseed()
         elif request.get("reseed", False):
@@ -117,6 +118,14 @@ class Agent:
         if self._in_guest:
             self._enter(request.get("folder", _WORKSPACE), anew=request.get("fresh", True))
         return {"status": "ok"}
+
+    def _set_variables(self, env: Reply) -> None:
+        """Sets the environment variables that this memory was not given yet.
+
+        Cells may have changed the others, and memory that is brought back keeps what they did.
+        """
+        os.environ.update(env.items() - self._env.items())
+        self._env = env
 
     def _enter(self, folder: str, *, anew: bool) -> None:
         """Begins in a folder, or goes there if that of saved memory is not shown here."""

@@ -62,6 +62,8 @@ RUNTIME = RuntimeType.PYTHON
 """The language of this kernel's cells."""
 
 _PREFIX = "kernel-"
+_JUPYTERS = ("JPY_", "JUPYTER")
+"""How the names of variables begin in which Jupyter and JupyterHub pass keys to their children."""
 
 _TRAITS: dict[str, Any] = {
     "int": Int,
@@ -162,6 +164,14 @@ class _Session(Configurable):
         config=True,
         help="Whether cells see the path of their notebook in $JPY_SESSION_NAME, where Jupyter's "
         "server tells it to the kernel. It may name folders of the host.",
+    )
+    pass_env = List(
+        Unicode(),
+        config=True,
+        help="The environment variables of the kernel's own process that cells see, each by its "
+        "name; none by default. A name that is not set is left out. Names that begin with JPY_ or "
+        "JUPYTER are refused, as some hold Jupyter's keys. Values are saved with the session's "
+        "variables. env sets variables to values of your own.",
     )
     pip = Bool(
         True,
@@ -294,13 +304,27 @@ class _Session(Configurable):
         values = {name: getattr(self, name) for name in POLICY_FIELDS}
         if self.policy_file:
             values |= self._written()
-        notebook = os.environ.get(SESSION_NAME)
-        if self.tell_notebook and notebook:
-            values["env"] = {SESSION_NAME: notebook, **values["env"]}
+        values["env"] = {**self._passed(), **values["env"]}
         try:
             return ExecutionPolicy.from_values(values)
         except PolicyError as problem:
             raise PolicyError(f"{SECTION}.{problem.field}", problem.rule) from problem
+
+    def _passed(self) -> dict[str, str]:
+        """The environment variables of this process that cells see.
+
+        Raises:
+            PolicyError: one that is named may hold a key of Jupyter's.
+        """
+        for name in self.pass_env:
+            if name.startswith(_JUPYTERS):
+                raise PolicyError(
+                    f"{SECTION}.pass_env",
+                    f"can't hold {name}: names that begin with JPY_ or JUPYTER may hold Jupyter's "
+                    "keys. For the notebook's path there is tell_notebook",
+                )
+        named = [*self.pass_env, *([SESSION_NAME] if self.tell_notebook else [])]
+        return {name: os.environ[name] for name in named if name in os.environ}
 
     def _written(self) -> dict[str, Any]:
         """The limits in the policy's file that no trait sets."""
