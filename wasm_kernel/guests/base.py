@@ -292,6 +292,11 @@ def load(runtime: RuntimeType, broker: Broker | None = None) -> GuestLanguage:
     return language
 
 
+def languages() -> Iterator[GuestLanguage]:
+    """Yields every language."""
+    return map(load, RuntimeType)
+
+
 def broker_handlers(runtime: RuntimeType | str, private: OpenPrivate) -> Handlers:
     """Returns what a broker does for the guest of one sandbox.
 

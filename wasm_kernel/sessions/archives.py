@@ -15,9 +15,8 @@ from wasm_kernel import events
 from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import exclusively
-from wasm_kernel.guests.base import GuestLanguage, load, prepare_on_own_thread
+from wasm_kernel.guests.base import languages, prepare_on_own_thread
 from wasm_kernel.linux.folders import Folder, making_folder, open_folder
-from wasm_kernel.policy import RuntimeType
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
 from wasm_kernel.sessions.root import SessionsRoot
@@ -92,7 +91,8 @@ def export_session(
             if folders is not None:
                 _use_alone(held, folders.private)
             try:
-                variables = variables_of(folders, load(RuntimeType.PYTHON).image_at_hand())
+                images = filter(None, (language.image_at_hand() for language in languages()))
+                variables = variables_of(folders, list(images))
             except NoVariables as problem:
                 why_not = str(problem)
         file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
@@ -165,10 +165,9 @@ def import_session(
     ):
         was = ids.checked(reader.manifest.session_id)
         name = wanted or (was if same_id else ids.new())
-        language = load(RuntimeType.PYTHON)
-        image = _image_for(reader.manifest.memory, language, progress or (lambda text: None))
+        image, library = _image_for(reader.manifest.memory, progress or (lambda text: None))
         with new_session(root, name) as folders:
-            imported = reader.unpack(name, folders, image, language.library_paths, _leads_out)
+            imported = reader.unpack(name, folders, image, library, _leads_out)
     SandboxLogger.of(logger).log_event(
         events.SESSION_IMPORTED, session_id=name, files=imported.files, states=imported.states
     )
@@ -176,19 +175,25 @@ def import_session(
 
 
 def _image_for(
-    memory: ArchivedMemory | None, language: GuestLanguage, progress: Progress
-) -> BaseImage | None:
-    """Returns the base image of this machine, which is built if memory of its name comes in.
+    memory: ArchivedMemory | None, progress: Progress
+) -> tuple[BaseImage | None, frozenset[str]]:
+    """Returns the base image that memory lies over, and the folders that all its guests have.
+
+    The image is built if it is missing; it is None if no guest of this machine takes the memory.
 
     Raises:
-        WasmKernelError: it is missing, and can't be built.
+        WasmKernelError: it can't be built.
     """
-    if memory is None or memory.artifact != language.image_name or memory.known() is None:
-        return None
-    from wasm_kernel.engine.flavours import THIS_PROCESS
+    if memory is not None and memory.known() is not None:
+        for language in languages():
+            if memory.artifact == language.image_name:
+                from wasm_kernel.engine.flavours import THIS_PROCESS
 
-    flavour = THIS_PROCESS.flavour(metered=False)
-    return language.image_at_hand() or prepare_on_own_thread(language, flavour, progress)
+                flavour = THIS_PROCESS.flavour(metered=False)
+                image = language.image_at_hand()
+                image = image or prepare_on_own_thread(language, flavour, progress)
+                return image, language.library_paths
+    return None, frozenset()
 
 
 def _leads_out(folder: int, path: str, step: Callable[[], None]) -> bool:

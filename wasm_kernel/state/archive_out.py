@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -160,12 +160,12 @@ class Variables(Struct, frozen=True):
     note: str
 
 
-def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Variables:
+def variables_of(folders: SandboxFolders | None, images: Sequence[BaseImage]) -> Variables:
     """Returns the variables of a session, as they can be archived.
 
     Args:
         folders: The session's folders, which nobody uses meanwhile; None if it has no private one.
-        image: The base image of this machine, if it is built.
+        images: The base images of this machine, of whatever language.
 
     Raises:
         NoVariables: there are none, or they can't be archived.
@@ -176,9 +176,9 @@ def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Var
         with folders.private.enter(STATE) as state:
             if state.status(INDEX) is None:
                 raise NoVariables(_NO_VARIABLES)
-            if image is None:
+            if not images:
                 raise NoVariables(_NO_IMAGE)
-            return _variables(folders, state, image)
+            return _variables(folders, state, images)
     except FileNotFoundError:
         raise NoVariables(_NO_VARIABLES) from None
     except (HistoryError, OSError) as problem:
@@ -186,9 +186,10 @@ def variables_of(folders: SandboxFolders | None, image: BaseImage | None) -> Var
         raise NoVariables(words) from problem
 
 
-def _variables(folders: SandboxFolders, state: Folder, image: BaseImage) -> Variables:
+def _variables(folders: SandboxFolders, state: Folder, images: Sequence[BaseImage]) -> Variables:
     stored = StoredState.read(state)
-    if stored.image != image.id:
+    image = next((one for one in images if one.id == stored.image), None)
+    if image is None:
         raise HistoryError(OTHER_IMAGE)
     usable = stored.usable(_unreadable(state, stored.tree.commits.values()))
     tree = usable.tree

@@ -9,8 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from wasm_kernel.frontends.cli import kernelspecs
-from wasm_kernel.guests.base import Finding, load
-from wasm_kernel.policy import RuntimeType
+from wasm_kernel.guests.base import Finding, languages
 
 _PACKAGES = ("wasmtime", "ipykernel", "ipython", "jupyter-client")
 _TRACKING = {
@@ -31,7 +30,8 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     from wasm_kernel.state import pages
 
     yield from _versions()
-    yield from load(RuntimeType.PYTHON).examine()
+    for language in languages():
+        yield from language.examine()
     yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
     yield _TRACKING[pages.available()]
     yield _confinement()

@@ -77,7 +77,7 @@ _PORTS |= {"stdin": "stdin_port", "control": "control_port", "ip": "ip", "transp
 
 _UNREADABLE = "A config file (jupyter_wasm_kernel_config or jupyter_config) can't be read:"
 _PIP_OFF = (
-    "%pip is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
+    "%{name} is switched off in this kernel (WasmKernel.pip). Packages of your own can lie in /app "
     "and be imported from there."
 )
 _PRUNE_OFF = (
@@ -331,7 +331,8 @@ class WasmKernelApp(JupyterApp):
 
             offer_pip(sandbox)
         else:
-            commands.add("pip", switched_off(_PIP_OFF))
+            for name in sandbox.language_commands:
+                commands.add(name, switched_off(_PIP_OFF.format(name=name)))
         if self.settings.prune_sessions:
             from wasm_kernel.sessions.pruning import prune_command
 
