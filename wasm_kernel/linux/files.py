@@ -12,14 +12,15 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
 
 from msgspec import Struct
 
+from wasm_kernel.linux import libc
 from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.libc import INT, TEXT, UNSIGNED
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk
 
@@ -32,6 +33,8 @@ _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_renameat2 = libc.function("renameat2", INT, TEXT, INT, TEXT, UNSIGNED)
+_statx = libc.function("statx", INT, TEXT, INT, UNSIGNED, TEXT)
 _NOREPLACE, _EXCHANGE = 1, 2  # RENAME_NOREPLACE, RENAME_EXCHANGE
 
 _AT_FDCWD, _NO_FOLLOW, _EMPTY_PATH, _WANTED = -100, 0x100, 0x1000, 0x900  # number and birth
@@ -197,19 +200,7 @@ def take_name(folder: int, name: str, new: str) -> bool:
 
 
 def _rename(folder: int, name: str, there: int, new: str, flags: int) -> bool:
-    one = (ctypes.c_int, ctypes.c_char_p)
-    rename = _from_library("renameat2", *one, *one, ctypes.c_uint)
-    return rename(folder, os.fsencode(name), there, os.fsencode(new), flags) == 0
-
-
-@cache
-def _from_library(name: str, *types: type[Any]) -> Callable[..., int]:
-    """Returns a function of the C library, or what always fails if the library is too old."""
-    function: Any = getattr(ctypes.CDLL(None), name, None)
-    if function is None:
-        return lambda *_: -1
-    function.argtypes = types
-    return cast("Callable[..., int]", function)
+    return _renameat2(folder, os.fsencode(name), there, os.fsencode(new), flags) == 0
 
 
 def file_identity(name: str, folder: int = _AT_FDCWD) -> str:
@@ -306,9 +297,7 @@ class FileMark(Struct, frozen=True):
 
 def _birth(fd: int, path: bytes, flags: int) -> str:
     answer = ctypes.create_string_buffer(_ANSWER)
-    word, text = ctypes.c_uint, ctypes.c_char_p
-    statx = _from_library("statx", ctypes.c_int, text, ctypes.c_int, word, text)
-    if statx(fd, path, flags, _WANTED, answer):
+    if _statx(fd, path, flags, _WANTED, answer):
         return ""
     seconds, nanoseconds = struct.unpack_from("<qI", answer, 80)
     known = struct.unpack_from("<I", answer)[0] & _BORN

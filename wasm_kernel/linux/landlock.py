@@ -7,16 +7,16 @@ knows neither network nor signals.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import struct
 from collections.abc import Mapping
 from enum import IntFlag
-from functools import cache
 from pathlib import Path
 
+from wasm_kernel.linux import libc
 from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.libc import INT, LONG, checked, system_call
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _ASK_VERSION = 1
@@ -25,6 +25,9 @@ _NO_NEW_PRIVILEGES = 38
 _CONNECT_TCP = 2
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 LEAST = 2  # version 1 refuses every rename from folder to folder, which cells do
+
+
+_prctl = libc.function("prctl", INT, LONG, LONG, LONG, LONG)
 
 
 class Access(IntFlag):
@@ -60,7 +63,7 @@ SOCKETS = Access.MAKE_SOCK | Access.REMOVE_FILE
 
 def version() -> int:
     """Returns the kernel's Landlock version; 0 if it has no Landlock."""
-    return max(0, call(_CREATE, None, 0, _ASK_VERSION))
+    return max(0, system_call(_CREATE, None, 0, _ASK_VERSION))
 
 
 def restrict(allowed: Mapping[Path, Access]) -> int:
@@ -86,7 +89,7 @@ def restrict(allowed: Mapping[Path, Access]) -> int:
         for path, access in allowed.items():
             _allow(ruleset, path, access & handled)
         no_new_privileges()
-        checked(call(_RESTRICT, ruleset, 0))
+        checked(system_call(_RESTRICT, ruleset, 0))
     return known
 
 
@@ -96,7 +99,7 @@ def no_new_privileges() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    checked(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    checked(_prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
 
 
 def _handled(known: int) -> Access:
@@ -112,7 +115,7 @@ def _ruleset(handled: Access, known: int) -> int:
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= 6 else 0
     words = [int(handled), network, scoped][: 3 if known >= 6 else 2 if known >= 4 else 1]
     described = struct.pack(f"={len(words)}Q", *words)
-    return checked(call(_CREATE, described, len(described), 0))
+    return checked(system_call(_CREATE, described, len(described), 0))
 
 
 def _allow(ruleset: int, path: Path, access: Access) -> None:
@@ -124,29 +127,6 @@ def _allow(ruleset: int, path: Path, access: Access) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             access &= _TO_FILES
         rule = struct.pack("=Qi", int(access), descriptor)
-        checked(call(_ADD, ruleset, _BENEATH, rule, 0))
+        checked(system_call(_ADD, ruleset, _BENEATH, rule, 0))
     finally:
         os.close(descriptor)
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def call(number: int, *arguments: int | bytes | None) -> int:
-    """Makes a system call; returns its answer, which is below 0 if it failed."""
-    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return int(_libc().syscall(ctypes.c_long(number), *words))
-
-
-def checked(answer: int) -> int:
-    """Returns the answer of a system call.
-
-    Raises:
-        OSError: it failed.
-    """
-    if answer < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return answer

@@ -9,15 +9,23 @@ import mmap
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
+
+from wasm_kernel.linux import libc
+from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
 _MAPS = Path("/proc/self/maps")
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
+_mmap = libc.function("mmap", POINTER, SIZE, INT, INT, INT, LONG, result=POINTER)
+_munmap = libc.function("munmap", POINTER, SIZE)
+_mremap = libc.function("mremap", POINTER, SIZE, SIZE, INT, POINTER, result=POINTER)
+_madvise = libc.function("madvise", POINTER, SIZE, INT)
+_read = libc.function(
+    "process_vm_readv", INT, POINTER, SIZE, POINTER, SIZE, SIZE, result=ctypes.c_ssize_t
+)
 _RANGES_MOST = 1024  # IOV_MAX
 _COPIED_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
 
@@ -36,8 +44,8 @@ def map_file(address: int, size: int, descriptor: int, offset: int) -> None:
     """
     access = mmap.PROT_READ | mmap.PROT_WRITE
     how = mmap.MAP_PRIVATE | _MAP_FIXED
-    if _mmap()(address, size, access, how, descriptor, offset) != address:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if _mmap(address, size, access, how, descriptor, offset) != address:
+        raise failure()
 
 
 def clear(address: int, size: int, *, mapped: bool) -> None:
@@ -53,11 +61,11 @@ def clear(address: int, size: int, *, mapped: bool) -> None:
     """
     if mapped:
         access, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        failed = _mmap()(address, size, access, how | _MAP_FIXED, -1, 0) != address
+        failed = _mmap(address, size, access, how | _MAP_FIXED, -1, 0) != address
     else:
-        failed = _madvise()(address, size, mmap.MADV_DONTNEED) != 0
+        failed = _madvise(address, size, mmap.MADV_DONTNEED) != 0
     if failed:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise failure()
 
 
 def clear_ranges(
@@ -69,22 +77,6 @@ def clear_ranges(
             for start, end in ranges:
                 clear(address + start, end - start, mapped=is_mapped)
                 yield start, end
-
-
-@cache
-def _madvise() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).madvise
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return function
-
-
-@cache
-def _mmap() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).mmap
-    function.restype = ctypes.c_void_p
-    pointer, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    function.argtypes = [pointer, size, word, word, word, ctypes.c_long]
-    return function
 
 
 _NO_ACCESS = 0  # PROT_NONE
@@ -108,9 +100,9 @@ class MovedMemory:
             OSError: the system refuses; what is left there has no meaning either.
         """
         how = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        place = _mmap()(None, size, _NO_ACCESS, how, -1, 0)
+        place = _mmap(None, size, _NO_ACCESS, how, -1, 0)
         if place in (None, _FAILED):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            raise failure()
         self.size, self._place = size, place
         try:
             _move(address, place, size)
@@ -130,16 +122,16 @@ class MovedMemory:
         """Gives back what was not moved on. Safe to call twice."""
         if self._place:
             place, self._place = self._place, 0
-            _mremap_library().munmap(place, self.size)
+            _munmap(place, self.size)
 
 
 def _move(source: int, target: int, size: int) -> None:
     at = source
     for start, end in _mappings(source, source + size):
         place = target + start - source
-        moved = _mremap_library().mremap(start, end - start, end - start, _MOVE, place)
+        moved = _mremap(start, end - start, end - start, _MOVE, place)
         if start != at or moved != place:
-            raise OSError(ctypes.get_errno(), "mremap")
+            raise failure("mremap")
         at = end
     if at != source + size:
         raise OSError(errno.EFAULT, "mremap")
@@ -154,16 +146,6 @@ def _mappings(start: int, end: int) -> list[Range]:
         if begin < stop:
             found.append((begin, stop))
     return found
-
-
-@cache
-def _mremap_library() -> Any:
-    library = ctypes.CDLL(None, use_errno=True)
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    library.mremap.restype = pointer
-    library.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
-    library.munmap.argtypes = [pointer, size]
-    return library
 
 
 def view(address: int, size: int) -> memoryview:
@@ -192,8 +174,8 @@ def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
         length = sum(remote[1::2])
         local = array("Q", (base + done, length))
         there, here = remote.buffer_info()[0], local.buffer_info()[0]
-        if _process_vm_readv()(os.getpid(), here, 1, there, len(part), 0) != length:
-            raise OSError(ctypes.get_errno(), "process_vm_readv")
+        if _read(os.getpid(), here, 1, there, len(part), 0) != length:
+            raise failure("process_vm_readv")
         done += length
     return target
 
@@ -217,15 +199,6 @@ def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
                 portion, room = [], _COPIED_MOST
     if portion:
         yield portion
-
-
-@cache
-def _process_vm_readv() -> Any:
-    function = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    function.restype = ctypes.c_ssize_t
-    count, pointer = ctypes.c_ulong, ctypes.c_void_p
-    function.argtypes = [ctypes.c_int, pointer, count, pointer, count, count]
-    return function
 
 
 def available_memory() -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from wasm_kernel.linux.landlock import call, checked
+from wasm_kernel.linux.libc import checked, system_call
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
@@ -92,7 +92,7 @@ def refuse() -> None:
     code = program(machine)
     kept = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
-    answer = checked(call(_SECCOMP[machine], _SET_FILTER, _ALL_THREADS, described))
+    answer = checked(system_call(_SECCOMP[machine], _SET_FILTER, _ALL_THREADS, described))
     if answer > 0:
         raise OSError("a thread of this process has a filter of its own")
 

@@ -5,7 +5,7 @@ A type that is not in `MIME_RULES` is dropped: nobody has looked at what renders
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -219,22 +219,15 @@ def _data(content: Any, _: Removals) -> Any:
     return content
 
 
-def _vegalite(content: Any, _: Removals) -> Any:
-    from wasm_kernel.outputs.charts import clean_vegalite
+def _charts(name: str) -> Clean:
+    """Cleans with a function of `charts`, which is imported with the first chart."""
 
-    return clean_vegalite(content)
+    def clean(content: Any, removals: Removals) -> Any:
+        from wasm_kernel.outputs import charts
 
+        return getattr(charts, name)(content, removals)
 
-def _plotly(content: Any, removals: Removals) -> Any:
-    from wasm_kernel.outputs.charts import clean_plotly
-
-    return clean_plotly(content, removals)
-
-
-def _geojson(content: Any, _: Removals) -> Any:
-    from wasm_kernel.outputs.charts import clean_geojson
-
-    return clean_geojson(content)
+    return clean
 
 
 def _widget(content: Any, _: Removals) -> Any:
@@ -266,6 +259,17 @@ _CHART = (
     "menu that shows a chart's source in a window of its own, unescaped, is turned off."
 )
 
+_VEGA = "Made of expressions and event handlers."
+_ACTS = ("load", "exec")
+_SCRIPTS = "application/javascript text/javascript application/x-javascript"
+_SCRIPTS += " application/ecmascript text/ecmascript"
+
+
+def _each(kind: str, parts: Iterable[str], why: str, clean: Clean) -> dict[str, MimeRule]:
+    """One rule for several types."""
+    return {kind % part: MimeRule(why, clean) for part in parts}
+
+
 MIME_RULES: dict[str, MimeRule] = {
     "text/plain": MimeRule("Text. Colours stay, other terminal control goes.", _text),
     "text/html": MimeRule(
@@ -280,36 +284,24 @@ MIME_RULES: dict[str, MimeRule] = {
         "here and passes as HTML.",
         _markdown,
     ),
-    "image/png": MimeRule(_RASTER, _picture("image/png")),
-    "image/jpeg": MimeRule(_RASTER, _picture("image/jpeg")),
-    "image/gif": MimeRule(_RASTER, _picture("image/gif")),
-    "image/webp": MimeRule(_RASTER, _picture("image/webp")),
-    "image/bmp": MimeRule(_RASTER, _picture("image/bmp")),
+    **{kind: MimeRule(_RASTER, _picture(kind)) for kind in media.IMAGE_SIGNATURES},
     "application/json": MimeRule("A tree of texts, shown as texts.", _data),
-    "application/vnd.vegalite.v3+json": MimeRule(_CHART, _vegalite),
-    "application/vnd.vegalite.v4+json": MimeRule(_CHART, _vegalite),
-    "application/vnd.vegalite.v5+json": MimeRule(_CHART, _vegalite),
-    "application/vnd.vegalite.v6+json": MimeRule(_CHART, _vegalite),
+    **_each("application/vnd.vegalite.v%s+json", "3456", _CHART, _charts("clean_vegalite")),
     "application/vnd.plotly.v1+json": MimeRule(
         "Plotly runs nothing. Maps and pictures are fetched by address, and colours may become "
         "rules of a style sheet: figures that do so are refused. Labels are pseudo-HTML whose "
         "styles reach the page: of their tags those stay that format. Settings can send the figure "
         "away: only those for looks pass.",
-        _plotly,
+        _charts("clean_plotly"),
     ),
     "application/vnd.jupyter.widget-view+json": MimeRule(
         "Names a widget's model; which models there are is decided where comms are opened.", _widget
     ),
-    "application/vnd.vega.v5+json": MimeRule(
-        "Made of expressions and event handlers.", _never("a Vega chart")
-    ),
-    "application/vnd.vega.v6+json": MimeRule(
-        "Made of expressions and event handlers.", _never("a Vega chart")
-    ),
+    **_each("application/vnd.vega.v%s+json", "56", _VEGA, _never("a Vega chart")),
     "application/geo+json": MimeRule(
         "Its renderer builds HTML from the properties: they are escaped. The map's server is the "
         "front end's own; one that the output names is dropped.",
-        _geojson,
+        _charts("clean_geojson"),
     ),
     "application/pdf": MimeRule(
         "A browser's PDF viewer runs the document's scripts, forms and links.",
@@ -319,15 +311,9 @@ MIME_RULES: dict[str, MimeRule] = {
         "Rendered into the page, with styles from the text, before it becomes an image.",
         _never("a Mermaid diagram"),
     ),
-    "application/javascript": MimeRule(_SCRIPT, _never("scripts")),
-    "text/javascript": MimeRule(_SCRIPT, _never("scripts")),
-    "application/x-javascript": MimeRule(_SCRIPT, _never("scripts")),
-    "application/ecmascript": MimeRule(_SCRIPT, _never("scripts")),
-    "text/ecmascript": MimeRule(_SCRIPT, _never("scripts")),
-    "application/vnd.bokehjs_load.v0+json": MimeRule(_BOKEH, _never("a Bokeh plot")),
-    "application/vnd.bokehjs_exec.v0+json": MimeRule(_BOKEH, _never("a Bokeh plot")),
-    "application/vnd.holoviews_load.v0+json": MimeRule(_BOKEH, _never("a HoloViews plot")),
-    "application/vnd.holoviews_exec.v0+json": MimeRule(_BOKEH, _never("a HoloViews plot")),
+    **_each("%s", _SCRIPTS.split(), _SCRIPT, _never("scripts")),
+    **_each("application/vnd.bokehjs_%s.v0+json", _ACTS, _BOKEH, _never("a Bokeh plot")),
+    **_each("application/vnd.holoviews_%s.v0+json", _ACTS, _BOKEH, _never("a HoloViews plot")),
     "application/vnd.jupyter.widget-state+json": MimeRule(
         "A notebook's own record of its widgets, which no output has a reason to hold.",
         _never("widget states"),

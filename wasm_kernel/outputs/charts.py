@@ -210,7 +210,7 @@ _PICTURE = "image"
 _AROUND_NAMES = str.maketrans("", "", "\\[]\"'. ")
 
 
-def clean_vegalite(spec: Any) -> Any:
+def clean_vegalite(spec: Any, _: Removals) -> Any:
     """Returns a Vega-Lite chart if it only shows inline data.
 
     It passes whole or not at all: without one of its parts it would say something else.
@@ -321,7 +321,7 @@ _GEOJSON_MOST = 100_000  # numbers, texts and lists in all
 _PART_CHARACTERS = 100  # of a text that counts as one
 
 
-def clean_geojson(content: Any) -> dict[str, Any]:
+def clean_geojson(content: Any, _: Removals) -> dict[str, Any]:
     """Returns an object of GeoJSON with only the members that RFC 7946 defines, its texts escaped.
 
     JupyterLab's extension puts each feature's properties into a table of HTML as they are. The map

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Protocol
 
+from wasm_kernel.linux.libc import checked, system_call
 from wasm_kernel.linux.memory import Range
 
 PAGE = 4096
@@ -177,10 +178,7 @@ class WriteProtect:
     def __init__(self, address: int, size: int) -> None:
         self._address, self._size = address, 0
         number = _SYSCALL.get(platform.machine(), -1)
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._faults = libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
-        if self._faults < 0:
-            raise OSError(ctypes.get_errno(), "userfaultfd")
+        self._faults = checked(system_call(number, os.O_CLOEXEC | _USER_MODE_ONLY))
         try:
             _ioctl(self._faults, _UFFDIO_API, struct.pack("<QQQ", 0xAA, _FEATURES, 0))
             self._pagemap = _pagemap_of(os.getpid())
