@@ -7,6 +7,7 @@ GALLERY := build/gallery-venv
 # A test that fails once in some runs shows itself in a few; more would make a soak take a day.
 SOAK_ROUNDS ?= 3
 WORKERS ?= 3
+RECIPE := $(wildcard guest/*.py)
 SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 
 # Processes that tests and benchmarks start would otherwise compile every module again.
@@ -23,11 +24,11 @@ INSTALLED := $(or $(wildcard $(EDITABLE)),$(PLAIN))
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(PLAIN): pyproject.toml hatch_build.py $(SOURCES) | $(BIN)/python
+$(PLAIN): pyproject.toml hatch_build.py $(RECIPE) $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet .
 	touch $@
 
-$(EDITABLE): pyproject.toml hatch_build.py $(wildcard kernelspec/python/*) | $(BIN)/python
+$(EDITABLE): pyproject.toml hatch_build.py $(RECIPE) $(wildcard kernelspec/python/*) | $(BIN)/python
 	rm -f $(PLAIN)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	touch $@

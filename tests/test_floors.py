@@ -272,12 +272,12 @@ def test_importing_the_package_itself_imports_nothing_of_it() -> None:
     assert not [name for name in at_import if name.split(".")[0] not in sys.stdlib_module_names]
 
 
-@pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "tests"])
+@pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "guest", "tests"])
 def test_no_file_has_a_vague_name(folder: str) -> None:
     assert not [file for file in python_files(folder) if set(file.stem.split("_")) & VAGUE]
 
 
-@pytest.mark.parametrize("folder", [PACKAGE, "runtimes"])
+@pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "guest"])
 def test_no_file_is_too_long(folder: str) -> None:
     lines = {f: len(f.read_text(encoding="utf-8").splitlines()) for f in python_files(folder)}
     assert not {str(file): n for file, n in lines.items() if n > FILE_LINES}
@@ -288,7 +288,7 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
-@pytest.mark.parametrize("folder", [PACKAGE, "runtimes"])
+@pytest.mark.parametrize("folder", [PACKAGE, "runtimes", "guest"])
 def test_no_function_body_is_too_long(folder: str) -> None:
     sizes = {
         f"{file.relative_to(ROOT)}:{node.lineno} {node.name}": body_lines(node)

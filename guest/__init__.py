@@ -1,0 +1,4 @@
+"""How the Python guest's binary is made: upstream's files, checked and patched.
+
+Only a build uses this package; nothing of it is installed. `recipe.py` is the way in.
+"""

@@ -1,0 +1,68 @@
+"""Bytes of the WebAssembly instructions that patches are written in.
+
+The encodings are those of the core specification, section 5.4. Only what a patch uses is here.
+"""
+
+from __future__ import annotations
+
+ADDRESS_BYTES = 5
+"""The linker writes each address of data with all five bytes, so that it can fill them in late."""
+
+I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
+I64_EXTEND_I32_S = b"\xac"
+SELECT = b"\x1b"
+
+
+def unsigned(number: int, width: int = 1) -> bytes:
+    """Encodes an unsigned number (LEB128) in at least `width` bytes."""
+    encoded = bytearray()
+    while number > 0x7F or len(encoded) + 1 < width:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def signed(number: int) -> bytes:
+    """Encodes a signed number (LEB128) in as few bytes as possible."""
+    encoded = bytearray()
+    while not -0x40 <= number <= 0x3F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number & 0x7F)
+    return bytes(encoded)
+
+
+def i32_const(number: int) -> bytes:
+    """Pushes a number."""
+    return b"\x41" + signed(number)
+
+
+def local_get(index: int) -> bytes:
+    """Pushes a parameter or a local variable."""
+    return b"\x20" + unsigned(index)
+
+
+def i32_load(offset: int) -> bytes:
+    """Pushes the 4 bytes at the address on the stack plus `offset`."""
+    return b"\x28\x02" + unsigned(offset)
+
+
+def i32_load_static(address: int) -> bytes:
+    """Pushes the 4 bytes of a static variable; the base on the stack is 0."""
+    return b"\x28\x02" + unsigned(address, ADDRESS_BYTES)
+
+
+def i32_store(offset: int) -> bytes:
+    """Stores 4 bytes at the address below them on the stack plus `offset`."""
+    return b"\x36\x02" + unsigned(offset)
+
+
+def i64_store(offset: int) -> bytes:
+    """Stores 8 bytes at the address below them on the stack plus `offset`."""
+    return b"\x37\x03" + unsigned(offset)
+
+
+def i64_store_low_half(offset: int) -> bytes:
+    """Stores the lower 4 bytes of an i64 (`i64.store32`)."""
+    return b"\x3e\x02" + unsigned(offset)

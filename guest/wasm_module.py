@@ -1,0 +1,272 @@
+"""A WebAssembly module as bytes, of which single instructions and data can be exchanged.
+
+Functions are found by their names (the custom section `name`), and every edit says which bytes it
+expects: a module of another build is refused, never half patched.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from guest.assembler import unsigned
+
+START = -1
+"""The place in a function before its first instruction, after the types of its local variables."""
+
+_HEADER = b"\0asm\1\0\0\0"
+_CUSTOM, _IMPORTS, _CODE, _DATA = 0, 2, 10, 11
+_FUNCTION_NAMES = 1
+_I32_CONST, _END = 0x41, 0x0B
+_FUNCTION_KIND = 0
+
+
+class ModuleError(Exception):
+    """A module is not what a patch was written for. The text says what differs."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Instructions of one function that become others.
+
+    Attributes:
+        function: Its name.
+        at: Where they begin, in bytes from the beginning of the function's body; `START` for an
+            insertion before the first instruction.
+        old: The bytes that stand there; none for an insertion.
+        new: The bytes that replace them.
+        why: What the edit changes for people.
+    """
+
+    function: str
+    at: int
+    old: bytes
+    new: bytes
+    why: str
+
+
+@dataclass(frozen=True)
+class DataEdit:
+    """Bytes of the initial memory that become others, as many.
+
+    Attributes:
+        address: Where they lie in the guest's memory.
+        old: The bytes that lie there.
+        new: The bytes that replace them.
+        why: What the edit changes for people.
+    """
+
+    address: int
+    old: bytes
+    new: bytes
+    why: str
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Where something lies in the module's bytes; `start` is behind what tells its size."""
+
+    header: int
+    start: int
+    end: int
+
+
+class WasmModule:
+    """A module of one memory whose imports are functions.
+
+    Raises:
+        ModuleError: it is no such module, or has no names.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if not data.startswith(_HEADER):
+            raise ModuleError("this is not a WebAssembly module of version 1")
+        self._data = data
+        self._sections: dict[int, _Span] = {}
+        self._names: dict[str, list[int]] = defaultdict(list)  # indexes, with imports first
+        position = len(_HEADER)
+        while position < len(data):
+            size, start = self._unsigned(position + 1)
+            span = _Span(position, start, start + size)
+            if data[position] == _CUSTOM:
+                self._read_names(span)
+            else:
+                self._sections[data[position]] = span
+            position = span.end
+        self._bodies = list(self._each_body())
+
+    def body(self, function: str) -> bytes:
+        """Returns a function's body: the types of its local variables, and its instructions.
+
+        Raises:
+            ModuleError: there is no such function, or there are several.
+        """
+        span = self._bodies[self._number(function)]
+        return self._data[span.start : span.end]
+
+    def patched(self, edits: Iterable[Edit], data_edits: Iterable[DataEdit] = ()) -> bytes:
+        """Returns the module's bytes with all edits made.
+
+        Raises:
+            ModuleError: an edit did not meet what it expects.
+        """
+        by_function: dict[int, list[Edit]] = defaultdict(list)
+        for edit in edits:
+            by_function[self._number(edit.function)].append(edit)
+        code = self._sections[_CODE]
+        parts, last = [], code.start
+        for number in sorted(by_function):
+            span = self._bodies[number]
+            body = self._edited(number, by_function[number])
+            parts += [self._data[last : span.header], unsigned(len(body)), body]
+            last = span.end
+        parts.append(self._data[last : code.end])
+        rest = self._with_data(code.end, data_edits)
+        size = unsigned(sum(map(len, parts)))
+        return b"".join([self._data[: code.header], bytes([_CODE]), size, *parts, rest])
+
+    def _number(self, function: str) -> int:
+        """The place of a function among the bodies: functions that are imported have none."""
+        found = self._names.get(function, [])
+        if len(found) != 1:
+            many = "several functions" if found else "no function"
+            raise ModuleError(f"the module has {many} of the name {function}")
+        return found[0] - self._imported
+
+    def _edited(self, number: int, edits: list[Edit]) -> bytes:
+        span = self._bodies[number]
+        body = self._data[span.start : span.end]
+        placed = [(self._place(span, edit), edit) for edit in edits]
+        parts, last = [], 0
+        for at, edit in sorted(placed, key=lambda pair: pair[0]):
+            if at < last:
+                raise ModuleError(f"two edits of {edit.function} overlap at {at}")
+            if not body.startswith(edit.old, at):
+                raise ModuleError(_missed(edit, body))
+            parts += [body[last:at], edit.new]
+            last = at + len(edit.old)
+        return b"".join([*parts, body[last:]])
+
+    def _place(self, span: _Span, edit: Edit) -> int:
+        return self._first_instruction(span) - span.start if edit.at == START else edit.at
+
+    def _first_instruction(self, span: _Span) -> int:
+        groups, position = self._unsigned(span.start)
+        for _ in range(groups):
+            position = self._unsigned(position)[1] + 1  # how many variables, and their type
+        return position
+
+    def _with_data(self, start: int, edits: Iterable[DataEdit]) -> bytes:
+        """Returns what follows on `start`, with the edits made."""
+        rest = bytearray(self._data[start:])
+        for edit in edits:
+            if len(edit.new) != len(edit.old):
+                raise ModuleError(f"the data at {edit.address} must become as many bytes")
+            at = self._place_of_data(edit) - start
+            held = bytes(rest[at : at + len(edit.old)])
+            if held != edit.old:
+                raise ModuleError(
+                    f"the data at {edit.address} is {held.hex(' ')}, and {edit.old.hex(' ')} "
+                    f"was expected there ({edit.why})"
+                )
+            rest[at : at + len(edit.old)] = edit.new
+        return bytes(rest)
+
+    def _place_of_data(self, edit: DataEdit) -> int:
+        for address, span in self._data_segments():
+            if address <= edit.address and edit.address + len(edit.old) <= (
+                address + span.end - span.start
+            ):
+                return span.start + edit.address - address
+        raise ModuleError(f"no initial data lies at {edit.address} ({edit.why})")
+
+    def _data_segments(self) -> Iterator[tuple[int, _Span]]:
+        """Yields the addresses and places of the data that is laid out at the start."""
+        count, position = self._unsigned(self._sections[_DATA].start)
+        for _ in range(count):
+            header, address = position, None
+            passive, position = self._unsigned(position)
+            if not passive:
+                if self._data[position] != _I32_CONST:
+                    raise ModuleError("the address of a piece of data is not a number")
+                address, position = self._signed(position + 1)
+                if self._data[position] != _END:
+                    raise ModuleError("the address of a piece of data is not a number")
+                position += 1
+            size, position = self._unsigned(position)
+            if address is not None:
+                yield address, _Span(header, position, position + size)
+            position += size
+
+    def _each_body(self) -> Iterator[_Span]:
+        count, position = self._unsigned(self._sections[_CODE].start)
+        for _ in range(count):
+            size, start = self._unsigned(position)
+            yield _Span(position, start, start + size)
+            position = start + size
+
+    @property
+    def _imported(self) -> int:
+        """How many functions are imported; those have the first indexes."""
+        count, position = self._unsigned(self._sections[_IMPORTS].start)
+        for _ in range(count):
+            for _ in ("module", "field"):
+                size, position = self._unsigned(position)
+                position += size
+            if self._data[position] != _FUNCTION_KIND:
+                raise ModuleError("the module imports something that is not a function")
+            position = self._unsigned(position + 1)[1]
+        return count
+
+    def _read_names(self, section: _Span) -> None:
+        size, position = self._unsigned(section.start)
+        if self._data[position : position + size] != b"name":
+            return
+        position += size
+        while position < section.end:
+            kind = self._data[position]
+            size, start = self._unsigned(position + 1)
+            if kind == _FUNCTION_NAMES:
+                self._read_function_names(start)
+            position = start + size
+
+    def _read_function_names(self, position: int) -> None:
+        count, position = self._unsigned(position)
+        for _ in range(count):
+            index, position = self._unsigned(position)
+            size, position = self._unsigned(position)
+            self._names[self._data[position : position + size].decode()].append(index)
+            position += size
+
+    def _unsigned(self, position: int) -> tuple[int, int]:
+        """Reads an unsigned number; returns it and the position behind it."""
+        number = shift = 0
+        while True:
+            byte = self._data[position]
+            position += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number, position
+
+    def _signed(self, position: int) -> tuple[int, int]:
+        """Reads a signed number; returns it and the position behind it."""
+        number, end = self._unsigned(position)
+        bits = 7 * (end - position)
+        return number - (1 << bits) if number >> (bits - 1) else number, end
+
+
+def _missed(edit: Edit, body: bytes) -> str:
+    """Says that an edit did not meet its bytes, and where else in the function they stand."""
+    places: list[str] = []
+    at = body.find(edit.old)
+    while at >= 0 and len(places) < 20:
+        places.append(str(at))
+        at = body.find(edit.old, at + 1)
+    elsewhere = f"They stand at {', '.join(places)}." if places else "They stand nowhere in it."
+    held = body[edit.at : edit.at + len(edit.old)].hex(" ")
+    return (
+        f"{edit.function} holds {held} at {edit.at}, and {edit.old.hex(' ')} was expected there "
+        f"({edit.why}). {elsewhere}"
+    )

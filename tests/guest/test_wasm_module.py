@@ -1,0 +1,102 @@
+"""Edits of a WebAssembly module: each meets what it expects, or nothing is made."""
+
+from __future__ import annotations
+
+import pytest
+from wasmtime import Engine, Func, FuncType, Instance, Memory, Module, Store, ValType, wat2wasm
+
+from guest.assembler import I32_ADD, i32_const, local_get, signed, unsigned
+from guest.wasm_module import START, DataEdit, Edit, ModuleError, WasmModule
+
+SOURCE = """
+(module
+  (import "host" "unused" (func (param i32)))
+  (memory (export "memory") 2)
+  (data (i32.const 70000) "abcdef")
+  (func $seven (export "seven") (param i32) (result i64) (local i64 i64) (local i32)
+    i32.const 7
+    i64.extend_i32_s)
+  (func $same i32.const 1 drop)
+  (func $eight (export "eight") (result i32) i32.const 8)
+)
+"""
+SEVEN, EIGHT, MANY = i32_const(7), i32_const(8), i32_const(-70_000)
+
+
+@pytest.fixture(scope="module")
+def module() -> WasmModule:
+    return WasmModule(bytes(wat2wasm(SOURCE)))
+
+
+def test_what_was_edited_runs(module: WasmModule) -> None:
+    edits = [
+        Edit("eight", 1, EIGHT, MANY, "another number, in more bytes"),
+        Edit("seven", START, b"", local_get(0) + b"\x1a", "an insertion"),
+        Edit("seven", module.body("seven").index(SEVEN), SEVEN, SEVEN + SEVEN + I32_ADD, "a sum"),
+    ]
+    changed = module.patched(edits, [DataEdit(70_002, b"cd", b"XY", "two letters")])
+    store = Store(Engine())
+    nothing = Func(store, FuncType([ValType.i32()], []), lambda _: None)
+    exports = Instance(store, Module(store.engine, changed), [nothing]).exports(store)
+    seven, eight, memory = exports["seven"], exports["eight"], exports["memory"]
+    assert isinstance(seven, Func) and isinstance(eight, Func) and isinstance(memory, Memory)
+    assert seven(store, 0) == 14
+    assert eight(store) == -70_000
+    assert memory.read(store, 70_000, 70_006) == b"abXYef"
+    assert WasmModule(changed).patched(()) == changed
+    assert module.patched(()) == bytes(wat2wasm(SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (Edit("eight", 2, EIGHT, MANY, "x"), r"eight holds 08 0b at 2, and 41 08 .* stand at 1\."),
+        (Edit("eight", 1, SEVEN, MANY, "x"), r"and 41 07 was expected .* stand nowhere in it"),
+        (Edit("nine", 1, EIGHT, MANY, "x"), r"no function of the name nine"),
+        (Edit("seven", 99, SEVEN, MANY, "x"), r"seven holds  at 99"),
+    ],
+)
+def test_an_edit_that_does_not_fit_says_where_its_bytes_are(
+    module: WasmModule, edit: Edit, words: str
+) -> None:
+    with pytest.raises(ModuleError, match=words):
+        module.patched([edit])
+
+
+def test_edits_of_the_same_bytes_are_refused(module: WasmModule) -> None:
+    edit = Edit("eight", 1, EIGHT, MANY, "x")
+    with pytest.raises(ModuleError, match="overlap"):
+        module.patched([edit, edit])
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (DataEdit(70_000, b"b", b"c", "x"), r"the data at 70000 is 61, and 62 was expected"),
+        (DataEdit(70_005, b"fg", b"xy", "x"), r"no initial data lies at 70005"),
+        (DataEdit(70_000, b"a", b"xy", "x"), r"as many"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(module: WasmModule, edit: DataEdit, words: str) -> None:
+    with pytest.raises(ModuleError, match=words):
+        module.patched((), [edit])
+
+
+def test_a_name_of_several_functions_is_refused() -> None:
+    module = WasmModule(bytes(wat2wasm('(module (import "a" "b" (func $f)) (func (@name "f")))')))
+    with pytest.raises(ModuleError, match="several functions of the name f"):
+        module.patched([Edit("f", 0, b"", b"", "x")])
+
+
+@pytest.mark.parametrize("data", [b"", b"\0asm\2\0\0\0", b"MZ and more"])
+def test_what_is_no_module_is_refused(data: bytes) -> None:
+    with pytest.raises(ModuleError, match="not a WebAssembly module"):
+        WasmModule(data)
+
+
+def test_numbers_are_encoded_as_the_specification_says() -> None:
+    """Its own examples, and those of the DWARF standard that it refers to."""
+    assert unsigned(624485) == bytes.fromhex("e58e26")
+    assert unsigned(3, 5) == bytes.fromhex("8380808000")
+    assert signed(-123456) == bytes.fromhex("c0bb78")
+    assert [signed(n).hex() for n in (63, 64, -64, -65)] == ["3f", "c000", "40", "bf7f"]
