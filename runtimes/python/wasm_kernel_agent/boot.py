@@ -72,7 +72,7 @@ def prepare_guest(shell: GuestShell) -> None:
         from wasm_kernel_agent import numpy_types
 
         numpy_types.install()
-        import pandas  # noqa: F401
+        numpy_types.keep_pandas_indexes()
 
     progress: Any = importlib.import_module("tqdm").tqdm
     progress.monitor_interval = 0  # its monitor would be a thread

@@ -10,8 +10,8 @@ from typing import Any
 from wasm_kernel_agent.display import mime_data, plain_object, with_notes
 from wasm_kernel_agent.host import flush, note
 from wasm_kernel_agent.notebook_face import parent_of
+from wasm_kernel_agent.position_notice import PositionNotice
 from wasm_kernel_agent.signals import Signals, Stdin
-from wasm_kernel_agent.stdlib_patches import IntegerNotice
 from wasm_kernel_agent.tracebacks import text_of
 
 Reply = dict[str, Any]
@@ -24,7 +24,7 @@ class CellRunner:
         self._shell = shell
         self._signals = signals
         self._stdin = stdin
-        self._integers = IntegerNotice()
+        self._positions = PositionNotice()
 
     def execute(self, request: Reply) -> Reply:
         """Runs a cell. Returns the reply with the fields of Jupyter's `execute_reply`."""
@@ -85,7 +85,7 @@ class CellRunner:
         except KeyboardInterrupt:
             note("the tasks that this cell left were interrupted; they go on with the next cell")
         if not request.get("silent"):
-            self._integers.look(self._shell.user_ns, request["code"])
+            self._positions.look(self._shell.user_ns, request["code"])
 
     def _expressions(self, expressions: dict[str, str]) -> Reply:
         evaluate: Callable[[], Any] = lambda: self._shell.user_expressions(expressions)  # noqa: E731

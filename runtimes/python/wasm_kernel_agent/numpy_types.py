@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 from numpy._core import arrayprint, numerictypes
+from numpy.lib import _iotools
 
 
 def install() -> None:
@@ -23,6 +24,27 @@ def install() -> None:
     types |= {"int": numpy.int64, "int_": numpy.int64, "uint": numpy.uint64}
     printing: Any = arrayprint
     printing._typelessdata[0] = numpy.int64  # the integer whose arrays are shown without `dtype=`
+    reading: Any = _iotools.StringConverter  # which tries types in turn, the narrowest first
+    reading._mapper = [row for row in reading._mapper if row[0] is not numpy.int32]
+
+
+def keep_pandas_indexes() -> None:
+    """Lets a frame's own indexes stay indexes when a column is added.
+
+    They grow by `np.append(indexes, 0)`, which is of the wider type of the two: int64. pandas'
+    compiled code takes arrays of `intp` alone, and Python's ints make those nowhere but here.
+    """
+    from pandas.core.internals import managers
+
+    manager: Any = managers.BlockManager
+    grow = manager._insert_update_blklocs_and_blknos
+
+    def _insert_update_blklocs_and_blknos(self: Any, loc: int) -> None:
+        grow(self, loc)
+        self._blklocs = self._blklocs.astype(numpy.intp, copy=False)
+        self._blknos = self._blknos.astype(numpy.intp, copy=False)
+
+    manager._insert_update_blklocs_and_blknos = _insert_update_blklocs_and_blknos
 
 
 def _numpys_modules() -> list[Any]:

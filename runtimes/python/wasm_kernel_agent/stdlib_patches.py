@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,16 +58,6 @@ _NO_PROCESS_POOL = (
     "the sandbox has no processes: ProcessPoolExecutor can't run. Call the function directly, "
     "or use ThreadPoolExecutor, which makes the calls one after another."
 )
-_NARROW = (
-    "numpy's default integer has 32 bits here: results beyond ±2,147,483,647 wrap around, and "
-    "arrays do so without a warning. Some numbers of this cell are large. Where they may be larger "
-    "still, ask for dtype=np.int64. (This is said once.)"
-)
-_ASKS_FOR_32_BITS = ("int32", "intc", "'i4'", '"i4"', "<i4")
-_LARGE = 2**24  # of the numbers that wrap around, one in 128 is smaller
-_SAMPLE = 10_000  # of an array's elements
-
-
 SCRIPTED_FIGURES = ("widget", "ipympl", "notebook", "nbagg")
 NO_SCRIPTED_FIGURES = (
     "%matplotlib {gui} needs a script in the page, which is not to be had here. Figures are drawn "
@@ -235,46 +224,3 @@ def _keep_working_folder_plain() -> None:
         change(path)
 
     os.chdir = chdir
-
-
-class IntegerNotice:
-    """Says once a session that numpy's integers are narrow, when it first matters.
-
-    numpy's default integer is as wide as a pointer, and pointers have 32 bits here. Arithmetic on
-    arrays wraps around without a warning, so no error could say it. Most notebooks never come near
-    the limit and need not know: the notice comes with the first number that is large, as almost
-    every number is that has wrapped around. `was_said` tells if it has come.
-    """
-
-    def __init__(self) -> None:
-        self.was_said = False
-
-    def look(self, names: dict[str, Any], code: str) -> None:
-        """Says it if the cell `code` left a large integer of the default width in `names`.
-
-        A cell that asks for 32 bits by name needs no notice.
-        """
-        numpy: Any = sys.modules.get("numpy")
-        if self.was_said or numpy is None or numpy.dtype(int).itemsize > 4:
-            return
-        if any(word in code for word in _ASKS_FOR_32_BITS):
-            return
-        touched = (value for name, value in list(names.items()) if name == "_" or name in code)
-        if any(_is_large(numpy, value) for value in touched):
-            self.was_said = True
-            note(_NARROW)
-
-
-def _is_large(numpy: Any, value: Any) -> bool:
-    kind = type(value)
-    if kind is numpy.int32:
-        return abs(int(value)) > _LARGE
-    pandas: Any = sys.modules.get("pandas")
-    if pandas is not None and kind is pandas.DataFrame:
-        return any(_is_large(numpy, value[name]) for name in value.select_dtypes("int32").columns)
-    if pandas is not None and kind in (pandas.Series, pandas.Index):
-        value, kind = value.to_numpy(), numpy.ndarray
-    if kind is not numpy.ndarray or value.dtype != numpy.int32 or not value.size:
-        return False
-    sample = value.flat[:: max(1, value.size // _SAMPLE)]
-    return max(abs(int(sample.max())), abs(int(sample.min()))) > _LARGE

@@ -67,11 +67,19 @@ _NO_CODEC = (
     "savefig('figure.png'), and make a PNG of a picture that is to be read. IPython.display.Image("
     "'photo.jpg') shows a JPEG or WebP as it is."
 )
-_INTEGERS = (
-    "numpy's default integer has 32 bits here. Ask for more with dtype=np.int64, in the array or "
-    "in the call that makes it."
-)
-_INTEGER_WORDS = ("too large to convert to C long", "out of bounds for int32")
+_INTEGERS = {
+    **dict.fromkeys(
+        ("too large to convert to C long", "out of bounds for int32"),
+        "Positions and counts (of argsort, nonzero, bincount and the like) have 32 bits here, "
+        "other integers 64. Make them wider first, as in positions.astype(int).",
+    ),
+    **dict.fromkeys(
+        ("expected 'intp_t' but got 'long long'", "expected 'const intp_t' but got 'long long'"),
+        "This compiled function takes positions, which have 32 bits here, and other integers have "
+        "64. Give it array.astype(np.intp).",
+    ),
+}
+"""What errors about the width of integers say, and what to do."""
 _CELL = "<ipython-input-"
 
 
@@ -261,9 +269,9 @@ def _no_codec(error: BaseException) -> str:
     return _NO_CODEC if _CODEC.search(text_of(error)) else ""
 
 
-def _large_integer(error: BaseException) -> str:
+def _width_of_integers(error: BaseException) -> str:
     text = str(error)
-    return _INTEGERS if any(words in text for words in _INTEGER_WORDS) else ""
+    return next((advice for words, advice in _INTEGERS.items() if words in text), "")
 
 
 _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] = (
@@ -274,8 +282,8 @@ _HINTS: tuple[tuple[type[BaseException], Callable[[BaseException], str]], ...] =
     (ModuleNotFoundError, _missing_module),
     (ImportError, _missing_dependency),
     (RuntimeError, _no_movie),
-    (OverflowError, _large_integer),
-    (ValueError, _large_integer),
+    (OverflowError, _width_of_integers),
+    (ValueError, _width_of_integers),
 )
 
 
