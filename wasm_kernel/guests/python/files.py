@@ -21,7 +21,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -84,7 +84,7 @@ class GuestFiles(msgspec.Struct, frozen=True):
     stdlib: str
     python_version: str
     packages: Mapping[str, str]
-    patches: Sequence[str] = ()
+    patches: tuple[str, ...] = ()
 
     @property
     def wasm(self) -> GuestBinary:
@@ -206,7 +206,7 @@ def find(cache: Cache) -> GuestFiles:
         binary_digest=binary,
         stdlib=str(folder / _STDLIB),
         python_version=python_version,
-        patches=[line.split()[1].rstrip(":") for line in patches if line.startswith("patch ")],
+        patches=tuple(line.split()[1][:-1] for line in patches if line.startswith("patch ")),
         packages=_built_in(folder / _STDLIB) | added,
     )
 
