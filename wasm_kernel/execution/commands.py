@@ -60,8 +60,8 @@ _DONE = {"undo": "Undone", "redo": "Done again"}
 class ChangedFiles(Protocol):
     """Hears of cells that begin, and which files turns changed. Used on the guest's thread."""
 
-    def cell_begins(self, broker: Broker) -> None:
-        """Acts before a cell runs; nothing can stop it."""
+    def cell_begins(self, context: ActionContext) -> None:
+        """Acts before a cell runs; it does not run if it is interrupted meanwhile."""
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
         """Acts on what a turn changed in the workspace, also if the guest was lost in it.
@@ -167,7 +167,7 @@ class HostCommands:
         """
         if not self._actions:
             return
-        context = _AfterCell(turn, self.broker, clock)
+        context = _Beside(turn, self.broker, clock)
         clock.arm(NO_SIGNALS, None, 0.0)
         try:
             for action in self._actions:
@@ -179,19 +179,25 @@ class HostCommands:
         finally:
             clock.disarm()
 
-    def cell_begins(self) -> None:
-        """Tells the listener that a cell is about to run."""
-        if self.listener is not None:
-            try:
-                self.listener.cell_begins(self.broker)
-            except Exception as problem:  # the cell runs without
-                log_failure("looking at files before a cell", problem)
+    def cell_begins(self, turn: RunningTurn, clock: Clock) -> bool:
+        """Tells the listener that a cell is about to run; returns whether it still is to."""
+        if self.listener is None:
+            return True
+        clock.arm(NO_SIGNALS, None, 0.0)
+        try:
+            self.listener.cell_begins(_Beside(turn, self.broker, clock))
+        except Exception as problem:  # the cell runs without
+            log_failure("looking at files before a cell", problem)
+        finally:
+            is_wanted = not clock.interrupted
+            clock.disarm()
+        return is_wanted
 
     def files_changed(self, changes: FileChanges, turn: RunningTurn, clock: Clock) -> None:
         """Tells the listener what the turn changed. An interrupt is for what it does."""
         if self.listener is None:
             return
-        context = _AfterCell(turn, self.broker, clock)
+        context = _Beside(turn, self.broker, clock)
         clock.arm(NO_SIGNALS, None, 0.0)
         try:
             self.listener.files_changed(changes.paths(), context)
@@ -205,14 +211,14 @@ class HostCommands:
         """Drops what the cell asked for: the guest was lost in it."""
         for action in self._actions:
             try:
-                action.cell_lost(_AfterCell(turn, self.broker, clock))
+                action.cell_lost(_Beside(turn, self.broker, clock))
             except Exception as problem:  # the guest must be started anew, whatever fails here
                 log_failure("dropping what a cell asked for", problem)
         self.begin_cell(1)
 
 
-class _AfterCell:
-    """An `ActionContext`."""
+class _Beside:
+    """An `ActionContext`: what is done for a cell before it begins, or when its end has come."""
 
     def __init__(self, turn: RunningTurn, broker: Broker, clock: Clock) -> None:
         self._turn = turn

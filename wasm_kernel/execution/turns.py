@@ -84,9 +84,12 @@ class GuestTurns:
         return turn
 
     def _run_and_keep(self, turn: Turn, travels: list[CommandLine] | None) -> None:
-        self._runner.commands.cell_begins()
+        is_wanted = self._runner.commands.cell_begins(turn, self._runner.clock)
         try:
-            if travels is None:
+            if not is_wanted:
+                self._runner.clock.expect(-1)
+                self._end_unrun(turn)
+            elif travels is None:
                 self._runner.run(turn)
             else:
                 self._run_without_guest(turn, travels)
@@ -94,7 +97,7 @@ class GuestTurns:
             self._recover(turn, stopped, for_cell=True)
             return
         began = time.monotonic()
-        self._finish_cell(turn, ran=travels is None)
+        self._finish_cell(turn, ran=is_wanted and travels is None)
         _LOG.debug("%.1f ms: the cell's effects are kept", (time.monotonic() - began) * 1000)
         self._tell_notices(turn)
 
@@ -111,11 +114,8 @@ class GuestTurns:
         clock.arm(NO_SIGNALS, None, 0.0, expected=True)
         interrupted = clock.interrupted
         clock.disarm()
-        if clock.closed:
-            raise GuestClosed
         if interrupted:
-            turn.show(Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
-            turn.end(number, ename="KeyboardInterrupt")
+            self._end_unrun(turn)
             return
         refused = self._runner.commands.travel.run_from_text(travels, turn)
         ename = "UsageError" if refused else ""
@@ -123,6 +123,17 @@ class GuestTurns:
         if turn.is_counted:
             code = turn.code if len(turn.code) <= _MISSED_CHARACTERS else ""
             self._missed.append((number, code))
+
+    def _end_unrun(self, turn: Turn) -> None:
+        """Ends a cell that was interrupted before it ran.
+
+        Raises:
+            GuestClosed: the sandbox is being closed.
+        """
+        if self._runner.clock.closed:
+            raise GuestClosed
+        turn.show(Error("KeyboardInterrupt", "", ("KeyboardInterrupt",)), 0)
+        turn.end(self._runner.next_count, ename="KeyboardInterrupt")
 
     def _finish_cell(self, turn: Turn, *, ran: bool) -> None:
         """Makes the cell's effects a commit, and does what the cell asked for.

@@ -361,7 +361,7 @@ class UnpublishedNotice:
         self._publishing = publishing
         self._spoken = False
 
-    def cell_begins(self, broker: Broker) -> None:
+    def cell_begins(self, context: ActionContext) -> None:
         """Nothing has to be done before a cell."""
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:

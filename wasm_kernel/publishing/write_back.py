@@ -18,7 +18,7 @@ from wasm_kernel.errors import WasmKernelError, describe
 from wasm_kernel.folders.hiding import MetadataAndPlacesHidden
 from wasm_kernel.folders.notebook import open_here, shown
 from wasm_kernel.guests.base import ActionContext, CommandContext, CommandLine, Json
-from wasm_kernel.linux.broker import Broker, Handlers
+from wasm_kernel.linux.broker import Handlers
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.task import Cancelled, Task
 from wasm_kernel.publishing.names import PublishableNames, PublishError
@@ -196,16 +196,17 @@ class WriteBack:
         self._waiting: set[str] = set()
         self._told: set[str] = set()
 
-    def cell_begins(self, broker: Broker) -> None:
+    def cell_begins(self, context: ActionContext) -> None:
         """Has the cell see what the user made of files that the session wrote or deleted."""
+        broker = context.broker
         try:
             if not self._looked:  # at what happened before this kernel
-                self._note((), broker.call(AdoptFiles(None), WrittenFiles))
+                self._note((), broker.call(AdoptFiles(None), WrittenFiles, context))
                 self._looked = True
             changed = [path for path, was in self._there.items() if self._status(path) != was]
             for some in _batches(changed):
-                self._note(some, broker.call(AdoptFiles(some), WrittenFiles))
-        except WasmKernelError:
+                self._note(some, broker.call(AdoptFiles(some), WrittenFiles, context))
+        except (WasmKernelError, Cancelled):
             return  # it is tried again before the next cell
 
     def files_changed(self, paths: Collection[str], context: ActionContext) -> None:
