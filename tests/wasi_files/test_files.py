@@ -363,6 +363,17 @@ def test_folders_do_not_nest_deeper_than_the_host_can_look(guest: Guest) -> None
     assert guest.call("path_symlink", *at, fd, *guest.text("L" * 200)) == abi.ENAMETOOLONG
 
 
+def test_an_interrupt_ends_the_look_at_a_folder_that_is_to_be_renamed(
+    guest: Guest, tmp_path: Path
+) -> None:
+    (tmp_path / "other" / "big").mkdir()
+    (tmp_path / "other" / "big" / "file").touch()
+    at = guest.text("big")
+    guest.is_to_stop = True
+    assert guest.call("path_rename", OTHER, *at, OTHER, *guest.text("new")) == abi.EINTR
+    assert (tmp_path / "other" / "big" / "file").exists()
+
+
 def test_no_rename_takes_a_folder_deeper_than_the_host_can_look(guest: Guest) -> None:
     one, two = deep(guest, "a" * 200, 11), deep(guest, "b" * 200, 11)
     assert guest.open("file", abi.O_CREAT, fd=two)[0] == abi.SUCCESS

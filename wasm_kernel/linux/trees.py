@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -224,11 +224,11 @@ class TreeSummary(Struct):
     longest: int = 0
 
 
-def summarize(folder: int, hidden: HiddenTest) -> TreeSummary:
+def summarize(entries: Iterable[walks.Entry], hidden: HiddenTest) -> TreeSummary:
     """Sums up what lies in an open folder, at all depths.
 
     Args:
-        folder: The folder's descriptor.
+        entries: What `walks.entries` yields of it.
         hidden: Says which folder may not be moved, by a descriptor of the folder it is in, its name
             there, and its depth.
 
@@ -236,7 +236,7 @@ def summarize(folder: int, hidden: HiddenTest) -> TreeSummary:
         OSError: it can't be read, or such a folder is in it.
     """
     found = TreeSummary()
-    for entry in walks.entries(folder):
+    for entry in entries:
         path = "/".join([*entry.path, entry.name])
         found.count += 1
         found.longest = max(found.longest, len(os.fsencode(path)))

@@ -227,12 +227,11 @@ class EditCalls(FileCalls, frozen=True):
         hidden, depth = old.preopen.hidden, len(old.parts)
 
         def is_not_movable(folder: int, name: str, way: int) -> bool:
-            self.check_time()
             return is_hidden_folder(hidden, folder, name, depth + way)
 
         try:
             with Folder(old.folder).enter(old.name) as folder:
-                inside = summarize(folder.fd, is_not_movable)
+                inside = summarize(self.until_stopped(walks.entries(folder.fd)), is_not_movable)
         except OSError:
             raise Refused(abi.EACCES) from None
         if inside.longest:
@@ -267,10 +266,10 @@ class EditCalls(FileCalls, frozen=True):
         """Does `_keep` for what a rename is about to replace, and notes all that it moves."""
         if not self.history.keeps:
             return ""
-        if stat.S_ISDIR(moved.st_mode):
+        is_kept = old.path is not None or new.path is not None
+        if is_kept and stat.S_ISDIR(moved.st_mode):
             with Folder(old.folder).enter(old.name) as folder:
-                for entry in walks.entries(folder.fd):
-                    self.check_time()
+                for entry in self.until_stopped(walks.entries(folder.fd)):
                     below = "/".join([*entry.path, entry.name])
                     here = None if old.path is None else f"{old.path}/{below}"
                     self._before_move(here, entry.folder, entry.name)

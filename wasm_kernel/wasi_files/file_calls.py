@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +16,10 @@ from wasm_kernel.wasi_files.open_files import OpenFiles
 from wasm_kernel.wasi_files.paths import GuestPaths
 from wasm_kernel.wasi_files.preopens import Refused
 from wasm_kernel.wasi_files.quota import Quota
+
+T = TypeVar("T")
+
+_BETWEEN_LOOKS = 256  # entries of a folder
 
 
 class FileCalls(Struct, frozen=True):
@@ -48,3 +53,10 @@ class FileCalls(Struct, frozen=True):
         """
         if self.should_stop():
             raise Refused(abi.EINTR)
+
+    def until_stopped(self, entries: Iterable[T]) -> Iterator[T]:
+        """Yields what is in a folder, as long as `check_time` allows."""
+        for index, entry in enumerate(entries):
+            if index % _BETWEEN_LOOKS == 0:
+                self.check_time()
+            yield entry

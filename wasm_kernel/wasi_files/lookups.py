@@ -21,7 +21,6 @@ from wasm_kernel.wasi_files.path_walk import Follow, following
 from wasm_kernel.wasi_files.paths import is_hidden_now, resolve
 from wasm_kernel.wasi_files.preopens import FIRST_DESCRIPTOR, Preopen, Refused
 
-_BETWEEN_LOOKS = 256  # entries of a folder that are read before the clock is asked
 _STATUS = struct.Struct("<QQB7xQQQQQ")
 _DESCRIPTION = struct.Struct("<BxH4xQQ")
 _PREOPENED = struct.Struct("<B3xI")
@@ -83,7 +82,7 @@ class LookupCalls(FileCalls, frozen=True):
             Refused: it is not there any more, or the cell is to stop.
             OSError: it can't be read.
         """
-        return Listing(os.fstat(opened.fd).st_ino, self._until_stopped(self._entries(opened)))
+        return Listing(os.fstat(opened.fd).st_ino, self.until_stopped(self._entries(opened)))
 
     def _entries(self, opened: OpenDescriptor) -> Iterator[FolderEntry]:
         if opened.is_merged:
@@ -93,12 +92,6 @@ class LookupCalls(FileCalls, frozen=True):
             return
         yield from read_folder(opened.fd, opened.preopen.hidden, len(opened.parts))
         yield from self.paths.mounts_in(opened)
-
-    def _until_stopped(self, entries: Iterator[FolderEntry]) -> Iterator[FolderEntry]:
-        for index, entry in enumerate(entries):
-            if index % _BETWEEN_LOOKS == 0:
-                self.check_time()
-            yield entry
 
     def _describe(self, fd: int, out: int) -> int:
         if fd < FIRST_DESCRIPTOR:
