@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := build/bench-venv
 GALLERY := build/gallery-venv
+WHEELS := build/wheels-venv
 # A test that fails once in some runs shows itself in a few; more would make a soak take a day.
 SOAK_ROUNDS ?= 3
 WORKERS ?= 3
@@ -13,7 +14,7 @@ SOURCES := $(shell find wasm_kernel runtimes kernelspec -type f ! -name '*.pyc')
 # Processes that tests and benchmarks start would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test pytest lint bench soak clean
+.PHONY: demo test pytest lint bench soak wheels clean
 
 # The environment holds one of two installs, as its stamp says: the plain one, which is a user's, until
 # the tests first need theirs. From then on the demo runs from that, too: nothing is installed in turns.
@@ -54,6 +55,15 @@ lint: $(EDITABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# All that is published. The wheels with compiled code are made where nothing but the ordinary one is
+# installed: the base image holds the packages of that place.
+wheels: $(EDITABLE)
+	rm -rf dist $(WHEELS)
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(PYTHON) -m venv $(WHEELS)
+	$(WHEELS)/bin/python -m pip install --quiet dist/wasm_kernel-*.whl
+	$(WHEELS)/bin/python -P compiled_wheels.py dist
 
 $(BENCH)/.installed: tests/benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)

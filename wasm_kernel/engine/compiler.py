@@ -48,6 +48,21 @@ class GuestBinary(Struct, frozen=True):
     remedy: str
 
 
+class Processor(Struct, frozen=True):
+    """The processors that code can be compiled for besides this machine's own.
+
+    Attributes:
+        name: The name of their features, as Cranelift has it.
+        triple: Their kind and system.
+    """
+
+    name: str
+    triple: str
+
+
+X86_64_V3 = Processor("x86-64-v3", "x86_64-unknown-linux-gnu")
+
+
 class Compiled(Struct, frozen=True):
     """A module that is ready to be instantiated, and the engine it was compiled for."""
 
@@ -56,8 +71,11 @@ class Compiled(Struct, frozen=True):
     flavour: Flavour
 
 
-def _engine(flavour: Flavour, stack_bytes: int) -> wasmtime.Engine:
+def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> wasmtime.Engine:
     config = wasmtime.Config()
+    if processor is not None:
+        config.target = processor.triple
+        config.cranelift_flag_enable(processor.name)
     config.consume_fuel = flavour.fuel
     config.epoch_interruption = flavour.epochs
     wasmtime_api.set_async_stack(
@@ -83,10 +101,16 @@ def every_second(tell: Callable[[float], None]) -> Callable[[float], None]:
 
 
 class Compiler:
-    """Compiles and loads modules for one process; any thread may use it."""
+    """Compiles and loads modules for one process; any thread may use it.
 
-    def __init__(self, cache: Cache) -> None:
+    Args:
+        cache: Where compiled code is kept.
+        processor: What it is compiled for; by default all that this machine has.
+    """
+
+    def __init__(self, cache: Cache, processor: Processor | None = None) -> None:
         self.cache = cache
+        self._processor = processor
         self._guard = threading.Lock()
         self._engines: dict[tuple[FlavourName, int], wasmtime.Engine] = {}
         self._modules: dict[tuple[str, FlavourName], wasmtime.Module] = {}
@@ -96,7 +120,7 @@ class Compiler:
         key = (flavour.name, stack_bytes)
         with self._guard:
             if key not in self._engines:
-                self._engines[key] = _engine(flavour, stack_bytes)
+                self._engines[key] = _engine(flavour, stack_bytes, self._processor)
             return self._engines[key]
 
     def name(self, binary: GuestBinary, flavour: Flavour) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from traitlets.config import Config
 
-from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.places import notes
 from wasm_kernel.frontends.jupyter import startup
@@ -84,9 +84,10 @@ def kept_by(
     cached = default_folder()
     with contextlib.suppress(OSError):  # filling the cache will say what is wrong
         cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
+    installed = [INSTALLED] if INSTALLED.is_dir() else []
     return KeptPaths(
         writable=tuple(writable),
-        readable=(cached, runtimes_folder(), *_noted_places(), *read_only, *seen),
+        readable=(cached, *installed, runtimes_folder(), *_noted_places(), *read_only, *seen),
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=LATER,

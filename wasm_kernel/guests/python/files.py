@@ -197,9 +197,7 @@ def find(cache: Cache) -> GuestFiles:
         binary, stdlib, python_version = digests[_BINARY], digests[_STDLIB], versions[0]
     except (KeyError, IndexError):
         raise BundleError(f"the Python guest's description is incomplete. {_REINSTALL}") from None
-    added = _installed_packages(cache, binary, stdlib) or {
-        _distribution(package): _version(package) for package in PACKAGES + _STAND_INS
-    }
+    added = _installed_packages(cache, binary, stdlib) or added_packages()
     return GuestFiles(
         key=_key(binary, stdlib, added=added),
         binary=str(folder / _BINARY),
@@ -218,6 +216,15 @@ def _installed_packages(cache: Cache, binary: str, stdlib: str) -> dict[str, str
         if path.parent.name == f"bundle-{_key(binary, stdlib, added=added)}":
             return added
     return None
+
+
+def added_packages() -> dict[str, str]:
+    """Returns the packages of this environment that are added to the guest's own, with versions.
+
+    Raises:
+        BundleError: one is missing; the text says what to install.
+    """
+    return {_distribution(package): _version(package) for package in PACKAGES + _STAND_INS}
 
 
 def _distribution(package: str) -> str:

@@ -180,11 +180,11 @@ class PythonLanguage:
         try:
             for find in (self.cache.trusted, self.cache.installed):
                 if self._image is None:
-                    described, memory = find(self._record_name), find(self.image_name)
+                    described, memory = find(self.record_name), find(self.image_name)
                     if described is not None and memory is not None:
                         self._take(ImageRecord.load(described.read_text()), memory)
         except (ImageError, msgspec.ValidationError, ValueError):
-            self.cache.discard(self._record_name, "is damaged")
+            self.cache.discard(self.record_name, "is damaged")
         return self._image
 
     def _take(self, record: ImageRecord, memory: Path) -> None:
@@ -193,7 +193,7 @@ class PythonLanguage:
         self._image = BaseImage(memory, self.image_name, record)
 
     @property
-    def _record_name(self) -> str:
+    def record_name(self) -> str:
         """The cache's name for the image's record."""
         return f"{self.image_name}.facts"
 
@@ -201,7 +201,11 @@ class PythonLanguage:
         """Writes what `prepare` made into an archive; as `GuestLanguage` has it."""
         from wasm_kernel.engine.cache_archive import write_archive
 
-        names = (self.compiler.name(self.files.wasm, flavour), self.image_name, self._record_name)
+        names = (
+            self.compiler.name(self.files.wasm, flavour),
+            self.image_name,
+            self.record_name,
+        )
         found = (self.cache.trusted(name) or self.cache.installed(name) for name in names)
         return write_archive([path for path in found if path is not None], target)
 
@@ -220,7 +224,7 @@ class PythonLanguage:
         with self.cache.lock(self.image_name, lambda seconds: None):
             is_there = self.image_at_hand() is not None  # it stays: sessions stand on it
             known[self.image_name] = None if is_there else lambda path: None
-            known[self._record_name] = None if is_there else _check_record
+            known[self.record_name] = None if is_there else _check_record
             return read_archive(source, sha256, self.cache, known)
 
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
@@ -261,7 +265,7 @@ class PythonLanguage:
                     app = Preopen(empty, "/app", writable=True, tracked=True, counted=True)
                     builder = ImageBuilder(compiled, self._preopens(app, empty, empty))
                     record = builder.build(self.cache, self.image_name)
-                self.cache.write(self._record_name, lambda path: _write_text(path, record.dump()))
+                self.cache.write(self.record_name, lambda path: _write_text(path, record.dump()))
                 self._take(record, self.cache.path(self.image_name))
         assert self._image is not None
         return self._image
