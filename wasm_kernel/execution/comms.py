@@ -40,7 +40,7 @@ _DROPPED = (
 
 
 class TooManyComms(FrameError):
-    """So many comms are open that one more is refused."""
+    """One comm more is refused, as too many are open."""
 
 
 class CommsOverLimit(FrameError):

@@ -59,8 +59,8 @@ class Listener(Protocol):
     """Gets the output of a running cell. Every method is called on the sandbox's own guest thread.
 
     Attributes:
-        collects: Whether the cell's result holds what it showed as well. Who has sent it on needs
-            no second copy.
+        collects: Whether the cell's result holds what it showed as well. A listener that has
+            sent it on needs no second copy.
     """
 
     collects: bool

@@ -229,7 +229,7 @@ class Folder(Closing):
 def open_folder(
     name: str | os.PathLike[str], parent: int | None = None, *, force: bool = False
 ) -> int:
-    """A descriptor of a folder, which is no link; close it.
+    """A descriptor of a folder, which is not a link; close it.
 
     Args:
         name: The folder's path, or its name in `parent`.

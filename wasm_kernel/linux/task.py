@@ -21,7 +21,7 @@ class Task(Protocol):
 
 
 class Cancelled(Exception):
-    """Whoever wanted the work wants it no more; a part of it may be there."""
+    """The work is not wanted any more; a part of it may be there."""
 
 
 class Reporting:

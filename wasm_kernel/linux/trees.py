@@ -169,7 +169,7 @@ class _Copying:
         with closing_fd(opened) as source:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
-                raise _Unreadable("it is no file any more")
+                raise _Unreadable("it is not a file any more")
             self._copy_file(source, name, found)
         if found.st_nlink > 1:
             self._twins[found.st_dev, found.st_ino] = (*self._there.path, name)

@@ -154,14 +154,14 @@ class FolderBeside:
 
 
 class _Known(Struct, Generic[T]):
-    """What is known of the files in a folder, by their paths."""
+    """The facts known of the files in a folder, by their paths."""
 
     folder: FileMark
     files: dict[str, T]
 
 
 class FolderRecord(Generic[T]):
-    """What is known of the files in one folder, locked for other processes; close it.
+    """The record of the files in one folder, locked for other processes; close it.
 
     Args:
         place: The folder that it lies in, which no guest sees. It stays the caller's.

@@ -1,9 +1,9 @@
-"""What may be published: the names that a file of a session may have beside a notebook, and limits.
+"""The names that a published file may have beside a notebook, and the limits on all of them.
 
 A cell chooses them, and tools act on what they find in a folder: by a file's suffix, but also by
 its whole name (`package.json`, `CMakeLists.txt`, `test_x.txt`, whose examples a test runner runs)
 or by its first letter, where a shell puts it into a command (`-rf.csv`). So a name is one of data
-by its suffix, holds no sign that a shell or a page reads, and is none that tools are known to read.
+by its suffix, holds no sign that a shell or a page reads, and is not known to be read by tools.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PublishableNames:
     def __init__(self, suffixes: Sequence[str]) -> None:
         for suffix in suffixes:
             if not _SUFFIX.fullmatch(suffix):
-                raise SuffixError(f"holds {suffix!r}, which is no suffix such as .csv")
+                raise SuffixError(f"holds {suffix!r}, which is not a suffix such as .csv")
             if not _RUN.isdisjoint(suffix[1:].split(".")):
                 raise SuffixError(f"can't hold {suffix}: programs run such files, or obey them")
         self._suffixes = tuple(suffixes)

@@ -59,7 +59,7 @@ AT_ONCE = 1_000
 """The most paths in one request."""
 _GUEST_FOLDERS = ("/notebook/", "/app/", "./")
 _MISSING = "the session has no such file. (What lies beside the notebook need not be published.)"
-_NO_FILE = "it is a link, a folder or something else that is no regular file."
+_NO_FILE = "it is a link, a folder or something else that is not a regular file."
 _NO_FOLDER = (
     "It is not known which notebook this kernel belongs to, so there is no folder to publish into. "
     "Nothing was published. Name one with WasmKernel.publish_folder, such as results: it is made "
@@ -70,7 +70,7 @@ _NOT_THERE = (
     "The folder {name} beside the notebook can't be used, as it {why}. Nothing was published. Move "
     "it away, or name another one with WasmKernel.publish_folder."
 )
-_A_LINK = "is a link, or something else that is no folder"
+_A_LINK = "is a link, or something else that is not a folder"
 _NO_MATCH = "No file of the session with a suffix of data matches {pattern}. Nothing was published."
 _USAGE = "Usage: %session_publish FILES... (patterns such as *.csv, too; quote a path with spaces)"
 _TOO_MANY = "So many files can't be published at once. Nothing was published."
@@ -95,7 +95,7 @@ class PublishFiles(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """What became of them.
+    """The outcome of `PublishFiles`.
 
     Attributes:
         links: The paths of those that were published, each with the one that it has now, relative
@@ -108,7 +108,7 @@ class Published(Struct, frozen=True):
 
 
 class PublishPlace(Struct, frozen=True):
-    """Where the files of a session are published, and which. The user's settings say it all.
+    """The place that files of a session are published to. The user's settings say it all.
 
     Attributes:
         root: The sessions' folder.
@@ -254,7 +254,7 @@ def _target(place: PublishPlace, names: tuple[str, ...]) -> Folder:
 
 
 class PublishCommand:
-    """What `%session_publish FILES...` does, and what it has done so far. The guest's thread's own.
+    """The command `%session_publish FILES...`, and what it has done. The guest's thread's own.
 
     Args:
         session: The session of the cells.

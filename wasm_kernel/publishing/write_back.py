@@ -54,7 +54,7 @@ class WriteFiles(Struct, frozen=True):
 
 
 class WrittenFiles(Struct, frozen=True):
-    """What became of them.
+    """The outcome of `WriteFiles` and `AdoptFiles`.
 
     Attributes:
         known: Those of them that the session has written or deleted beside the notebook.
@@ -78,7 +78,7 @@ class AdoptFiles(Struct, frozen=True):
 
 
 class WritePlace(Struct, frozen=True):
-    """Where a session writes. The user's settings say it all.
+    """The place that a session writes to. The user's settings say it all.
 
     Attributes:
         place: The session, and which names may be written.

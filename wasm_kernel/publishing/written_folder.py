@@ -47,7 +47,7 @@ _TOO_LARGE = (
     "leaves. Cells go on with the session's own."
 )
 _NO_NAME = "its path is too long, or none of a file."
-_NOT_A_FILE = "beside the notebook, a link or something else that is no file has this name."
+_NOT_A_FILE = "beside the notebook, a link or something else that is not a file has this name."
 _READ_ONLY = "the file beside the notebook is read-only, and was left as it is."
 _A_FOLDER = "the folder stays beside the notebook, as there is something in it that is not deleted."
 _NO_ROOM = (
@@ -57,7 +57,7 @@ _NO_ROOM = (
 
 
 class WrittenFile(Struct, frozen=True):
-    """What a session did to a path beside the notebook.
+    """The change that a session made to a path beside the notebook.
 
     Attributes:
         own: The file that it put there; None if it deleted what was there.

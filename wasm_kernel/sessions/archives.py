@@ -134,9 +134,9 @@ def import_session(
 ) -> Imported:
     """Makes a session of an archive that `export_session` wrote, here or on another machine.
 
-    Its variables come along where the sandbox here is of the same version; files that they had open
-    are open again, where they are in the archive, and closed elsewhere. Whoever opens the session
-    goes on with them. An archive may be a stranger's: what is in it is checked, and its code and
+    Its variables come along if the sandbox here is of the same version; files that they had open
+    are open again if they are in the archive, and closed otherwise. Whoever opens the session goes
+    on with them. An archive may be a stranger's: what is in it is checked, and its code and
     memory stay in the sandbox.
 
     Args:
@@ -151,7 +151,7 @@ def import_session(
         private_root: The folder that holds private folders; one of the user's by default.
 
     Raises:
-        ArchiveError: it is no such archive, is damaged, or holds what it may not (a `ValueError`).
+        ArchiveError: it is another file, is damaged, or holds what it may not (a `ValueError`).
         SessionExists: there is a session of that id already (a `FileExistsError`).
         SessionIdError: `session_id` is not an id (a `ValueError`).
         OSError: the archive can't be read, or the session not be written. Nothing of it is left.

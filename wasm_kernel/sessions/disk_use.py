@@ -1,4 +1,4 @@
-"""What sessions take on disk: measured once after each change, and known from then on.
+"""The disk space of sessions: measured once after each change, and known from then on.
 
 What counts is the room that is taken, and not what a file says of its length: a sparse file counts
 its blocks. A content that forks share with their parent counts for each of them in part.
@@ -30,7 +30,7 @@ _ENTRIES_MOST = 200_000  # of a folder; whoever puts more there is counted with 
 
 
 class DiskUse(Struct, frozen=True):
-    """What one session takes on disk, in bytes.
+    """The disk space of one session, in bytes.
 
     Attributes:
         stamp: What `stamp_of` said before it was measured.

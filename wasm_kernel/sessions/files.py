@@ -80,10 +80,10 @@ def list_session_files(
         OSError: the files can't be listed.
     """
     workspace = SessionsRoot(workspace_root, private_root).find(session_id)
-    told = SandboxLogger.of(logger)
+    log = SandboxLogger.of(logger)
     wanted = None if pattern is None else Pattern(pattern)
     found = _again(pattern or "**", lambda: sorted(files_in(workspace, wanted)))
-    told.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
+    log.log_event(events.FILE_LIST, session_id=session_id, pattern=pattern, count=len(found))
     return found
 
 
@@ -113,13 +113,13 @@ def read_session_file(
         IsADirectoryError: it is a folder.
         OSError: it is not a regular file, is larger than `max_bytes`, or can't be read.
     """
-    told, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
+    log, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def read(walk: FolderWalk, name: str) -> bytes:
         return entries.read(walk.fd, name, max_bytes)
 
     data = _at(root, session_id, relative_path, read)
-    _log(told, events.FILE_READ, session_id, relative_path, len(data))
+    _log(log, events.FILE_READ, session_id, relative_path, len(data))
     return data
 
 
@@ -156,7 +156,7 @@ def write_session_file(
         PermissionError: the file is read-only, or the folder can't be written to.
         OSError: it can't be written; the old file is still there.
     """
-    content, told = _content(data), SandboxLogger.of(logger)
+    content, log = _content(data), SandboxLogger.of(logger)
 
     def write(walk: FolderWalk, name: str) -> None:
         entries.replace(walk.root, walk.fd, name, content, overwrite=overwrite)
@@ -168,9 +168,9 @@ def write_session_file(
         if not (workspace.is_symlink() or workspace.is_dir()):
             if not resolve_names(relative_path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), relative_path)
-            begun.enter_context(_begun(root, workspace.name, told))
+            begun.enter_context(_begun(root, workspace.name, log))
         _at(root, session_id, relative_path, write, make=True)
-    _log(told, events.FILE_WRITE, session_id, relative_path, len(content))
+    _log(log, events.FILE_WRITE, session_id, relative_path, len(content))
 
 
 def _content(data: bytes | str) -> bytes:
@@ -233,7 +233,7 @@ def delete_session_path(
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
-    told, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
+    log, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def delete(walk: FolderWalk, name: str) -> None:
         if name == ".":
@@ -244,7 +244,7 @@ def delete_session_path(
 
     _validate_session_path(session_id, relative_path, workspace_root)  # also what a link leads to
     _at(root, session_id, relative_path, delete, follow=False)
-    _log(told, events.FILE_DELETE, session_id, relative_path)
+    _log(log, events.FILE_DELETE, session_id, relative_path)
 
 
 def _validate_session_path(session_id: str, relative_path: str, workspace_root: Path | str) -> Path:

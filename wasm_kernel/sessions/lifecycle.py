@@ -109,22 +109,22 @@ def get_session_sandbox(
         WorkspaceError: the session's folder can't be made or opened.
     """
     asked = ids.checked(session_id)
-    told = check(runtime, policy, logger)
+    log = check(runtime, policy, logger)
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
     mounts = policy.mounts if policy is not None else ()
 
     def make() -> BaseSandbox:
         make_room(policy)
-        session = Session(root, name, told, mounts=mounts)
-        return _sandbox_in(session, runtime, policy, told, pip=pip)
+        session = Session(root, name, log, mounts=mounts)
+        return _sandbox_in(session, runtime, policy, log, pip=pip)
 
     def found(sandbox: BaseSandbox) -> None:
         sandbox.folders.mounted(mounts)
-        sandbox.adopt(policy, None if logger is None else told)
+        sandbox.adopt(policy, None if logger is None else log)
         if pip:
             offer_pip(sandbox)
-        told.log_event(
+        log.log_event(
             events.SESSION_RETRIEVED, session_id=name, workspace_path=sandbox.folders.real
         )
 
@@ -183,7 +183,7 @@ def delete_session_workspace(
         WorkspaceError: something else than a session's folder has its name, or something in the
             folder can't be deleted.
     """
-    asked, told = ids.checked(session_id), SandboxLogger.of(logger)
+    asked, log = ids.checked(session_id), SandboxLogger.of(logger)
     root = SessionsRoot(workspace_root, private_root)
     name = root.target_of(asked)
     root.check(name)
@@ -202,4 +202,4 @@ def delete_session_workspace(
             f"Session {name} can't be deleted ({os.strerror(problem.errno or 0)}). What was "
             "deleted before is gone. Look at the permissions of its folder, and try again."
         ) from problem
-    told.log_event(events.SESSION_DELETED, session_id=name)
+    log.log_event(events.SESSION_DELETED, session_id=name)

@@ -1,6 +1,6 @@
-"""Which session belongs to a notebook: a list of this user's, in his state folder.
+"""The sessions that belong to notebooks: a list of this user's, in his state folder.
 
-A notebook is known by its file, where a Jupyter server names that; what is written in the notebook
+A notebook is known by its file, if a Jupyter server names that; what is written in the notebook
 counts for nothing, as its author wrote it. Another file at the same path is another notebook,
 unless it holds, to the byte, what the notebook held when its last kernel ended: a backup, say, or a
 file system that can't tell files apart. The kernel reads and writes the list before it is confined;
@@ -315,7 +315,7 @@ class Opening:
 
     @property
     def tomorrow(self) -> str:
-        """What the next kernel will find, for people."""
+        """The words for people on what the next kernel will find."""
         if self.file is not None and self.is_own:
             return "the notebook's next kernel finds these files"
         why = self._refused if self.file is None else "as the notebook's are in another session"

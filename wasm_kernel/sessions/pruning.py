@@ -94,11 +94,11 @@ def prune_sessions(
         OverlapError: it is one of the host's own folders.
     """
     limit, begun = _hours(older_than_hours), time.monotonic()
-    told = SandboxLogger.of(logger)
+    log = SandboxLogger.of(logger)
     root = SessionsRoot(workspace_root, private_root)
     with _opened(root) as folder:
         check_opening(root.path, root.path, (), private_root)
-        told.log_event(
+        log.log_event(
             events.PRUNE_STARTED,
             threshold=older_than_hours,
             workspace_root=str(workspace_root),
@@ -106,8 +106,8 @@ def prune_sessions(
         )
         if not dry_run:
             orphans.sweep_now_and_then()
-        result = _Pruning(root, folder, limit, dry_run, told).run()
-    told.log_event(
+        result = _Pruning(root, folder, limit, dry_run, log).run()
+    log.log_event(
         events.PRUNE_COMPLETED,
         deleted_count=len(result.deleted_sessions),
         skipped_count=len(result.skipped_sessions),

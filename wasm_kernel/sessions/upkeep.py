@@ -2,13 +2,13 @@
 
 Only histories go for room: saved variables, earlier versions of files, fetched packages. Each
 session may take its fair share: the bound, divided so that those that take less than an equal part
-leave the rest to the others. Only who takes more than that loses its history, and only while nobody
-uses it; until then it is not counted. So a session that fills the disk pushes out no other: it goes
-itself, as soon as it is left. Of those that take too much, the one with the most bytes times idle
-time goes first.
+leave the rest to the others. Only a session that takes more than that loses its history, and only
+while nobody uses it; until then it is not counted. So a session that fills the disk pushes out no
+other: it goes itself, as soon as it is left. Of those that take too much, the one with the most
+bytes times idle time goes first.
 
 Files go by age alone, if the session's notebook is gone, and a user was told some time before.
-Where no notebook is known, nobody can say whether the files are wanted: they stay.
+If no notebook is known, nobody can say whether the files are wanted: they stay.
 
 A kernel does this on a thread of low priority, outside of its confined process. Of all kernels with
 one root, one at a time does it, some minutes after the last. No session needs it to work: whatever
@@ -63,7 +63,7 @@ _LEAVING = (
 
 
 class Record(Struct, frozen=True):
-    """What is known of a session.
+    """The facts known of a session.
 
     Attributes:
         session_id: Its id.
@@ -100,7 +100,7 @@ def _is_gone(notebook: Path) -> bool:
 def fair_share(sizes: Collection[int], most: int) -> int:
     """Returns how much each of some sessions may take, so that all together take `most`.
 
-    Who takes less leaves the rest to the others. Without need, it is what the largest takes.
+    Those that take less leave the rest to the others. If all fit, it is what the largest takes.
     """
     left = most
     for count, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
@@ -113,8 +113,8 @@ def fair_share(sizes: Collection[int], most: int) -> int:
 def to_evict(records: Mapping[str, Record], most: int) -> list[str]:
     """Returns which sessions lose their histories, by their keys.
 
-    Who takes more than its share but can't go now, as it is in use, is not counted: it goes when it
-    is left, and nobody else goes in its place.
+    A session that takes more than its share but is in use is not counted: it goes when it is left,
+    and no other goes in its place.
 
     Args:
         records: The sessions.
@@ -141,7 +141,7 @@ def to_evict(records: Mapping[str, Record], most: int) -> list[str]:
 
 
 def _weight(record: Record) -> float:
-    """How much speaks for removing a history; 0 if it can't go now."""
+    """Returns how much speaks for removing a history; 0 if it can't go now."""
     idle = idle_seconds(record.use.stamp)
     return 0.0 if record.use.in_use or idle < IDLE_SECONDS else idle * record.use.history
 

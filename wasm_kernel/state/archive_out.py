@@ -373,7 +373,7 @@ class _ArchivedFiles:
     def _file(self, path: str, folder: int, name: str) -> None:
         with closing_fd(os.open(name, _READ, dir_fd=folder)) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                self.left_out[path] = "it is no file any more"
+                self.left_out[path] = "it is not a file any more"
                 return
             self._writer.file(path, descriptor)
             self.count += path.startswith(f"{FILES}/")

@@ -189,7 +189,7 @@ def decode(data: bytes) -> Record:
     """Returns the record that JSON says, whoever wrote it.
 
     Raises:
-        HistoryError: it is none, or says of a commit what can't be.
+        HistoryError: it is not a record, or says of a commit what can't be.
     """
     if len(data) > _RECORD_MOST_BYTES or data.count(b"{") > _OBJECTS_MOST:
         raise HistoryError("a record is too large")

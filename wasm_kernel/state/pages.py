@@ -57,7 +57,7 @@ class Tracker(Protocol):
         """
 
     def cleared(self, ranges: Iterable[Range]) -> None:
-        """Takes note that ranges were cleared, maybe by mapping others there: that is no write."""
+        """Notes that ranges were cleared, maybe by mapping others there: that is not a write."""
 
     def close(self) -> None:
         """Ends tracking. Safe to call twice."""

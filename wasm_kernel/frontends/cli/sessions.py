@@ -424,7 +424,7 @@ def _when(time: datetime | None) -> str:
 
 
 def _age(time: datetime | None) -> str:
-    """How long ago that was, in the largest unit of which there are two."""
+    """Returns how long ago that was, in the largest unit of which there are two."""
     minutes = 0 if time is None else max(0, int((datetime.now(UTC) - time).total_seconds() // 60))
     for unit, name in ((24 * 60, "days"), (60, "hours")):
         if minutes >= 2 * unit:
@@ -433,7 +433,7 @@ def _age(time: datetime | None) -> str:
 
 
 def _notes_on(session: Overview) -> str:
-    """What a person should know of a session."""
+    """Returns what a person should know of a session."""
     notes = [
         ("open", session.in_use),
         ("variables were removed to make room", session.evicted == "room"),

@@ -94,7 +94,7 @@ def find_state(memory: bytes, place: int) -> int:
         place: What `malloc` returned for more than is free anywhere but at the top.
 
     Returns:
-        The address; 0 if the allocator is none of this layout.
+        The address; 0 if the allocator has another layout.
     """
     chunk = place - _HEADER_BYTES
     top = chunk + (struct.unpack_from("<I", memory, chunk + 4)[0] & ~_FLAGS)

@@ -57,7 +57,7 @@ def test_what_is_no_ordinary_file_is_refused(make: Make, kind: int) -> None:
     info = zipfile.ZipInfo("bad/link")
     info.external_attr = (kind | 0o777) << 16
     path = make("bad", extra=lambda archive: archive.writestr(info, "/etc/passwd"))
-    with pytest.raises(PackageError, match="no ordinary file"):
+    with pytest.raises(PackageError, match="not an ordinary file"):
         open_wheel(path)
 
 

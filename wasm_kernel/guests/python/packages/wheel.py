@@ -152,7 +152,7 @@ def _check_member(name: str, info: zipfile.ZipInfo) -> None:
         raise PackageError(f"{name} holds a file with a name that can't be used: {_shown(path)}.")
     mode = info.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-        raise PackageError(f"{name} holds {_shown(path)}, which is no ordinary file.")
+        raise PackageError(f"{name} holds {_shown(path)}, which is not an ordinary file.")
     if info.flag_bits & 0x1:
         raise PackageError(f"{name} holds encrypted files.")
     if path.lower().endswith(_COMPILED) or "/platlib/" in path:
