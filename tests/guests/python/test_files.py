@@ -12,9 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.errors import BundleError, CacheWarning
 from wasm_kernel.guests.python import files
 from wasm_kernel.guests.python.files import GuestFiles
+from wasm_kernel.guests.python.language import PythonLanguage
 
 
 @pytest.fixture
@@ -224,3 +226,15 @@ def test_an_installed_image_brings_the_packages_it_was_built_of(
 def sums_of(found: GuestFiles) -> dict[str, str]:
     lines = (Path(found.binary).parent / "SHA256SUMS").read_text().splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def test_a_guest_whose_code_and_image_were_installed_has_its_files_laid_out(
+    cache: Cache, small: GuestFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A confined kernel finds them there; it could not make them."""
+    language = PythonLanguage(cache)
+    language.files = small
+    monkeypatch.setattr(language.compiler, "module", lambda *_: None)
+    monkeypatch.setattr(language, "image_at_hand", lambda: "the installed one")
+    language.prepare(EPOCH, lambda text: None)
+    assert cache.folder_of(files.folder_name(small)) is not None

@@ -232,6 +232,7 @@ class PythonLanguage:
         with self._guard:
             if self._broker is not None and not self._use_remembered(flavour):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
+            guest_files.lay_out(self.files, self.cache)  # a confined process can't
             compiled = self.compiler.module(self.files.wasm, flavour, progress)
             return self.image_at_hand() or self._build(compiled, progress)
 
