@@ -30,6 +30,7 @@ ROOMS = [
     "execution",
     "sessions",
     "publishing",
+    "service",
 ]
 """The rooms, from the ground up. `outputs` stands beside them: see its own test."""
 FLOORS = {name: number for number, name in enumerate([*ROOMS, "frontends"], start=1)}

@@ -39,6 +39,7 @@ NAMES = {
         "CellTimeout",
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
+    *("Service", "ServiceLimits", "SessionInfo", "RemoteSandbox", "LimitReached", "WorkerLost"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
 }
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}

@@ -40,6 +40,7 @@ NO_PATHS = {"Folder", "walks", "tarfile", "gzip", "privates", "PrivateFolders", 
 
 SYSTEM = "the system's own"
 CACHE = "in the cache, which is this user's alone"
+STATE = "in the state folder, which is this user's alone"
 CHOSEN = "named by whoever calls, for himself"
 ABOVE = "the sessions' root, or a folder above it: named by whoever calls"
 WORDS = "only for what is said; whatever is opened then is opened without a link"
@@ -65,6 +66,8 @@ KNOWN = {
     "sessions/overview.py:sessions_in": ABOVE,
     "sessions/pruning.py:_Pruning._names": NO_PATH,
     "sessions/session.py:Session.executed": NO_PATH,
+    "sessions/session.py:session_paths": CACHE,
+    "sessions/session.py:_noted_places": STATE,
     "sessions/upkeep.py:_is_gone": WORDS,
     "publishing/written_folder.py:_give_second_name": NO_PATH,
     "sessions/root.py:SessionsRoot.find": WORDS,

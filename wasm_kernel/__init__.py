@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import HostFailed as HostFailed
     from wasm_kernel.errors import ImageError as ImageError
     from wasm_kernel.errors import Interrupted as Interrupted
+    from wasm_kernel.errors import LimitReached as LimitReached
     from wasm_kernel.errors import NeverBegan as NeverBegan
     from wasm_kernel.errors import OutOfDescriptors as OutOfDescriptors
     from wasm_kernel.errors import OutOfFuel as OutOfFuel
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from wasm_kernel.errors import StackExhausted as StackExhausted
     from wasm_kernel.errors import TravelError as TravelError
     from wasm_kernel.errors import WasmKernelError as WasmKernelError
+    from wasm_kernel.errors import WorkerLost as WorkerLost
     from wasm_kernel.events import SandboxLogger as SandboxLogger
     from wasm_kernel.execution.create import create_sandbox as create_sandbox
     from wasm_kernel.execution.create import offer_pip as offer_pip
@@ -52,6 +54,10 @@ if TYPE_CHECKING:
     from wasm_kernel.result import Checkpoint as Checkpoint
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
+    from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
+    from wasm_kernel.service.service import Service as Service
+    from wasm_kernel.service.service import ServiceLimits as ServiceLimits
+    from wasm_kernel.service.service import SessionInfo as SessionInfo
     from wasm_kernel.sessions.archives import export_session as export_session
     from wasm_kernel.sessions.archives import import_session as import_session
     from wasm_kernel.sessions.files import delete_session_path as delete_session_path
@@ -79,8 +85,9 @@ _NAMES = {  # the public names by module
     "errors": (
         "BundleError CacheWarning CellTimeout CompileError ForkError FrameError "
         "GuestClosed GuestCrashed GuestExited GuestStopped HistoryError HostFailed "
-        "ImageError Interrupted NeverBegan OutOfDescriptors OutOfFuel PackageError PolicyError "
-        "SandboxClosed SessionInUse StackExhausted TravelError WasmKernelError"
+        "ImageError Interrupted LimitReached NeverBegan OutOfDescriptors OutOfFuel "
+        "PackageError PolicyError SandboxClosed SessionInUse StackExhausted TravelError "
+        "WasmKernelError WorkerLost"
     ),
     "events": "SandboxLogger",
     "execution.create": "create_sandbox offer_pip",
@@ -93,6 +100,8 @@ _NAMES = {  # the public names by module
     "linux.folders": "PlantedLinkError",
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint SandboxResult Travelled",
+    "service.remote_sandbox": "RemoteSandbox",
+    "service.service": "Service ServiceLimits SessionInfo",
     "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
     "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",

@@ -16,10 +16,11 @@ class WasmKernelError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Batch runs carry errors between processes. Exception's own way would hand the sentence
         # to a constructor that takes fields.
-        return self._revived, (self.args, vars(self))
+        return self.revived, (self.args, vars(self))
 
     @classmethod
-    def _revived(cls, args: tuple[Any, ...], fields: dict[str, Any]) -> Self:
+    def revived(cls, args: tuple[Any, ...], fields: dict[str, Any]) -> Self:
+        """Returns an error of this class with such arguments and attributes, as they were told."""
         error = cls.__new__(cls, *args)
         vars(error).update(fields)
         return error
@@ -215,6 +216,24 @@ class GuestClosed(GuestStopped):
             "The cell was stopped, as its sandbox was closed; a kernel that shuts down or restarts "
             "does that."
         )
+
+
+class WorkerLost(GuestStopped):
+    """The process that the session's guest ran in is gone; the next call gets another one."""
+
+    def __init__(self, why: str, kept: str = "") -> None:
+        super().__init__(f"The process of this session {why}.", kept)
+
+
+class LimitReached(WasmKernelError):
+    """A service may not do this, as one of its limits would be passed; nothing was changed.
+
+    `limit` is the field of `ServiceLimits`.
+    """
+
+    def __init__(self, limit: str, happened: str, advice: str) -> None:
+        super().__init__(f"{happened} Nothing was changed. {advice}")
+        self.limit = limit
 
 
 class Interrupted(GuestStopped):

@@ -12,7 +12,7 @@ import pytest
 from tests.execution.conftest import Opening
 from wasm_kernel import BaseSandbox
 from wasm_kernel.engine.clock import NO_SIGNALS, Clock
-from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.cell_future import QueuedCell
 from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.guests.protocol import Output
@@ -74,7 +74,7 @@ def test_an_interrupt_that_comes_too_late_meets_no_other_cell() -> None:
         turn_is_over.set()
         cancelled.wait(30)
 
-    first, second = CellFuture(clock, run), CellFuture(clock, run)
+    first, second = QueuedCell(clock, run), QueuedCell(clock, run)
     jobs.start().result(30)
     first.queue(jobs, run)
     second.queue(jobs, run)

@@ -62,7 +62,8 @@ def _tried(what: Callable[[], object]) -> str:
     return "done"
 
 
-def _watch(workspace: Path) -> None:
+def watch(workspace: Path) -> None:
+    """Waits for the file `probe`, tries everything, and writes down what came of it."""
     while not (workspace / "probe").exists():
         time.sleep(0.02)
     found = {name: _tried(what) for name, what in TRIES.items()}
@@ -74,7 +75,7 @@ def probed(
     session: Session, policy: ExecutionPolicy, resume: Resume, broker: Broker
 ) -> BaseSandbox:
     """The real sandbox, beside a thread that watches for the order."""
-    threading.Thread(target=_watch, args=(session.workspace,), daemon=True).start()
+    threading.Thread(target=watch, args=(session.workspace,), daemon=True).start()
     return app.create(session, policy, resume, broker)
 
 

@@ -1,19 +1,75 @@
-"""`CellFuture`: one cell of a sandbox, from its queue to its result."""
+"""`CellFuture`: one cell of a sandbox, from its queue to its result.
+
+Also the parts of a result that need no guest: what a cell showed, and how it never ran.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 
+from wasm_kernel import result
 from wasm_kernel.engine.clock import Clock
-from wasm_kernel.errors import SandboxClosed
+from wasm_kernel.errors import GuestStopped, SandboxClosed
 from wasm_kernel.execution.jobs import GuestJobs
-from wasm_kernel.result import SandboxResult
+from wasm_kernel.guests import protocol
+from wasm_kernel.guests.protocol import Error
+from wasm_kernel.result import CellError, SandboxResult
+
+_NEVER_RAN = CellError("KeyboardInterrupt", "The cell was interrupted before it began.", ())
 
 
 class CellFuture(Future[SandboxResult]):
-    """The future of one cell. Cancelling it interrupts that cell, and no other. Any thread may.
+    """The future of one cell. Cancelling it interrupts that cell, and no other. Any thread may."""
+
+    def interrupt(self) -> bool:
+        """Interrupts the cell if it runs; takes it out of the queue if it waits.
+
+        Returns:
+            Whether it did: False if the cell is over.
+        """
+        raise NotImplementedError
+
+    def cancel(self) -> bool:
+        """Interrupts the cell and drops its result; False if there is a result already.
+
+        It does not wait: what runs after it in the sandbox begins when the cell has ended.
+        """
+        is_cancelled = super().cancel()
+        if is_cancelled:
+            self.interrupt()
+        return is_cancelled
+
+    def wait(self) -> SandboxResult:
+        """Waits for the result. Ctrl-C interrupts the cell, and its result says so."""
+        while True:
+            try:
+                return self.result()
+            except KeyboardInterrupt:
+                if not self.interrupt():
+                    raise
+
+    async def ended(self) -> SandboxResult:
+        """Awaits the result. If it is cancelled, it interrupts the cell and waits until it ends."""
+        import asyncio
+
+        result, cancelled = asyncio.wrap_future(self), None
+        while not result.done():
+            try:
+                await asyncio.wait((result,))
+            except asyncio.CancelledError as request:
+                cancelled = request
+                self.interrupt()
+        if cancelled is not None:
+            result.exception()  # nobody else will ask
+            raise cancelled
+        return result.result()
+
+
+class QueuedCell(CellFuture):
+    """A cell of a sandbox in this process.
 
     Args:
         clock: That of the sandbox.
@@ -52,52 +108,13 @@ class CellFuture(Future[SandboxResult]):
                     self._clock.forget_early_interrupt()  # the next cell is none of its business
 
     def interrupt(self) -> bool:
-        """Interrupts the cell if it runs; takes it out of the queue if it waits.
-
-        Returns:
-            Whether it did: False if the cell is over.
-        """
+        """As `CellFuture` has it."""
         job = self._job
         if job is not None and job.cancel():
             return True
         with self._guard:
             self._is_interrupted = not self._is_over
             return self._is_interrupted and self._clock.interrupt(also_next=True)
-
-    def cancel(self) -> bool:
-        """Interrupts the cell and drops its result; False if there is a result already.
-
-        It does not wait: what runs after it in the sandbox begins when the cell has ended.
-        """
-        is_cancelled = super().cancel()
-        if is_cancelled:
-            self.interrupt()
-        return is_cancelled
-
-    def wait(self) -> SandboxResult:
-        """Waits for the result. Ctrl-C interrupts the cell, and its result says so."""
-        while True:
-            try:
-                return self.result()
-            except KeyboardInterrupt:
-                if not self.interrupt():
-                    raise
-
-    async def ended(self) -> SandboxResult:
-        """Awaits the result. If it is cancelled, it interrupts the cell and waits until it ends."""
-        import asyncio
-
-        result, cancelled = asyncio.wrap_future(self), None
-        while not result.done():
-            try:
-                await asyncio.wait((result,))
-            except asyncio.CancelledError as request:
-                cancelled = request
-                self.interrupt()
-        if cancelled is not None:
-            result.exception()  # nobody else will ask
-            raise cancelled
-        return result.result()
 
     def _finish(self, job: Future[SandboxResult]) -> None:
         with self._guard:
@@ -112,3 +129,78 @@ class CellFuture(Future[SandboxResult]):
             self.set_result(self._never_ran())
         except BaseException as problem:
             self.set_exception(problem)
+
+
+class CellOutput:
+    """The text and the rich outputs of one turn, for its result.
+
+    Text is kept as bytes until it is asked for: guest code decides how small its pieces are, and a
+    piece may be a text of a single wide character.
+
+    Args:
+        wanted: Whether anybody will ask. A kernel has sent it all by then, and keeps nothing.
+    """
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._text = {"stdout": bytearray(), "stderr": bytearray()}
+        self.outputs: list[result.Output] = []
+
+    def add_text(self, name: str, text: str) -> None:
+        """Adds text of a stream."""
+        if self._wanted:
+            self._text[name] += text.encode("utf-8", "replace")
+
+    def add(self, output: protocol.Output) -> None:
+        """Adds a rich output."""
+        if self._wanted:
+            self.outputs.append(_as_result(output))
+
+    def text(self, name: str) -> str:
+        """Returns all text of a stream."""
+        return self._text[name].decode("utf-8")
+
+
+def _as_result(output: protocol.Output) -> result.Output:
+    match output:
+        case protocol.Display():
+            kind = "update" if output.is_update else "display"
+            return result.Output(kind, output.data, output.metadata, output.transient)
+        case protocol.Result():
+            return result.Output("result", output.data, output.metadata)
+        case protocol.Error():
+            return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
+    return result.Output("clear")
+
+
+def never_ran(
+    workspace: Path, session_id: str | None, error: CellError = _NEVER_RAN
+) -> SandboxResult:
+    """Returns the result of a cell that did not run to its end. Any thread may ask.
+
+    Args:
+        workspace: The folder that its guest sees as `/app`.
+        session_id: The session's id, if it has one.
+        error: Why; by default, that it was cancelled before it began.
+    """
+    return SandboxResult(
+        success=False,
+        stdout="",
+        stderr="",
+        exit_code=1,
+        error=error,
+        fuel_consumed=None,
+        memory_used_bytes=0,
+        duration=0.0,
+        files_created=(),
+        files_modified=(),
+        files_deleted=(),
+        workspace_path=workspace,
+        metadata={"session_id": session_id} if session_id else {},
+    )
+
+
+def as_error(stopped: GuestStopped) -> Error:
+    """Returns a lost guest in the shape of an error of the cell."""
+    name, text = type(stopped).__name__, str(stopped)
+    return Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from wasm_kernel.errors import ForkError
 from wasm_kernel.events import Notices, SandboxLogger
-from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.cell_future import CellFuture, QueuedCell, never_ran
 from wasm_kernel.execution.descriptors import OF_ONE, make_room
 from wasm_kernel.execution.facts import offer_facts
 from wasm_kernel.execution.interfaces import (
@@ -26,7 +26,7 @@ from wasm_kernel.execution.interfaces import (
 )
 from wasm_kernel.execution.jobs import GuestJobs
 from wasm_kernel.execution.runner import GuestRunner
-from wasm_kernel.execution.turns import GuestTurns, log_outcome, never_ran, result_of
+from wasm_kernel.execution.turns import GuestTurns, log_outcome, result_of
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests.base import GuestLanguage, broker_handlers
@@ -158,7 +158,7 @@ class BaseSandbox:
         }
         started = self.start()
         page = listener or NoListener()
-        cell = CellFuture(self._runner.clock, lambda: never_ran(self.folders.real, self.session_id))
+        cell = QueuedCell(self._runner.clock, lambda: never_ran(self.folders.real, self.session_id))
         cell.queue(self._jobs, lambda: self._execute(started, request, page, timeout))
         return cell
 
@@ -227,7 +227,7 @@ class BaseSandbox:
         if self._runner.policy != self.policy:
             self._runner.adopt(self.policy)
 
-    def _between_cells(self, job: Callable[[], T]) -> Future[T]:
+    def between_cells(self, job: Callable[[], T]) -> Future[T]:
         """Runs a job on the guest's thread, once the guest is there and no cell runs."""
         started = self.start()
 
@@ -245,7 +245,7 @@ class BaseSandbox:
         `policy.query_seconds`; it is then interrupted, and stopped if it goes on. It leaves nothing
         behind.
         """
-        return self._between_cells(lambda: self._turns.query(request))
+        return self.between_cells(lambda: self._turns.query(request))
 
     def comm(
         self,
@@ -266,7 +266,7 @@ class BaseSandbox:
             listener: Gets what the callbacks say.
         """
         page = listener or NoListener()
-        return self._between_cells(lambda: self._turns.serve(message, parent or {}, page))
+        return self.between_cells(lambda: self._turns.serve(message, parent or {}, page))
 
     def offer(self, offered: OfferedMessage) -> None:
         """Lets the running cell take a message while it awaits something.
@@ -277,7 +277,7 @@ class BaseSandbox:
 
     def comms(self, listener: Listener | None = None) -> Future[dict[str, str]]:
         """Returns the target of each comm that is open, by the comm's id."""
-        return self._between_cells(lambda: self._turns.open_comms(listener or NoListener()))
+        return self.between_cells(lambda: self._turns.open_comms(listener or NoListener()))
 
     def checkpoint(self, name: str) -> None:
         """Names the state that memory is in now; it is kept as long as the session.
@@ -287,11 +287,11 @@ class BaseSandbox:
         Raises:
             TravelError: the name can't be used.
         """
-        self._between_cells(lambda: self._runner.state.name(checked_name(name))).result()
+        self.between_cells(lambda: self._runner.state.name(checked_name(name))).result()
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        tree = self._between_cells(lambda: self._runner.state.tree).result()
+        tree = self.between_cells(lambda: self._runner.state.tree).result()
         return [Checkpoint(**row) for row in tree.rows()]
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
@@ -339,7 +339,7 @@ class BaseSandbox:
         return self._travel("rollback", files=files)
 
     def _travel(self, how: str, *args: Any, files: bool) -> Travelled:
-        return self._between_cells(lambda: self._runner.go(how, *args, files=files)).result()
+        return self.between_cells(lambda: self._runner.go(how, *args, files=files)).result()
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[Self]:
         """Makes further sandboxes with the same variables and copies of the files.
@@ -376,7 +376,7 @@ class BaseSandbox:
                 made.append(fork)
 
         try:
-            self._between_cells(make).result()
+            self.between_cells(make).result()
             for started in [fork.start() for fork in made]:
                 started.result()
         except BaseException:

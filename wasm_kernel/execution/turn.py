@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from wasm_kernel import result
 from wasm_kernel.engine.clock import Clock
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.errors import (
@@ -27,6 +26,7 @@ from wasm_kernel.errors import (
     OutOfFuel,
     StackExhausted,
 )
+from wasm_kernel.execution.cell_future import CellOutput
 from wasm_kernel.execution.commands import HostCommands, TurnCommands
 from wasm_kernel.execution.comms import Comms, CommsOverLimit, TurnComms
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener
@@ -54,36 +54,6 @@ class TurnParts(Struct, frozen=True):
     allowance: OutputAllowance
     comms: Comms
     commands: HostCommands
-
-
-class CellOutput:
-    """The text and the rich outputs of one turn, for its result.
-
-    Text is kept as bytes until it is asked for: guest code decides how small its pieces are, and a
-    piece may be a text of a single wide character.
-
-    Args:
-        wanted: Whether anybody will ask. A kernel has sent it all by then, and keeps nothing.
-    """
-
-    def __init__(self, *, wanted: bool) -> None:
-        self._wanted = wanted
-        self._text = {"stdout": bytearray(), "stderr": bytearray()}
-        self.outputs: list[result.Output] = []
-
-    def add_text(self, name: str, text: str) -> None:
-        """Adds text of a stream."""
-        if self._wanted:
-            self._text[name] += text.encode("utf-8", "replace")
-
-    def add(self, output: protocol.Output) -> None:
-        """Adds a rich output."""
-        if self._wanted:
-            self.outputs.append(_as_result(output))
-
-    def text(self, name: str) -> str:
-        """Returns all text of a stream."""
-        return self._text[name].decode("utf-8")
 
 
 class Turn:
@@ -273,18 +243,6 @@ def _excerpt(frame: bytes) -> str:
     text = frame[:_LOGGED_BYTES].decode("utf-8", "replace")
     more = f"... ({len(frame):,} bytes)" if len(frame) > _LOGGED_BYTES else ""
     return ascii(text)[1:-1] + more
-
-
-def _as_result(output: protocol.Output) -> result.Output:
-    match output:
-        case protocol.Display():
-            kind = "update" if output.is_update else "display"
-            return result.Output(kind, output.data, output.metadata, output.transient)
-        case protocol.Result():
-            return result.Output("result", output.data, output.metadata)
-        case protocol.Error():
-            return result.Output("error", {"ename": output.ename, "evalue": output.evalue})
-    return result.Output("clear")
 
 
 def left_unusable(turn: Turn, stopped: GuestStopped) -> bool:

@@ -8,13 +8,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from wasm_kernel import events
 from wasm_kernel.engine.clock import NO_SIGNALS
 from wasm_kernel.errors import GuestClosed, GuestStopped
 from wasm_kernel.events import Notices, SandboxLogger
+from wasm_kernel.execution.cell_future import as_error
 from wasm_kernel.execution.commands import TRAVELS
 from wasm_kernel.execution.interfaces import Listener, NoListener
 from wasm_kernel.execution.runner import GuestRunner
@@ -33,9 +33,6 @@ _TOO_LONG = (
     "interrupted. Raise comm_seconds to allow more.\n"
 )
 _IN_A_CALLBACK = "[wasm-kernel] This happened in a widget's callback, not in a cell:\n"
-
-
-_NEVER_RAN = CellError("KeyboardInterrupt", "The cell was interrupted before it began.", ())
 
 
 class GuestTurns:
@@ -289,31 +286,6 @@ class GuestTurns:
 
 
 # -- results
-
-
-def never_ran(workspace: Path, session_id: str | None) -> SandboxResult:
-    """Returns the result of a cell that was cancelled before it began. Any thread may ask."""
-    return SandboxResult(
-        success=False,
-        stdout="",
-        stderr="",
-        exit_code=1,
-        error=_NEVER_RAN,
-        fuel_consumed=None,
-        memory_used_bytes=0,
-        duration=0.0,
-        files_created=(),
-        files_modified=(),
-        files_deleted=(),
-        workspace_path=workspace,
-        metadata={"session_id": session_id} if session_id else {},
-    )
-
-
-def as_error(stopped: GuestStopped) -> Error:
-    """Returns a lost guest in the shape of an error of the cell."""
-    name, text = type(stopped).__name__, str(stopped)
-    return Error(name, text, (f"\x1b[31m{name}\x1b[39m: {text}",))
 
 
 def result_of(turn: Turn, runner: GuestRunner, session_id: str | None) -> SandboxResult:

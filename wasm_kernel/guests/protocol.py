@@ -205,7 +205,7 @@ def decode(data: bytes) -> Frame:
     Raises:
         FrameError: it holds no frame, one that breaks the protocol, or one that is too large.
     """
-    _check_size(data)
+    check_size(data)
     try:
         frame = _decoder.decode(data)
     except RecursionError:
@@ -215,8 +215,8 @@ def decode(data: bytes) -> Frame:
     except ValueError as problem:
         raise FrameError("it is no JSON") from problem
     if len(data) > FRAME_DEPTH:
-        _check_depth(frame)
-    return _checked(frame)
+        check_depth(frame)
+    return checked(frame)
 
 
 def comm_request(message: CommMessage, parent: Mapping[str, Any]) -> Object:
@@ -257,8 +257,12 @@ def memory_size(value: Json) -> int:
     return total
 
 
-def _checked(frame: Any) -> Frame:
-    """Returns a decoded frame, checked beyond the types of its fields."""
+def checked(frame: Any) -> Frame:
+    """Returns a decoded frame, checked beyond the types of its fields.
+
+    Raises:
+        FrameError: it breaks the protocol.
+    """
     match frame:
         case Display(data=data) | Result(data=data):
             for mime, content in data.items():
@@ -270,8 +274,8 @@ def _checked(frame: Any) -> Frame:
             raise FrameError("addresses are no array of 32-bit words")
         case _CommMsg():
             return frame.message
-    checked: Frame = frame
-    return checked
+    found: Frame = frame
+    return found
 
 
 def _check_name(field: str, name: str) -> None:
@@ -279,10 +283,20 @@ def _check_name(field: str, name: str) -> None:
         raise FrameError(f"{field} is no name")
 
 
-def _check_size(data: bytes) -> None:
-    if len(data) > FRAME_BYTES:
+def check_size(data: bytes, spare: int = 0) -> None:
+    """Checks what reading JSON may cost, before it is read.
+
+    Args:
+        data: The JSON.
+        spare: Bytes and values that are allowed beyond those of a frame, for what wraps one.
+
+    Raises:
+        FrameError: it is too large, or holds too much.
+    """
+    nodes = FRAME_NODES + spare
+    if len(data) > FRAME_BYTES + spare:
         raise FrameError(f"it is larger than {FRAME_BYTES // 2**20} MiB")
-    if len(data) > FRAME_NODES < sum(data.count(mark) for mark in (b"[", b"{", b",")):
+    if len(data) > nodes < sum(data.count(mark) for mark in (b"[", b"{", b",")):
         raise FrameError("it holds too many values")
     if len(data) * _WIDEST > FRAME_MEMORY and len(data) * _width(data) > FRAME_MEMORY:
         raise FrameError(f"its text takes more than {FRAME_MEMORY // 2**20} MiB of memory")
@@ -300,8 +314,12 @@ def _width(data: bytes) -> int:
     return 2 if beyond or b"\\u" in data else 1
 
 
-def _check_depth(frame: Struct) -> None:
-    """Refuses a frame in which objects and arrays lie too deep; the frame itself is one level."""
+def check_depth(frame: Struct) -> None:
+    """Checks how deep objects and arrays lie in a frame; the frame itself is one level.
+
+    Raises:
+        FrameError: they lie too deep.
+    """
     containers: list[Any] = [msgspec.structs.asdict(frame)]
     for _ in range(FRAME_DEPTH):
         if not containers:

@@ -348,12 +348,26 @@ def log_failure(name: str, problem: Exception) -> None:
     log.error("%s failed unexpectedly", name, exc_info=problem)
 
 
+_PDEATHSIG = 1  # of prctl
 _TIE = """
 import ctypes, os, signal
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() != {parent}:
     os._exit(1)
 """
+
+
+def end_with(parent: int) -> None:
+    """Has the system kill this process when its parent's thread that forked it has ended.
+
+    Args:
+        parent: The parent; if it has ended by now, this process ends at once.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def tied_command(code: str) -> list[str]:

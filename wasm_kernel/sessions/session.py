@@ -6,13 +6,14 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wasm_kernel import events
+from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.interfaces import NewSession
@@ -25,9 +26,12 @@ from wasm_kernel.folders.hiding import (
     lies_in_session,
 )
 from wasm_kernel.folders.locks import is_used
+from wasm_kernel.folders.places import notes
 from wasm_kernel.folders.private import PrivateFolder, PrivateFolders
+from wasm_kernel.guests.base import runtimes_folder
+from wasm_kernel.linux.confinement import KeptPaths
 from wasm_kernel.linux.folders import Folder, making_folder, open_named
-from wasm_kernel.policy import Mount
+from wasm_kernel.policy import ExecutionPolicy, Mount
 from wasm_kernel.sessions import entries, ids, metadata
 from wasm_kernel.sessions.metadata import MetadataCorrupted
 from wasm_kernel.sessions.open_sandboxes import OPEN_SANDBOXES
@@ -302,3 +306,33 @@ def _check_unseen(root: Path, name: str) -> None:
                     "A sandbox is open on a folder that this one lies in, so its cells may see it. "
                     "Nothing was opened. Close that sandbox first, or choose another session id."
                 )
+
+
+def session_paths(folders: SandboxFolders, policy: ExecutionPolicy) -> KeptPaths:
+    """Returns the paths that a process with one session goes on using when its walls are closed.
+
+    They are the session's own folders, its mounts, and what every guest is made of.
+
+    Args:
+        folders: The session's folders.
+        policy: Names the other folders that its guest sees.
+    """
+    own = (folders.real, folders.private_path)
+    writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
+    read_only = [mount.host for mount in policy.mounts if not mount.writable]
+    cached = default_folder()
+    with suppress(OSError):  # filling the cache will say what is wrong
+        cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
+    installed = [INSTALLED] if INSTALLED.is_dir() else []
+    return KeptPaths(
+        writable=tuple(writable),
+        readable=(cached, *installed, runtimes_folder(), *_noted_places(), *read_only),
+    )
+
+
+def _noted_places() -> Iterator[Path]:
+    """The notes that say which folders in its mounts are private, or sessions'."""
+    for folder in notes():
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield folder

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
 from traitlets.config import Config
 
-from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.folders.folders import SandboxFolders
-from wasm_kernel.folders.places import notes
 from wasm_kernel.frontends.jupyter import startup
-from wasm_kernel.guests.base import runtimes_folder
 from wasm_kernel.linux.broker import Handlers, LocalBroker, ProcessBroker
 from wasm_kernel.linux.confinement import Confinement, KeptPaths
 from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.sessions.session import session_paths
 
 LATER = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
@@ -73,33 +72,21 @@ def kept_by(
         file: The connection file.
         config: The kernel's address, if the file does not say it.
     """
-    own = (folders.real, folders.private_path)
-    writable = [*own, *(mount.host for mount in policy.mounts if mount.writable)]
-    read_only = [mount.host for mount in policy.mounts if not mount.writable]
+    kept = session_paths(folders, policy)
+    made: tuple[Path, ...] = ()
     if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        writable.append(file.parent)  # it is written there, and removed at the end
+        made = (file.parent,)  # it is written there, and removed at the end
     notebook = folders.notebook.beneath if folders.notebook is not None else None
-    seen = [] if notebook is None else [Path(f"/proc/self/fd/{notebook.folder.fd}")]
-    cached = default_folder()
-    with contextlib.suppress(OSError):  # filling the cache will say what is wrong
-        cached.mkdir(mode=0o700, parents=True, exist_ok=True)  # only existing folders can be kept
-    installed = [INSTALLED] if INSTALLED.is_dir() else []
-    return KeptPaths(
-        writable=tuple(writable),
-        readable=(cached, *installed, runtimes_folder(), *_noted_places(), *read_only, *seen),
+    seen = () if notebook is None else (Path(f"/proc/self/fd/{notebook.folder.fd}"),)
+    return replace(
+        kept,
+        writable=(*kept.writable, *made),
+        readable=(*kept.readable, *seen),
         files=(file,),
         sockets=_socket_folders(file, config),
         packages=LATER,
     )
-
-
-def _noted_places() -> Iterator[Path]:
-    """The notes that say which folders in its mounts are private, or sessions'."""
-    for folder in notes():
-        with contextlib.suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            yield folder
 
 
 def _socket_folders(file: Path, config: Config) -> tuple[Path, ...]:

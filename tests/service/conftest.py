@@ -1,0 +1,87 @@
+"""A service for a file of tests, and sessions in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faces import says, wait_for
+from wasm_kernel.service.fork_server import ForkServer, Worker
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.service import Service
+
+Starting = Callable[..., Service]
+
+
+@pytest.fixture(scope="module")
+def service(warm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for a whole file."""
+    with Service(tmp_path_factory.mktemp("service") / "sessions") as started:
+        yield started
+
+
+@pytest.fixture
+def starting(warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starting]:
+    """Starts services of a test's own that look after sessions often; closed in the end."""
+    monkeypatch.setattr("wasm_kernel.service.service._ROUND_SECONDS", 0.05)
+    with ExitStack() as ending:
+
+        def start(**options: object) -> Service:
+            made = Service(tmp_path / "sessions", **options)  # type: ignore[arg-type]
+            return ending.enter_context(made)
+
+        yield start
+
+
+@pytest.fixture
+def one_fork_server(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services of tests share the process that forks, which takes long to load."""
+
+    class Shared(ForkServer):
+        spawn = service.fork_server.spawn
+
+        def start(self) -> None:
+            """It runs already."""
+
+    monkeypatch.setattr("wasm_kernel.service.service.ForkServer", Shared)
+
+
+@pytest.fixture
+def remote(service: Service) -> Iterator[RemoteSandbox]:
+    """A session of a test's own in the file's service."""
+    with service.create() as sandbox:
+        yield sandbox
+
+
+def worker_of(sandbox: RemoteSandbox) -> Worker:
+    """The worker that a session is awake in."""
+    worker = sandbox.worker.worker
+    assert worker is not None
+    return worker
+
+
+def keep(sandbox: RemoteSandbox, code: str) -> None:
+    """Runs a cell whose effects are on disk afterwards."""
+    says(sandbox, code)
+    sandbox.checkpoint("kept")
+
+
+def ends(process: int) -> None:
+    """Waits until a process is gone."""
+
+    def is_gone() -> bool:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        return state == "Z"
+
+    wait_for(is_gone, f"the end of process {process}")
+
+
+def descriptors(process: int) -> list[str]:
+    """What a process has open."""
+    return sorted(str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir())

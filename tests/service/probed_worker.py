@@ -1,0 +1,28 @@
+"""The process that workers are forked from, with a traitor in each: see `test_workers.py`.
+
+When a cell makes the file `probe`, native code of the worker's own process tries what an escaped
+guest would, and writes down what came of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from tests.linux.probed_kernel import watch
+from wasm_kernel.execution.create import create_sandbox
+from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.service import fork_loop, worker
+
+
+def probed(*args: Any, **options: Any) -> BaseSandbox:
+    """The real sandbox, beside a thread that waits for the order."""
+    workspace = options["folders"].real
+    threading.Thread(target=watch, args=(workspace,), daemon=True).start()
+    return create_sandbox(*args, **options)
+
+
+if __name__ == "__main__":
+    vars(worker)["create_sandbox"] = probed
+    fork_loop.main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,154 @@
+"""Tests that speak to the face of a sandbox pass on one in a worker, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.execution.test_calls import (
+    test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended,  # noqa: F401
+    test_a_cancelled_cell_that_waits_leaves_the_running_one_alone,  # noqa: F401
+    test_a_timeout_lowers_the_limit_of_one_call,  # noqa: F401
+    test_aexecute_returns_results_and_raises_as_execute_does,  # noqa: F401
+    test_wait_for_interrupts_its_cell_without_a_traceback,  # noqa: F401
+)
+from tests.execution.test_guest import (
+    test_a_memory_error_names_the_limit_and_its_setting,  # noqa: F401
+    test_a_range_of_history_names_the_session_that_tail_names,  # noqa: F401
+    test_imports_complete_to_modules_inside_the_guests_zips,  # noqa: F401
+)
+from tests.execution.test_guest_errors import (
+    test_a_full_workspace_says_what_can_be_done,  # noqa: F401
+    test_a_group_of_exceptions_is_an_error_with_its_parts,  # noqa: F401
+)
+from tests.faces import put_back, says
+from wasm_kernel.errors import SandboxClosed, TravelError
+from wasm_kernel.execution.interfaces import (
+    InputInterrupted,
+    NoListener,
+    OfferedMessage,
+    Sandbox,
+)
+from wasm_kernel.guests.protocol import Output, Result, Stream
+from wasm_kernel.result import CommMessage
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.service import Service
+
+
+@pytest.fixture(scope="module")
+def module_sandbox(service: Service) -> Iterator[Sandbox]:
+    with service.create() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def sandbox(module_sandbox: Any) -> Any:
+    return put_back(module_sandbox)
+
+
+class Page(NoListener):
+    """A listener that notes what it hears, and answers with its lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.heard: list[Output] = []
+        self.said: list[CommMessage] = []
+        self.lines = [*lines]
+        self.asked: list[tuple[str, bool]] = []
+
+    def emit(self, output: Output) -> None:
+        self.heard.append(output)
+
+    def comm(self, message: CommMessage) -> None:
+        self.said.append(message)
+
+    def ask(self, prompt: str, password: bool) -> str:
+        self.asked.append((prompt, password))
+        if not self.lines:
+            raise InputInterrupted
+        return self.lines.pop(0)
+
+
+def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: RemoteSandbox) -> None:
+    page = Page()
+    code = "import sys\nprint('a', flush=True)\nprint('e', file=sys.stderr)\n"
+    code += "open('f', 'w').close()\n6 * 7"
+    result = sandbox.execute(code, listener=page, user_expressions={"n": "1 + 1"})
+    assert (result.success, result.stdout, result.stderr) == (True, "a\n", "e\n")
+    assert result.outputs[-1].data == {"text/plain": "42"}
+    assert result.reply["user_expressions"]["n"]["data"] == {"text/plain": "2"}
+    assert (result.files_created, result.workspace_path) == (("f",), sandbox.workspace)
+    assert result.metadata == {"session_id": sandbox.session_id}
+    assert Stream("stdout", "a\n") in page.heard
+    assert [each.data for each in page.heard if isinstance(each, Result)] == [{"text/plain": "42"}]
+    assert sandbox.next_count == result.reply["execution_count"] + 1
+    assert sandbox.read_file("f") == b""
+
+
+def test_input_is_answered_refused_and_interrupted(sandbox: RemoteSandbox) -> None:
+    ask = "from getpass import getpass\nprint(input('name '), getpass('word '))"
+    page = Page("me", "secret")
+    assert sandbox.execute(ask, allow_stdin=True, listener=page).stdout == "me secret\n"
+    assert page.asked == [("name ", False), ("word ", True)]
+    interrupted = sandbox.execute("input()", allow_stdin=True, listener=page).error
+    assert interrupted is not None
+    assert interrupted.ename == "KeyboardInterrupt"
+    refused = sandbox.execute("input()", allow_stdin=True).error
+    assert refused is not None
+    assert "there is none here" in refused.evalue
+
+
+def test_memory_and_files_go_back_and_forth(sandbox: RemoteSandbox) -> None:
+    says(sandbox, "x = 1; open('kept', 'w').write('1')")
+    sandbox.checkpoint("one")
+    says(sandbox, "x = 2; open('kept', 'w').write('2')")
+    assert sandbox.undo(files=True).files_back == ("kept",)
+    assert says(sandbox, "print(x, open('kept').read())") == "1 1"
+    sandbox.undo(1)
+    sandbox.redo()
+    assert "one" in [each.name for each in sandbox.checkpoints()]
+    sandbox.restore("one")
+    with pytest.raises(TravelError, match="no checkpoint"):
+        sandbox.restore("two")
+
+
+def test_a_fork_goes_its_own_way(sandbox: RemoteSandbox) -> None:
+    says(sandbox, "x = [1]; open('both', 'w').write('kept')")
+    (fork,) = sandbox.fork()
+    with fork:
+        assert says(fork, "x.append(2); print(x, open('both').read())") == "[1, 2] kept"
+    assert says(sandbox, "print(x)") == "[1]"
+    with pytest.raises(ValueError, match="one sandbox or more"):
+        sandbox.fork(0)
+    with pytest.raises(SandboxClosed, match="can open its session again"):
+        fork.execute("1")
+
+
+def test_comms_reach_the_guest_and_the_page(sandbox: RemoteSandbox) -> None:
+    says(
+        sandbox,
+        "from comm import get_comm_manager\n"
+        "def opened(comm, message):\n"
+        "    comm.send({'heard': message['content']['data']})\n"
+        "get_comm_manager().register_target('echo', opened)",
+    )
+    page = Page()
+    opening = CommMessage("open", "c1", {"a": 1}, "echo", buffers=(b"\0\xff",))
+    sandbox.comm(opening, listener=page).result(30)
+    assert [each.data for each in page.said if each.kind == "msg"] == [{"heard": {"a": 1}}]
+    assert sandbox.comms().result(30) == {"c1": "echo"}
+
+
+def test_a_front_end_may_take_it_for_any_sandbox(sandbox: RemoteSandbox) -> None:
+    face: Sandbox = sandbox
+    assert face.query({"op": "is_complete", "code": "if x:"}).result()["status"] == "incomplete"
+    face.start().result(30)
+    face.offer(OfferedMessage(CommMessage("msg", "c"), {}, Page(), Waiting()))
+    assert not face.interrupt()
+
+
+class Waiting:
+    def began(self) -> None: ...
+
+    def ended(self) -> None: ...

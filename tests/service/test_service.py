@@ -1,0 +1,180 @@
+"""A service's registry, its limits, and sessions that sleep."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faces import says, wait_for
+from tests.service.conftest import Starting, ends, worker_of
+from wasm_kernel.errors import LimitReached, PolicyError, SandboxClosed, SessionInUse
+from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.service import Service, ServiceLimits
+
+pytestmark = pytest.mark.usefixtures("one_fork_server")
+
+SMALL = ExecutionPolicy(memory_bytes=512 * MIB)
+
+
+def test_the_registry_knows_what_a_session_uses(service: Service) -> None:
+    with service.create(owner="ada") as sandbox, service.create(owner="bob"):
+        says(sandbox, "x = bytearray(10**6); open('f', 'wb').write(x)")
+        (listed,) = service.list("ada")
+        assert {each.owner for each in service.list()} >= {"ada", "bob"}
+        info = service.info(sandbox.session_id)
+    assert (info.session_id, info.language, info.cells) == (sandbox.session_id, "python", 1)
+    assert (listed.disk_bytes, info.state) == (None, "idle")
+    assert info.disk_bytes is not None
+    assert info.disk_bytes > 10**6
+    assert info.guest_bytes > 50 * MIB
+    assert info.host_bytes > MIB
+    assert info.cpu_seconds > 0
+    assert info.commits >= 1
+    assert info.created <= info.last_used <= time.time()
+
+
+def test_fuel_is_summed_up(warm_metered: None, starting: Starting) -> None:
+    service = starting(policy=ExecutionPolicy(fuel_budget=10**10))
+    sandbox = service.create()
+    results = [sandbox.execute("sum(range(1000))") for _ in range(2)]
+    burnt = [result.fuel_consumed or 0 for result in results]
+    assert min(burnt) > 0
+    assert service.info(sandbox.session_id).fuel == sum(burnt)
+
+
+def test_an_idle_session_sleeps_and_the_next_call_wakes_it(starting: Starting) -> None:
+    service = starting(limits=ServiceLimits(idle_seconds=0.5))
+    sandbox = service.create()
+    says(sandbox, "x = 41; f = open('log', 'w'); _ = f.write('a')")
+    process = worker_of(sandbox).process
+    wait_for(lambda: sandbox.worker.state == "asleep")
+    ends(process)
+    asleep = service.info(sandbox.session_id)
+    assert (asleep.state, asleep.host_bytes, asleep.cells) == ("asleep", 0, 1)
+    assert asleep.cpu_seconds > 0
+    awake = sandbox.execute("f.write('b'); f.close(); print(x, open('log').read())")
+    assert (awake.stdout, awake.stderr) == ("41 ab\n", "")
+
+
+def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(starting: Starting) -> None:
+    service = starting(limits=ServiceLimits(idle_seconds=0.2, expire_seconds=0.5))
+    sandbox = service.create()
+    says(sandbox, "x = 1")
+    wait_for(lambda: not sandbox.workspace.exists())
+    wait_for(lambda: service.list() == [])
+    with pytest.raises(SandboxClosed, match=r"deleted, as nobody had used it for 0\.5 seconds"):
+        sandbox.execute("x")
+    with pytest.raises(FileNotFoundError, match=r"nobody had used it for 0\.5 seconds"):
+        service.get(sandbox.session_id)
+
+
+def test_memory_in_all_puts_idle_sessions_to_sleep_and_refuses_the_rest(
+    starting: Starting,
+) -> None:
+    service = starting(limits=ServiceLimits(memory_bytes=1200 * MIB), policy=SMALL)
+    first, second = service.create(), service.create()
+    says(first, "x = 1")
+    says(second, "x = 2")
+    third = service.create()
+    assert says(third, "print(3)") == "3"
+    states = [each.worker.state for each in (first, second, third)]
+    assert states == ["asleep", "idle", "idle"]
+    busy = [each.submit("import time; time.sleep(60)") for each in (second, third)]
+    with pytest.raises(LimitReached, match=r"take 1.2 GiB together.*raise memory_bytes") as refused:
+        first.execute("print(x)")
+    assert refused.value.limit == "memory_bytes"
+    for cell in busy:
+        cell.interrupt()
+    assert [cell.result(60).success for cell in busy] == [False, False]
+    assert says(first, "print(x)") == "1"
+
+
+def test_sessions_are_counted_by_owner_and_in_all(starting: Starting) -> None:
+    service = starting(limits=ServiceLimits(sessions=3, owner_sessions=2))
+    ada = [service.create(owner="ada") for _ in range(2)]
+    with pytest.raises(LimitReached, match=r"An owner may have 2 sessions.*Nothing was changed"):
+        service.create(owner="ada")
+    with pytest.raises(LimitReached, match="An owner may have 2"):
+        ada[0].fork()
+    refused = ada[0].execute("%fork")
+    assert "An owner may have 2 sessions" in refused.stderr
+    service.create(owner="bob")
+    with pytest.raises(LimitReached, match="This service takes 3 sessions"):
+        service.create(owner="eve")
+    ada[0].close()
+    service.delete(ada[1].session_id)
+    service.create(owner="ada")
+    assert len([*service.root.iterdir()]) == 3
+
+
+def test_a_session_has_one_owner(service: Service) -> None:
+    with service.create(owner="ada") as sandbox:
+        assert service.get(sandbox.session_id, owner="ada") is sandbox
+        with pytest.raises(SessionInUse, match="another owner"):
+            service.get(sandbox.session_id, owner="bob")
+    with pytest.raises(FileNotFoundError, match="no session"):
+        service.get("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")
+
+
+def test_cells_wait_in_a_bounded_queue(starting: Starting) -> None:
+    sandbox = starting(limits=ServiceLimits(queue=2)).create()
+    says(sandbox, "ran = []")
+    cells = [sandbox.submit("import time; time.sleep(60)")]
+    cells += [sandbox.submit(f"ran.append({number})") for number in range(2)]
+    with pytest.raises(LimitReached, match="2 cells of this session wait already"):
+        sandbox.submit("ran.append(2)")
+    cells[0].interrupt()
+    assert [cell.result(60).success for cell in cells] == [False, True, True]
+    assert says(sandbox, "print(ran)") == "[0, 1]"
+
+
+def test_a_closed_service_keeps_its_sessions_for_the_next_one(warm: None, tmp_path: Path) -> None:
+    with Service(tmp_path / "sessions") as first:
+        sandbox = first.create()
+        says(sandbox, "x = 41")
+        cell = sandbox.submit("while True: pass")
+        process = worker_of(sandbox).process
+    ends(process)
+    assert not cell.result(60).success
+    with pytest.raises(SandboxClosed, match="service is closed"):
+        sandbox.execute("x")
+    with pytest.raises(LimitReached, match="closed"):
+        first.create()
+    with Service(tmp_path / "sessions") as second:
+        assert says(second.get(sandbox.session_id), "print(x)") == "41"
+
+
+def test_a_session_that_begins_anew_has_its_files_alone(
+    service: Service, remote: RemoteSandbox
+) -> None:
+    says(remote, "x = 1; open('kept', 'w').close()")
+    remote.worker.sleep()
+    remote.close(anew=True)
+    with service.get(remote.session_id) as again:
+        assert says(again, "import os; print('x' in dir(), os.listdir())") == "False ['kept']"
+
+
+def test_mounts_and_limits_hold_in_a_worker(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "in.txt").write_text("mounted")
+    policy = ExecutionPolicy(
+        mounts=[Mount(tmp_path / "data", "/data")],
+        env={"NAME": "value"},
+        stdout_bytes=1000,
+        cell_timeout=1,
+    )
+    with service.create(policy=policy) as sandbox:
+        code = "import os\nprint(open('/data/in.txt').read(), os.environ['NAME'])"
+        assert says(sandbox, code) == "mounted value"
+        error = sandbox.execute("while True: pass").error
+        assert error is not None
+        assert error.ename == "CellTimeout"
+        assert len(sandbox.execute("print('x' * 10**6)").stdout) < 2000
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(PolicyError, match="idle_seconds must be above 0"):
+        ServiceLimits(idle_seconds=0)

@@ -1,0 +1,217 @@
+"""What a worker is and holds, and what becomes of a session whose worker is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.faces import says, wait_for
+from tests.linux.inside import needs_walls
+from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
+from wasm_kernel.engine.cache import default_folder
+from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerLost
+from wasm_kernel.service import fork_server, messages
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.service import Service, ServiceLimits
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDLESS = "print('begun', flush=True)\nwhile True: pass"
+
+
+def lose(sandbox: RemoteSandbox, how: signal.Signals = signal.SIGKILL) -> Any:
+    """Runs a cell whose worker gets a signal in its midst; returns its error."""
+    cell = sandbox.submit("lost = True; " + "import time; time.sleep(60)")
+    wait_for(lambda: sandbox.busy)
+    time.sleep(0.2)
+    os.kill(worker_of(sandbox).process, how)
+    error = cell.result(60).error
+    assert error is not None
+    return error
+
+
+def test_a_killed_worker_takes_its_cell_and_nothing_else(service: Service) -> None:
+    with service.create() as one, service.create() as other:
+        keep(one, "x = 41")
+        says(other, "x = 1")
+        process = worker_of(other).process
+        error = lose(one)
+        assert error.ename == "WorkerLost"
+        assert "as they were after the last cell that was kept" in error.evalue
+        again = one.execute("print(x, 'lost' in dir())")
+        assert again.stdout == "41 False\n"
+        assert "The session goes on after a break" in again.stderr
+        assert says(other, "print(x)") == "1"
+        assert worker_of(other).process == process
+
+
+def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> None:
+    keep(remote, "ran = 0")
+    first = remote.submit("import time; time.sleep(60)")
+    second, question = remote.submit("ran += 1"), remote.query({"op": "is_complete", "code": ""})
+    time.sleep(0.2)
+    worker_of(remote).kill()
+    assert not first.result(60).success
+    error = second.result(60).error
+    assert error is not None
+    assert "was not run; send it again" in error.evalue
+    with pytest.raises(WorkerLost):
+        question.result(60)
+    assert says(remote, "print(ran)") == "0"
+
+
+def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
+    sandbox = starting(limits=ServiceLimits(answer_seconds=0.5)).create()
+    keep(sandbox, "x = 41")
+    process = worker_of(sandbox).process
+    assert "did not answer for 0.5 seconds" in lose(sandbox, signal.SIGSTOP).evalue
+    ends(process)
+    assert says(sandbox, "print(x)") == "41"
+
+
+def test_all_workers_end_with_the_process_that_forked_them_and_come_again(
+    starting: Starting,
+) -> None:
+    service = starting()
+    one, two = service.create(), service.create()
+    for number, each in enumerate((one, two)):
+        keep(each, f"x = {number}")
+    forking = service.fork_server.process
+    os.kill(forking, signal.SIGKILL)
+    for each in (one, two):
+        wait_for(lambda each=each: each.worker.state == "asleep")  # type: ignore[misc]
+    assert [says(each, "print(x)") for each in (one, two)] == ["0", "1"]
+    assert service.fork_server.process != forking
+
+
+def test_a_killed_owner_leaves_no_process_and_no_lock(warm: None, tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from wasm_kernel.service.service import Service\n"
+        "if __name__ == '__main__':\n"
+        "    service = Service(sys.argv[1])\n"
+        "    sandbox = service.create()\n"
+        "    sandbox.execute('x = 41')\n"
+        "    sandbox.checkpoint('kept')\n"
+        "    sandbox.submit('while True: pass')\n"
+        "    processes = [sandbox.worker.worker.process, service.fork_server.process]\n"
+        "    print(sandbox.session_id, *processes, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "sessions")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        name, *processes = owner.stdout.readline().split()
+        owner.kill()
+    for process in processes:
+        ends(int(process))
+    with Service(tmp_path / "sessions") as service:
+        assert says(service.get(name), "print(x)") == "41"
+
+
+def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Service) -> None:
+    with service.create() as one, service.create() as two:
+        says(one, "x = 1")
+        says(two, "x = 1")
+        found = [descriptors(worker_of(each).process) for each in (one, two)]
+        shared = {*found[0]} & {*found[1]} - {"/dev/null", "anon_inode:[userfaultfd]"}
+        cache = str(default_folder())
+        assert {name for name in shared if not name.startswith(cache)} == set()
+        for names in found:
+            assert sum(name.startswith("socket:") for name in names) == 1
+            assert not [name for name in names if name.startswith(("pipe:", "anon_inode:[pid"))]
+        assert len([*Path(f"/proc/{service.fork_server.process}/task").iterdir()]) == 1
+
+
+@needs_walls
+@pytest.mark.parametrize("confinement", ["required", "off"])
+def test_the_walls_of_a_worker_hold_against_native_code(
+    starting: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confinement: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("as it was")
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        probe = {"PROBE_SECRET": str(secret), "PROBE_PORT": str(server.getsockname()[1])}
+        probe |= {"PROBE_CACHE": str(default_folder()), "PYTHONPATH": str(ROOT)}
+        for name, value in probe.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(fork_server, "PROGRAM", "tests.service.probed_worker")
+        sandbox = starting(confinement=confinement).create()
+        walls = says(sandbox, "info = %session_info\nprint(info['confinement'])")
+        says(sandbox, "open('probe', 'w').close()")
+        place = sandbox.workspace / "found"
+        wait_for(place.exists)
+    reached = {name for name, came in json.loads(place.read_text()).items() if came == "done"}
+    if confinement == "off":  # the same probe would notice
+        assert len(reached) > 10
+        return
+    assert "Landlock" in walls
+    assert reached == {"own files"}
+    assert secret.read_text() == "as it was"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"kind":"ended","call":1,"value":1,"figures":{"next_count":0}}',
+        b'{"kind":"text","call":1,"name":"other","text":"x"}',
+        b'{"kind":"shown","call":1,"output":{"op":"display","data":{"text/html":[1]}}}',
+        b'{"kind":"shown","call":1,"output":{"op":"next"}}',
+        b'{"kind":"close"}',
+        b'{"kind":"ended","call":1,"value":' + b"[" * 2000 + b"]" * 2000 + b',"figures":{}}',
+        b'{"kind":"progress","call":1,"text":"' + b"x" * 2000 + b'"}',
+        b"[" * 10**6,
+        b'{"kind":"text","call":1,"name":"stdout","text":"' + b"x" * 65 * 2**20 + b'"}',
+    ],
+)
+def test_what_a_worker_must_not_send_is_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        messages.read_report(data)
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_is_refused_and_nothing_worse(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        messages.read_report(data)
+
+
+def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
+    told = messages.failure(1, TravelError("no such state"))
+    assert isinstance(messages.error_of(told), TravelError)
+    assert str(messages.error_of(told)) == "no such state"
+    assert type(messages.error_of(messages.Failed(1, "SystemExit", "text"))) is WasmKernelError
+    with pytest.raises(FrameError):
+        messages.error_of(messages.Failed(1, "OutOfFuel", "text"))
+
+
+def test_a_worker_that_sends_rubbish_is_ended(
+    remote: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(remote, "x = 41")
+    process = worker_of(remote).process
+    real = messages.read_report
+
+    def traitor(data: bytes) -> Any:
+        report = real(data)
+        return real(b"{}") if isinstance(report, messages.Shown) else report
+
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "read_report", traitor)
+        error = remote.execute("x").error
+    assert error is not None
+    assert "sent what it must not" in error.evalue
+    ends(process)
+    assert says(remote, "print(x)") == "41"

@@ -1,0 +1,173 @@
+"""`python -m wasm_kernel.service.fork_loop`: the process that workers are forked from.
+
+It loads what each of them needs: imports, the compiled module, the base image. No guest ever runs
+in it and nothing is compiled, because wasmtime keeps threads for both, and a process with a second
+thread must not fork: the child hangs at locks that nobody gives back. It says so and ends, rather
+than fork such a child.
+
+It ends with its owner, and its workers end with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.guests.base import GuestLanguage, load
+from wasm_kernel.linux.broker import end_with, log_failure
+from wasm_kernel.linux.task import QUIET, Task
+from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service import worker
+from wasm_kernel.service.channel import Channel
+from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+
+_LEAVE_SECONDS = 2.0  # that workers have to close their sessions when the owner is gone
+_NEEDED = (
+    *("wasm_kernel.engine.instance", "wasm_kernel.guests.python.packages.command"),
+    *("wasm_kernel.state.folding", "wasm_kernel.state.tables", "encodings.idna"),
+)
+"""The modules that cells need later; forked, all workers share one copy."""
+
+Reply = TypeVar("Reply", bound=Struct)
+
+
+class _Unprepared(WasmKernelError):
+    """What a language needs is not in the cache."""
+
+
+class _NoPreparing:
+    """The broker of a process that must not prepare anything, and of its workers."""
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """Refuses a request."""
+        raise _Unprepared
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class ForkLoop:
+    """The loop of the process that forks workers. It has no other thread.
+
+    Args:
+        line: The line to the owner.
+        owner: The owner's process.
+    """
+
+    def __init__(self, line: socket.socket, owner: int) -> None:
+        self._line = line
+        self._owner = os.pidfd_open(owner)
+        self._broker = _NoPreparing()
+        self._loaded: dict[ForkRequest, GuestLanguage] = {}
+
+    def run(self) -> None:
+        """Forks workers until the owner is gone."""
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN)
+        poll.register(self._owner, select.POLLIN)
+        with contextlib.suppress(OSError):
+            while all(number != self._owner for number, _ in poll.poll()):
+                packet, descriptors, _, _ = socket.recv_fds(self._line, PACKET, 1)
+                if not packet:
+                    break
+                self._handle(msgspec.json.decode(packet, type=ForkRequest), descriptors)
+        end = time.monotonic() + _LEAVE_SECONDS
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while time.monotonic() < end:
+                os.waitpid(-1, os.WNOHANG)
+                time.sleep(0.01)
+
+    def _handle(self, request: ForkRequest, descriptors: list[int]) -> None:
+        try:
+            reply, process = self._fork(request, *descriptors), None
+            if reply.process:
+                process = os.pidfd_open(reply.process)
+        except _Unprepared:
+            reply, process = ForkReply(is_unprepared=True), None
+        except (WasmKernelError, OSError) as problem:
+            reply, process = ForkReply(why=str(problem)), None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        sent = [] if process is None else [process]
+        socket.send_fds(self._line, [msgspec.json.encode(reply)], sent)
+        for descriptor in sent:
+            os.close(descriptor)
+
+    def load(self, request: ForkRequest) -> GuestLanguage:
+        """Returns the language of a request, with all that a guest of it needs.
+
+        Raises:
+            WasmKernelError: something of it is not in the cache.
+        """
+        if request not in self._loaded:
+            language = load(RuntimeType.checked(request.language), self._broker)
+            language.prepare(FLAVOURS[request.flavour], lambda text: None)
+            check_alone()
+            gc.collect()
+            gc.freeze()
+            self._loaded[request] = language
+        return self._loaded[request]
+
+    def _fork(self, request: ForkRequest, line: int) -> ForkReply:
+        language = self.load(request)
+        check_alone()
+        own = os.getpid()
+        process = os.fork()
+        if process:
+            return ForkReply(process)
+        try:
+            end_with(own)
+            self._line.close()
+            os.close(self._owner)
+            os.dup2(1, 2)  # what it logs goes through its line
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            worker.serve(Channel(Connection(line)), language)
+        except Exception as problem:
+            log_failure("a worker", problem)
+        finally:
+            os._exit(0)
+
+
+def check_alone() -> None:
+    """Ends the process if it has a second thread."""
+    if threads := [*Path("/proc/self/task").iterdir()][1:]:
+        sys.exit(f"wasm-kernel: {len(threads)} threads too many; nothing is forked")
+
+
+def main(line: int, owner: int) -> NoReturn:
+    """Serves the owner.
+
+    Args:
+        line: The descriptor of the line to it.
+        owner: Its process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system buries the dead
+    for name in _NEEDED:
+        importlib.import_module(name)
+    loop = ForkLoop(socket.socket(fileno=line), owner)
+    with contextlib.suppress(WasmKernelError):  # whoever asks for a worker hears of it
+        loop.load(ForkRequest(RuntimeType.PYTHON.value, EPOCH.name))
+    check_alone()
+    loop.run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,206 @@
+"""The owner's side of the process that workers are forked from, and of each worker.
+
+`ForkLoop` (`fork_loop.py`) is what runs in that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from wasm_kernel.engine.flavours import FlavourName
+from wasm_kernel.errors import HostFailed
+from wasm_kernel.linux.broker import tied_command
+from wasm_kernel.policy import RuntimeType
+from wasm_kernel.service.channel import Channel
+from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
+
+PROGRAM = "wasm_kernel.service.fork_loop"
+_SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
+_TRIES = 3
+_PREPARE = """
+from wasm_kernel.engine.flavours import FLAVOURS
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.guests.base import load, prepare_on_own_thread
+from wasm_kernel.policy import RuntimeType
+language = load(RuntimeType({language!r}))
+try:
+    prepare_on_own_thread(language, FLAVOURS[{flavour!r}], lambda text: print(text, flush=True))
+except WasmKernelError as problem:
+    raise SystemExit(str(problem))
+"""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Worker:
+    """A worker, as the service's process sees it. Any thread may use it; one receives.
+
+    Attributes:
+        channel: The line to it.
+    """
+
+    def __init__(self, channel: Channel, process: int, descriptor: int) -> None:
+        self.channel = channel
+        self._process = process
+        self._descriptor = descriptor
+        self._guard = threading.Lock()
+
+    def kill(self) -> None:
+        """Kills the process. Safe to call at any time."""
+        with self._guard, contextlib.suppress(ProcessLookupError):
+            if self._descriptor >= 0:
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kills the process, if it still runs, and closes the line. Safe to call twice."""
+        self.kill()
+        self.channel.close()
+        with self._guard:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    @property
+    def process(self) -> int:
+        """The number of its process."""
+        return self._process
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The processor time that it has used; 0 if it is gone."""
+        try:
+            words = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(words[11]) + int(words[12])) / _TICKS
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that it shares with nobody; 0 if it is gone."""
+        try:
+            lines = Path(f"/proc/{self._process}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            return 0
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024
+
+
+class ForkServer:
+    """The process that workers are forked from; it is started anew if it is gone. Any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    @property
+    def process(self) -> int:
+        """The number of the process; 0 if it does not run."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Starts the process, if it does not run; does not wait until it is ready.
+
+        Raises:
+            HostFailed: it can't be started.
+        """
+        with self._guard:
+            self._ensure()
+
+    def spawn(self, language: str, flavour: FlavourName, progress: Callable[[str], None]) -> Worker:
+        """Returns a new worker.
+
+        Args:
+            language: The language of its guest.
+            flavour: The flavour of its guest's code.
+            progress: Gets sentences about what takes long.
+
+        Raises:
+            WasmKernelError: there can't be one.
+        """
+        request = ForkRequest(RuntimeType.checked(language).value, flavour)
+        for _ in range(_TRIES):
+            try:
+                with self._guard:
+                    reply, made = self._ask(self._ensure(), request)
+            except OSError:  # it was killed, or hangs
+                self._drop()
+                continue
+            if made is not None:
+                return made
+            if not reply.is_unprepared:
+                raise HostFailed(reply.why)
+            _prepare(request, progress)
+        raise HostFailed("the process that starts sessions does not answer")
+
+    def _ensure(self) -> socket.socket:
+        if self._is_closed:
+            raise HostFailed("the service is closed")
+        if self._line is None:
+            own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own.settimeout(_SECONDS)
+            command = [sys.executable, "-P", "-m", PROGRAM]
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - the command is fixed
+                    [*command, str(theirs.fileno()), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # a Ctrl-C is for the owner
+                    env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+                )
+            self._line = own
+        return self._line
+
+    def _ask(self, line: socket.socket, request: ForkRequest) -> tuple[ForkReply, Worker | None]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ours:
+            with theirs:
+                socket.send_fds(line, [msgspec.json.encode(request)], [theirs.fileno()])
+            packet, descriptors, _, _ = socket.recv_fds(line, PACKET, 1)
+            if not packet:
+                raise ConnectionError
+            reply = msgspec.json.decode(packet, type=ForkReply)
+            if not descriptors:
+                return reply, None
+            channel = Channel(Connection(ours.detach()))
+        return reply, Worker(channel, reply.process, descriptors[0])
+
+    def _drop(self) -> None:
+        """Lets the process go, with its workers; the next one that is asked for is another."""
+        with self._guard:
+            if self._line is not None:
+                self._line.close()
+                self._line = None
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
+
+    def close(self) -> None:
+        """Ends the process, and the workers that are left. Safe to call twice."""
+        self._is_closed = True
+        self._drop()
+
+
+def _prepare(request: ForkRequest, progress: Callable[[str], None]) -> None:
+    """Has a process of its own compile the guest and build its base image."""
+    code = _PREPARE.format(language=request.language, flavour=request.flavour)
+    quiet, line = subprocess.DEVNULL, ""
+    with subprocess.Popen(  # noqa: S603 - the command is fixed
+        tied_command(code), stdin=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            progress(line.strip())
+    if process.returncode:
+        raise HostFailed(line.strip() or "the guest can't be prepared")

@@ -1,0 +1,453 @@
+"""The messages between a service and its workers.
+
+Both directions speak JSON. A worker is trusted until its guest gets out, and may then send
+anything: what it sends is bounded before it is read, as a guest's frames are
+(`guests/protocol.py`), and checked field by field.
+"""
+
+# Annotations are values here, not texts: msgspec would compile each of them at every start.
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from wasm_kernel.engine.flavours import FlavourName
+from wasm_kernel.errors import FrameError, HostFailed, WasmKernelError
+from wasm_kernel.guests import protocol
+from wasm_kernel.guests.protocol import Count
+from wasm_kernel.linux.broker import INTERNAL_ERROR, log_failure
+from wasm_kernel.linux.folders import real_path
+from wasm_kernel.policy import POLICY_FIELDS, ExecutionPolicy
+from wasm_kernel.result import CellError, CommMessage
+
+SPARE = 4096  # bytes and values that a message may hold beyond the guest's frame in it
+TEXT_CHARACTERS = 1024 * 1024  # of one piece of text
+_LOG_CHARACTERS = 16 * 1024
+
+Json = Any
+Object = dict[str, Json]
+Files = tuple[str, ...]
+Short = Annotated[str, Meta(max_length=1000)]
+LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
+Scalar = str | int | float | bool | None
+
+
+class _Message(Struct, frozen=True, tag_field="kind"):
+    """A message; its tag is its class's name."""
+
+
+class _Call(_Message, frozen=True):
+    """A request that is answered by an `Ended` or a `Failed` with its number."""
+
+    call: int
+
+
+# -- to the process that workers are forked from
+
+PACKET = 64 * 1024
+
+
+class ForkRequest(Struct, frozen=True):
+    """A worker is to be forked; the descriptor of its line comes with it.
+
+    Attributes:
+        language: The language of its guest.
+        flavour: The flavour of its guest's code.
+    """
+
+    language: str
+    flavour: FlavourName
+
+
+class ForkReply(Struct, frozen=True):
+    """The worker's process, whose descriptor comes with it; or why there is none.
+
+    Attributes:
+        process: Its number; 0 if there is none.
+        is_unprepared: Whether something must be compiled first, in another process.
+        why: Why there is none, in words.
+    """
+
+    process: int = 0
+    is_unprepared: bool = False
+    why: str = ""
+
+
+# -- from the service
+
+
+class Open(_Message, frozen=True, tag="open"):
+    """The session to serve; it comes first, and once.
+
+    Attributes:
+        language: The guest's language.
+        session_id: The session's id.
+        root: The real path of the sessions' folder.
+        private_root: The folder that holds private folders, if one is named.
+        policy: The limits, as `plain_policy` has them.
+        pip: Whether cells may install packages.
+        confinement: `off`, `auto` or `required`.
+    """
+
+    language: str
+    session_id: str
+    root: str
+    private_root: str | None
+    policy: Object
+    pip: bool
+    confinement: str
+
+
+class Start(_Call, frozen=True, tag="start"):
+    """The guest is to be made ready."""
+
+
+class Execute(_Call, frozen=True, tag="execute"):
+    """A cell is to be run; the fields are those of `BaseSandbox.submit`."""
+
+    code: str
+    silent: bool = False
+    store_history: bool = True
+    allow_stdin: bool = False
+    user_expressions: Mapping[str, str] = {}
+    cell_id: str | None = None
+    parent: Mapping[str, str] = {}
+    timeout: float | None = None
+
+
+class Query(_Call, frozen=True, tag="query"):
+    """The guest is to be asked something."""
+
+    request: Object
+
+
+class Comm(_Call, frozen=True, tag="comm"):
+    """The guest is to get a message of the page."""
+
+    message: CommMessage
+    parent: Mapping[str, str] = {}
+
+
+class Comms(_Call, frozen=True, tag="comms"):
+    """The open comms are asked for."""
+
+
+class Travel(_Call, frozen=True, tag="travel"):
+    """Memory is to be brought elsewhere in the history."""
+
+    how: Literal["undo", "redo", "restore", "rollback"]
+    files: bool = False
+    cells: int = 1
+    where: str = ""
+
+
+class Name(_Call, frozen=True, tag="name"):
+    """The state of memory is to get a name."""
+
+    name: str
+
+
+class Checkpoints(_Call, frozen=True, tag="checkpoints"):
+    """The states that memory can be brought back to are asked for."""
+
+
+class Fork(_Call, frozen=True, tag="fork"):
+    """The session is to be forked into new sessions of these ids."""
+
+    ids: tuple[str, ...]
+    reseed: bool
+
+
+class Interrupt(_Message, frozen=True, tag="interrupt"):
+    """A cell is to be interrupted, by the number of its call; 0 for the one that runs."""
+
+    call: int = 0
+
+
+class Line(_Message, frozen=True, tag="line"):
+    """The answer to `Asked`: a line, or why there is none."""
+
+    text: str = ""
+    refused: str = ""
+    interrupted: bool = False
+
+
+class Answer(_Message, frozen=True, tag="answer"):
+    """The reply to `Wanted`, or why there is none; or how far it is."""
+
+    number: int
+    reply: Raw = Raw(b"null")
+    why: str = ""
+    cancelled: bool = False
+    progress: str = ""
+
+
+class Ping(_Message, frozen=True, tag="ping"):
+    """Asks for a `Pong`."""
+
+
+class Close(_Message, frozen=True, tag="close"):
+    """The session is to be closed; the worker ends."""
+
+    anew: bool = False
+
+
+Request = (
+    Open
+    | Start
+    | Execute
+    | Query
+    | Comm
+    | Comms
+    | Travel
+    | Name
+    | Checkpoints
+    | Fork
+    | Interrupt
+    | Line
+    | Answer
+    | Ping
+    | Close
+)
+
+# -- from the worker
+
+
+class Text(_Call, frozen=True, tag="text"):
+    """A cell has written text."""
+
+    name: Literal["stdout", "stderr"]
+    text: Annotated[str, Meta(max_length=TEXT_CHARACTERS)]
+
+
+RichOutput = (
+    protocol.Display
+    | protocol.UpdateDisplay
+    | protocol.ClearOutput
+    | protocol.Result
+    | protocol.Error
+)
+
+
+class Shown(_Call, frozen=True, tag="shown"):
+    """A cell has shown a rich output."""
+
+    output: RichOutput
+
+
+class Said(_Call, frozen=True, tag="said"):
+    """The guest has said something on a comm."""
+
+    message: CommMessage
+
+
+class Asked(_Call, frozen=True, tag="asked"):
+    """A cell asks its user for a line."""
+
+    prompt: str
+    password: bool
+
+
+class Terminating(_Call, frozen=True, tag="terminating"):
+    """A cell has asked that its kernel end after it."""
+
+
+class Progress(_Call, frozen=True, tag="progress"):
+    """The guest's start takes long."""
+
+    text: Short
+
+
+class CellResult(Struct, frozen=True):
+    """A cell's result but for what it showed, which came before; see `SandboxResult`."""
+
+    success: bool
+    exit_code: int
+    error: CellError | None
+    fuel_consumed: Count | None
+    duration: Annotated[float, Meta(ge=0)]
+    files_created: Files
+    files_modified: Files
+    files_deleted: Files
+    reply: Object
+
+
+class Figures(Struct, frozen=True):
+    """What a worker says of its sandbox with each answer.
+
+    Attributes:
+        next_count: The number of the next cell.
+        memory_bytes: The size of the guest's memory.
+        commits: How many states of memory are kept.
+        fuel: The fuel that the call burnt, if it was a cell and that was counted.
+    """
+
+    next_count: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+    memory_bytes: Annotated[int, Meta(ge=0, le=2**32)] = 0
+    commits: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    fuel: Count = 0
+
+
+class Ended(_Call, frozen=True, tag="ended"):
+    """A call's value, as JSON of the type that its caller expects."""
+
+    value: Raw
+    figures: Figures
+
+
+class Failed(_Call, frozen=True, tag="failed"):
+    """A call's error; 0 for the session itself, which could not be opened.
+
+    Attributes:
+        error: The name of its class, one of `wasm_kernel.errors` or of a room's own.
+        text: What it says.
+        fields: Those of its attributes that are plain.
+    """
+
+    error: Short
+    text: LogText
+    fields: Annotated[dict[Short, Scalar], Meta(max_length=50)] = {}
+
+
+class Wanted(_Message, frozen=True, tag="wanted"):
+    """Something is to be done beyond the worker's walls."""
+
+    number: Count
+    name: Short
+    request: Raw
+
+
+class Unwanted(_Message, frozen=True, tag="unwanted"):
+    """It is not wanted any more."""
+
+    number: Count
+
+
+class Event(_Message, frozen=True, tag="event"):
+    """An event for the application's log."""
+
+    name: Short
+    fields: Annotated[dict[Short, Scalar | tuple[str, ...]], Meta(max_length=50)]
+
+
+class Logged(_Message, frozen=True, tag="logged"):
+    """What the worker logged for whoever looks after the service."""
+
+    level: int
+    text: LogText
+
+
+class Pong(_Message, frozen=True, tag="pong"):
+    """The worker is well."""
+
+
+Report = (
+    Text
+    | Shown
+    | Said
+    | Asked
+    | Terminating
+    | Progress
+    | Ended
+    | Failed
+    | Wanted
+    | Unwanted
+    | Event
+    | Logged
+    | Pong
+)
+
+_requests: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Request)
+_reports: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Report)
+
+
+def read_report(data: bytes) -> Report:
+    """Returns the message of a worker, checked as a stranger's.
+
+    Raises:
+        FrameError: it is not a message, or one that is too large.
+    """
+    protocol.check_size(data, SPARE)
+    report: Report = _read(_reports, data)
+    match report:
+        case Shown(output=output):
+            protocol.check_depth(output)
+            protocol.checked(output)
+        case Said(message=message):
+            protocol.check_depth(message)
+    return report
+
+
+def read_request(data: bytes) -> Request:
+    """Returns the message of a service."""
+    request: Request = _requests.decode(data)
+    return request
+
+
+def read_value(value: Raw, kind: Any) -> Any:
+    """Returns the value of a call.
+
+    Raises:
+        FrameError: it is not of the type that is expected.
+    """
+    found = _read(msgspec.json.Decoder(kind), value)
+    protocol.check_depth(_Value(found))
+    return found
+
+
+class _Value(Struct, frozen=True):
+    value: Any
+
+
+def _read(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        raise FrameError("it is nested too deeply") from None
+    except ValueError as problem:  # a DecodeError is a ValueError
+        raise FrameError(str(problem)[:_LOG_CHARACTERS]) from None
+
+
+# -- values that cross as plain ones
+
+
+def plain_policy(policy: ExecutionPolicy) -> Object:
+    """Returns the fields of a policy as `ExecutionPolicy.from_values` takes them."""
+    mounts = [{**vars(mount), "host": str(real_path(mount.host))} for mount in policy.mounts]
+    fields = {name: getattr(policy, name) for name in POLICY_FIELDS}
+    return {**fields, "mounts": mounts, "env": dict(policy.env)}
+
+
+def failure(call: int, problem: BaseException) -> Failed:
+    """Returns the message of an error; what was not foreseen is logged, and told without detail."""
+    if not isinstance(problem, WasmKernelError):
+        if isinstance(problem, Exception):
+            log_failure("a worker", problem)
+        problem = HostFailed(INTERNAL_ERROR)
+    fields = {k: v for k, v in vars(problem).items() if isinstance(v, Scalar)}
+    return Failed(call, type(problem).__name__, str(problem)[:_LOG_CHARACTERS], fields)
+
+
+def error_of(failed: Failed) -> WasmKernelError:
+    """Returns the error that a worker tells of, of the same class if this process has loaded it.
+
+    Raises:
+        FrameError: it lacks what its class needs.
+    """
+    kind = _family(WasmKernelError).get(failed.error, WasmKernelError)
+    error = kind.revived((failed.text,), dict(failed.fields))
+    try:
+        str(error)
+    except Exception:
+        raise FrameError("its error lacks what it needs") from None
+    return error
+
+
+def _family(kind: type[WasmKernelError]) -> dict[str, type[WasmKernelError]]:
+    """The errors of this package that are loaded, by name."""
+    found = {kind.__name__: kind} if kind.__module__.startswith("wasm_kernel.") else {}
+    for child in kind.__subclasses__():
+        found |= _family(child)
+    return found

@@ -1,0 +1,396 @@
+"""A worker: the process of one session, forked from one that has everything loaded.
+
+It closes its walls before its guest begins, and serves the sandbox of its session until it is told
+to close it, or the service is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar, assert_never
+
+import msgspec
+from msgspec import Raw, Struct
+
+from wasm_kernel.errors import FrameError, HostFailed
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.create import create_sandbox
+from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused
+from wasm_kernel.execution.sandbox import BaseSandbox
+from wasm_kernel.folders.locks import Resume
+from wasm_kernel.guests.base import GuestLanguage
+from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.linux.broker import BrokerError
+from wasm_kernel.linux.confinement import Confinement
+from wasm_kernel.linux.task import QUIET, Cancelled, Task
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import CommMessage, SandboxResult, Travelled
+from wasm_kernel.service import messages
+from wasm_kernel.service.channel import Channel
+from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
+from wasm_kernel.sessions.root import SessionsRoot
+from wasm_kernel.sessions.session import Session, session_paths
+
+_POLL_SECONDS = 0.05
+_QUIET_SECONDS = 1.0  # without a message, before memory that nobody uses is given back
+_TOO_LARGE = "the answer is too large"
+_GONE = "the service has ended"
+_PROGRESS_CHARACTERS, _LOG_CHARACTERS = 1000, 16 * 1024
+
+Reply = TypeVar("Reply", bound=Struct)
+
+
+def serve(channel: Channel, language: GuestLanguage) -> None:
+    """Serves the session that the first message names, until the service closes it or is gone.
+
+    Args:
+        channel: The line to the service.
+        language: The guest's language, loaded.
+    """
+    logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
+    try:
+        opened = messages.read_request(channel.receive())
+    except (EOFError, OSError):
+        return
+    assert isinstance(opened, messages.Open), "it comes first"
+    try:
+        worker = _Worker(channel, language, opened)
+    except Exception as problem:
+        channel.send(messages.failure(0, problem))
+        return
+    worker.run()
+
+
+class _Worker:
+    """The sandbox of one session, and what its service asks of it. The main thread's own."""
+
+    def __init__(self, channel: Channel, language: GuestLanguage, opened: messages.Open) -> None:
+        self._channel = channel
+        self._lines: queue.SimpleQueue[messages.Line] = queue.SimpleQueue()
+        self._cells: dict[int, CellFuture] = {}
+        self._broker = ServiceBroker(channel)
+        policy = ExecutionPolicy.from_values(opened.policy)
+        walls = Confinement(opened.confinement)
+        session = Session(
+            SessionsRoot(opened.root, opened.private_root),
+            opened.session_id,
+            SandboxLogger(_Events(channel)),
+            mounts=policy.mounts,
+        )
+        # no thread and no guest yet: what is given up now, no code of a cell ever has
+        walls.close_files(session_paths(session.folders, policy))
+        walls.close_calls()
+        self._sandbox = create_sandbox(
+            opened.language,
+            policy=policy,
+            session_id=session.id,
+            logger=session.logger,
+            resume=Resume.ALWAYS,
+            hooks=session,
+            language=language,
+            broker=self._broker,
+            quiet=True,
+            folders=session.folders,
+            pip=opened.pip,
+        )
+        self._sandbox.commands.add(FORK, fork_command(self._sandbox, session))
+        words = f"files: {walls.state.files}; system calls: {walls.state.calls}"
+        self._sandbox.facts.add(lambda: {"confinement": words})
+
+    def run(self) -> None:
+        """Does what the service asks for, until it closes the session or is gone."""
+        anew = False
+        try:
+            while not isinstance(message := self._next(), messages.Close):
+                self._take(message)
+            anew = message.anew
+        except (EOFError, OSError):
+            pass
+        self._sandbox.close(anew=anew)
+
+    def _next(self) -> messages.Request:
+        if self._channel.is_quiet(_QUIET_SECONDS) and not self._sandbox.busy:
+            ctypes.CDLL(None).malloc_trim(0)
+        return messages.read_request(self._channel.receive())
+
+    def _take(self, message: messages.Request) -> None:
+        match message:
+            case messages.Ping():
+                self._channel.send(messages.Pong())
+            case messages.Line():
+                self._lines.put(message)
+            case messages.Answer():
+                self._broker.answered(message)
+            case messages.Interrupt(call=0):
+                self._sandbox.interrupt()
+            case messages.Interrupt():
+                if (cell := self._cells.get(message.call)) is not None:
+                    cell.interrupt()
+            case messages.Open() | messages.Close():
+                raise AssertionError("the one comes first, the other last")
+            case _:
+                self._begin(message)
+
+    def _begin(self, call: _Served) -> None:
+        """Begins what a call asks for; its end is told from the thread that it ends on."""
+        number, sandbox = call.call, self._sandbox
+        try:
+            match call:
+                case messages.Start():
+                    self._when_done(number, sandbox.start(self._progress(number)))
+                case messages.Execute():
+                    self._execute(call)
+                case messages.Query():
+                    self._when_done(number, sandbox.query(call.request))
+                case messages.Comm():
+                    page = self._page(number)
+                    served = sandbox.comm(call.message, parent=call.parent, listener=page)
+                    self._when_done(number, served)
+                case messages.Comms():
+                    self._when_done(number, sandbox.comms(self._page(number)))
+                case messages.Travel():
+                    self._on_thread(number, lambda: _travel(sandbox, call))
+                case messages.Name():
+                    self._on_thread(number, lambda: sandbox.checkpoint(call.name))
+                case messages.Checkpoints():
+                    self._on_thread(number, sandbox.checkpoints)
+                case messages.Fork():
+                    self._on_thread(number, lambda: self._fork(call))
+                case _:
+                    assert_never(call)
+        except Exception as problem:  # such as SandboxClosed
+            self._send(messages.failure(number, problem))
+
+    def _execute(self, call: messages.Execute) -> None:
+        options = {name: getattr(call, name) for name in _OPTIONS}
+        cell = self._sandbox.submit(call.code, listener=self._page(call.call), **options)
+        self._cells[call.call] = cell
+        self._when_done(call.call, cell)
+
+    def _page(self, call: int) -> _Page:
+        return _Page(self._channel, call, self._lines, self._sandbox)
+
+    def _progress(self, call: int) -> Callable[[str], None]:
+        return lambda text: self._send(messages.Progress(call, text[:_PROGRESS_CHARACTERS]))
+
+    def _on_thread(self, call: int, work: Callable[[], Any]) -> None:
+        """Does what waits for the running cell, so that this thread can hear of an interrupt."""
+
+        def run() -> None:
+            ended: Future[Any] = Future()
+            try:
+                ended.set_result(work())
+            except BaseException as problem:
+                ended.set_exception(problem)
+            self._when_done(call, ended)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def _fork(self, call: messages.Fork) -> list[str]:
+        """Has forks made beyond the walls; returns what each one's first cell is to say."""
+
+        def make() -> list[str]:
+            with self._sandbox.frozen():
+                requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
+                return [self._broker.call(each, Forked).notice for each in requests]
+
+        return self._sandbox.between_cells(make).result()
+
+    def _when_done(self, call: int, future: Future[Any]) -> None:
+        def tell(ended: Future[Any]) -> None:
+            self._cells.pop(call, None)
+            problem = ended.exception()
+            if problem is not None:
+                self._send(messages.failure(call, problem))
+                return
+            value, fuel = ended.result(), 0
+            if isinstance(value, SandboxResult):
+                value, fuel = _as_message(value), value.fuel_consumed or 0
+            try:
+                raw = Raw(msgspec.json.encode(value))
+                self._send(messages.Ended(call, raw, self._figures(fuel)))
+            except FrameError:
+                self._send(messages.failure(call, HostFailed(_TOO_LARGE)))
+
+        future.add_done_callback(tell)
+
+    def _figures(self, fuel: int) -> messages.Figures:
+        facts = self._sandbox.facts.all()
+        used, commits = facts.get("memory_bytes", 0), facts.get("history_states", 0)
+        return messages.Figures(self._sandbox.next_count, used, commits, fuel)
+
+    def _send(self, message: Struct) -> None:
+        with contextlib.suppress(OSError):  # the service is gone: the main thread hears of it, too
+            self._channel.send(message)
+
+
+_Served = (
+    messages.Start
+    | messages.Execute
+    | messages.Query
+    | messages.Comm
+    | messages.Comms
+    | messages.Travel
+    | messages.Name
+    | messages.Checkpoints
+    | messages.Fork
+)
+_OPTIONS = [name for name in messages.Execute.__struct_fields__ if name not in ("call", "code")]
+
+
+def _travel(sandbox: BaseSandbox, call: messages.Travel) -> Travelled:
+    match call.how:
+        case "undo":
+            return sandbox.undo(call.cells, files=call.files)
+        case "redo":
+            return sandbox.redo(files=call.files)
+        case "restore":
+            return sandbox.restore(call.where, files=call.files)
+        case "rollback":
+            return sandbox.rollback(files=call.files)
+
+
+def _as_message(result: SandboxResult) -> messages.CellResult:
+    fields = messages.CellResult.__struct_fields__
+    return messages.CellResult(**{name: getattr(result, name) for name in fields})
+
+
+class _Page:
+    """The listener of a cell whose caller is beyond the walls. Used on the guest's thread."""
+
+    collects = False  # whoever called collects it
+
+    def __init__(
+        self,
+        channel: Channel,
+        call: int,
+        lines: queue.SimpleQueue[messages.Line],
+        sandbox: BaseSandbox,
+    ) -> None:
+        self._channel = channel
+        self._call = call
+        self._lines = lines
+        self._sandbox = sandbox
+
+    def emit(self, output: Output) -> None:
+        """Sends an output on; a long text in pieces."""
+        if not isinstance(output, Stream):
+            self._send(messages.Shown(self._call, output))
+            return
+        most = messages.TEXT_CHARACTERS
+        name: Literal["stdout", "stderr"] = "stderr" if output.name == "stderr" else "stdout"
+        for at in range(0, len(output.text), most):
+            self._send(messages.Text(self._call, name, output.text[at : at + most]))
+
+    def comm(self, message: CommMessage) -> None:
+        """Sends a message to the page on."""
+        self._send(messages.Said(self._call, message))
+
+    def ask(self, prompt: str, password: bool) -> str:
+        """Has the caller asked, and waits for the line."""
+        self._send(messages.Asked(self._call, prompt, password))
+        while not self._sandbox.interrupted:
+            with contextlib.suppress(queue.Empty):
+                line = self._lines.get(timeout=_POLL_SECONDS)
+                if line.refused:
+                    raise InputRefused(line.refused)
+                if line.interrupted:
+                    break
+                return line.text
+        raise InputInterrupted
+
+    def terminate(self) -> None:
+        """Sends on that the cell asked for its kernel's end."""
+        self._send(messages.Terminating(self._call))
+
+    def _send(self, message: Struct) -> None:
+        with contextlib.suppress(OSError):  # the service is gone, and the sandbox is being closed
+            self._channel.send(message)
+
+
+class ServiceBroker:
+    """A `Broker` in the service's process: the worker's side. Any thread may call it.
+
+    Args:
+        channel: The line to the service.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, queue.SimpleQueue[messages.Answer]] = {}
+
+    def call(self, request: Struct, reply: type[Reply], task: Task = QUIET) -> Reply:
+        """Sends a request, and waits for the answer."""
+        number, answers = next(self._numbers), queue.SimpleQueue[messages.Answer]()
+        self._waiting[number] = answers
+        try:
+            raw = Raw(msgspec.json.encode(request))
+            self._channel.send(messages.Wanted(number, type(request).__name__, raw))
+            answer = self._wait(number, answers, task)
+        except OSError:
+            raise BrokerError(_GONE) from None
+        finally:
+            del self._waiting[number]
+        if answer.cancelled:
+            raise Cancelled
+        if answer.why:
+            raise BrokerError(answer.why)
+        return msgspec.json.decode(answer.reply, type=reply)
+
+    def _wait(
+        self, number: int, answers: queue.SimpleQueue[messages.Answer], task: Task
+    ) -> messages.Answer:
+        is_cancelled = False
+        while True:
+            if task.cancelled and not is_cancelled:
+                is_cancelled = True
+                self._channel.send(messages.Unwanted(number))
+            with contextlib.suppress(queue.Empty):
+                answer = answers.get(timeout=_POLL_SECONDS)
+                if not answer.progress:
+                    return answer
+                task.report(answer.progress)
+
+    def answered(self, answer: messages.Answer) -> None:
+        """Takes an answer of the service; the main thread calls it."""
+        if (answers := self._waiting.get(answer.number)) is not None:
+            answers.put(answer)
+
+    def close(self) -> None:
+        """Does nothing: the line is the worker's."""
+
+
+class _Events:
+    """Sends events to the application's logger, which is beyond the walls."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def info(self, event: str, /, *args: Any, **fields: Any) -> None:
+        """Sends an event; the service knows the level of each."""
+        self._channel.send(messages.Event(event, fields))
+
+    warning = info
+
+
+class _LogHandler(logging.Handler):
+    """Sends what is logged for whoever looks after the service."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Sends a record, with its traceback."""
+        text = self.format(record)[:_LOG_CHARACTERS]
+        with contextlib.suppress(Exception):
+            self._channel.send(messages.Logged(record.levelno, text))
