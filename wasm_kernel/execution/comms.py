@@ -163,11 +163,6 @@ class Comms:
 class TurnComms:
     """One turn's messages on comms, out and in. Lives on the guest's thread.
 
-    Args:
-        listener: The turn's own listener.
-        policy: The limits.
-        comms: The open comms.
-
     Attributes:
         listener: Gets the output: its own one, or while a message of the front end is served, that
             message's.

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 def offer_facts(runner: GuestRunner, own: Mapping[str, Any]) -> SessionFacts:
     """Lets cells ask, also from within functions: they learn about their own sandbox only.
 
-    Args:
-        runner: The sandbox's guest.
-        own: Facts that stay.
-
     Returns:
         The facts of `%session_info`, to which others add theirs.
     """

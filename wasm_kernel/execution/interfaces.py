@@ -251,11 +251,7 @@ class SessionHooks(Protocol[SandboxT_contra]):
 
 
 class NoSession:
-    """The hooks of a sandbox outside of sessions: only a fork needs something.
-
-    Args:
-        folders: Those of the sandbox.
-    """
+    """The hooks of a sandbox outside of sessions: only a fork needs something."""
 
     def __init__(self, folders: SandboxFolders) -> None:
         self._folders = folders

@@ -333,9 +333,6 @@ class PlacesHidden(NothingHidden):
 
     Most folders hold none, or were refused because of them. So nothing is looked for until there
     is a new one. One thread's own.
-
-    Args:
-        folder: The folder.
     """
 
     def __init__(self, folder: Folder) -> None:

@@ -287,9 +287,6 @@ def _is_free(private: Folder, held: ExitStack, flags: int) -> bool:
 def exclusively(private: Folder) -> Iterator[None]:
     """Keeps everybody from using a session while the block runs.
 
-    Args:
-        private: The session's private folder.
-
     Raises:
         SessionInUse: somebody uses it, in this process or in another.
         OSError: it can't be known.

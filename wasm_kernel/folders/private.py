@@ -210,10 +210,6 @@ class PrivateFolders:
     def open(self, name: str, workspace: Folder) -> PrivateFolder:
         """Returns the private folder of a workspace, which is made if it does not exist.
 
-        Args:
-            name: As for `find`.
-            workspace: The same.
-
         Raises:
             PrivateFolderError: there is no safe place for it.
             OSError: it can't be opened or made.

@@ -301,10 +301,6 @@ def broker_handlers(runtime: RuntimeType | str, private: OpenPrivate) -> Handler
     """Returns what a broker does for the guest of one sandbox.
 
     They have a module of their own, so that a broker can be forked before wasmtime is imported.
-
-    Args:
-        runtime: Names the folder beside this file.
-        private: Opens the sandbox's private folder.
     """
     module = import_module(f"wasm_kernel.guests.{RuntimeType(runtime).value}.broker_handlers")
     handlers: Handlers = module.broker_handlers(private)

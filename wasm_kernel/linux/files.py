@@ -189,13 +189,7 @@ def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bo
 
 
 def take_name(folder: int, name: str, new: str) -> bool:
-    """Renames something in its folder; False, with nothing done, if the name is taken or can't be.
-
-    Args:
-        folder: A descriptor of the folder.
-        name: The name that it has.
-        new: The name that it is to have.
-    """
+    """Renames something in its folder; False, with nothing done, if it can't have the new name."""
     return _rename(folder, name, folder, new, _NOREPLACE)
 
 

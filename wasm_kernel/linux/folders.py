@@ -157,10 +157,6 @@ class Folder(Closing):
     def read(self, name: str, most: int) -> bytes:
         """Returns what a regular file holds.
 
-        Args:
-            name: The file's name.
-            most: The most bytes that it may hold.
-
         Raises:
             NotRegular, OSError: as `open_regular`.
             TooLong: it holds more.

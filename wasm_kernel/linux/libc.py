@@ -15,13 +15,7 @@ _LIBRARY = ctypes.CDLL(None, use_errno=True)
 
 @cache
 def function(name: str, *types: type[Any], result: type[Any] = INT) -> Callable[..., int]:
-    """Returns a function of the C library, or what always fails if the library is too old.
-
-    Args:
-        name: Its name.
-        types: The types of its arguments.
-        result: The type of its result.
-    """
+    """Returns a function of the C library, or what always fails if the library is too old."""
     found: Any = getattr(_LIBRARY, name, None)
     if found is None:
         return lambda *_: -1

@@ -160,10 +160,6 @@ def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
     `process_vm_readv`, asked about the own process, copies a thousand at once. Source:
     process_vm_readv(2).
 
-    Args:
-        address: What the offsets are relative to.
-        ranges: The ranges.
-
     Raises:
         OSError: a range is not readable memory.
     """

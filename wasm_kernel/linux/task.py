@@ -25,11 +25,7 @@ class Cancelled(Exception):
 
 
 class Reporting:
-    """A task that nobody cancels.
-
-    Args:
-        report: Gets what is reported.
-    """
+    """A task that nobody cancels."""
 
     cancelled = False
 

@@ -183,12 +183,6 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}\Z")
 def clean_trait(model: str, name: str, value: Any, removals: Removals) -> Any:
     """The value of a trait as it may reach the page.
 
-    Args:
-        model: The name of its widget's model.
-        name: The trait.
-        value: What the guest sent.
-        removals: Collects what was taken out.
-
     Raises:
         NotShowable: nothing of it may; the page keeps the value that it has.
     """

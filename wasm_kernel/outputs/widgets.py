@@ -66,12 +66,7 @@ class WidgetGate:
         return message.target_name == WIDGETS and self._register(message.comm_id, state, Removals())
 
     def out(self, message: CommMessage, removals: Removals) -> CommMessage | None:
-        """Returns a message of the guest as it may reach the page; None if nothing of it may.
-
-        Args:
-            message: The message.
-            removals: Collects what was taken out.
-        """
+        """Returns a message of the guest as it may reach the page; None if nothing of it may."""
         if self._mode is Mode.TRUSTED:
             return message
         if self._mode is Mode.STATIC:

@@ -114,10 +114,6 @@ def fork_command(sandbox: BaseSandbox, session: Session) -> CommandHandler:
     """Returns what `%fork [--deterministic]` does.
 
     It gives the new session's id, and words for the cell's author.
-
-    Args:
-        sandbox: The sandbox of the cells.
-        session: Its session.
     """
 
     def fork(line: CommandLine, context: CommandContext) -> Mapping[str, str]:

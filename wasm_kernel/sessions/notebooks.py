@@ -181,11 +181,6 @@ def notebooks_of(root: SessionsRoot) -> dict[str, list[Binding]]:
 def bind(root: SessionsRoot, session_id: str, notebook: Path) -> None:
     """Gives a notebook a session: its next kernel opens it, also one that is only restarted.
 
-    Args:
-        root: The sessions' folder.
-        session_id: The session, which is there.
-        notebook: The notebook's file.
-
     Raises:
         NotebookRefused: no session can be kept for it.
         PrivateFolderError: this user has no folder for state.

@@ -44,10 +44,6 @@ def new_aside(root: Folder, name: str) -> tuple[str, Folder]:
     It is locked until it is closed: close it when it has the session's name. A removal that sees it
     before it is locked takes it for a rest, and deletes it; then another one is made.
 
-    Args:
-        root: The sessions' folder.
-        name: The session's id.
-
     Raises:
         OSError: it can't be made or locked.
     """

@@ -68,10 +68,6 @@ def _discard(private: Path) -> None:
 def new_session(root: SessionsRoot, name: str) -> Iterator[SandboxFolders]:
     """The folders of a session that is there when the block has ended, and not if it fails.
 
-    Args:
-        root: The sessions' folder.
-        name: The session's id.
-
     Raises:
         SessionExists, PrivateFolderError, OSError: as `staged`.
     """

@@ -115,10 +115,6 @@ def to_evict(records: Mapping[str, Record], most: int) -> list[str]:
 
     A session that takes more than its share but is in use is not counted: it goes when it is left,
     and no other goes in its place.
-
-    Args:
-        records: The sessions.
-        most: How many bytes they may take together.
     """
     sizes = {key: record.use.total for key, record in records.items()}
     weights: dict[str, float] = {}  # of those that go: bytes times seconds

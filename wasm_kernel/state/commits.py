@@ -233,10 +233,6 @@ _numbers = itertools.count(1)
 def write_content(folder: Folder, parts: Iterable[Part]) -> tuple[str, Stamp]:
     """Puts a content on disk, whole or not at all.
 
-    Args:
-        folder: The folder of the contents.
-        parts: The content, in parts of any length.
-
     Returns:
         Its name, which is its SHA-256, and the stamp of the file. Without any bytes, no file is
         made, and the name is empty.

@@ -39,12 +39,7 @@ class Changed(Exception):
 
 
 class _NumberedFiles:
-    """Files named by numbers in a folder of the private one. The guest's thread owns it; close it.
-
-    Args:
-        private: The private folder.
-        name: The name of the files' folder there.
-    """
+    """Files named by numbers in a private folder. The guest's thread owns it; close it."""
 
     def __init__(self, private: Folder, name: str) -> None:
         self._private = private
@@ -146,9 +141,6 @@ class FileContents(_NumberedFiles):
 
     def keep_by_copy(self, source: int) -> KeptFile:
         """Keeps a clone or a copy of an open file.
-
-        Args:
-            source: Its descriptor, open for reading.
 
         Raises:
             OSError: it can't be read, or there is no room.

@@ -420,10 +420,6 @@ class History:
     def put_merged(self, merged: Commit, content: Content | None) -> Commit | None:
         """Puts a commit with others folded into it in the place of the one of that number.
 
-        Args:
-            merged: The commit.
-            content: Its content, if that is in memory.
-
         Returns:
             The one before; None if there is none any more, and nothing was changed.
 

@@ -345,12 +345,7 @@ def split_zeros(runs: Sequence[Run], content: Content) -> tuple[Runs, Content, R
 
 
 def sort_out(address: int, ranges: Iterable[Range]) -> tuple[Runs, Runs]:
-    """Returns the runs with content and those of zeros in ranges of this process's memory.
-
-    Args:
-        address: What the ranges are relative to.
-        ranges: The ranges.
-    """
+    """Returns the runs with content and those of zeros in ranges of this process's memory."""
     places = [(a // PAGE, (b - a) // PAGE, address + a) for a, b in ranges]
     kept, zeros = _sort_out(places)
     return joined((first, pages) for first, pages, _ in kept), zeros

@@ -329,11 +329,7 @@ def _free_name(unused: Folder, name: str) -> str:
 
 
 def set_first_aside(private: Folder) -> bool:
-    """Sets states in the first version's format aside; False if there are none.
-
-    Args:
-        private: The session's private folder.
-    """
+    """Sets states in the first version's format aside; False if there are none."""
     try:
         with private.enter(FIRST_HISTORY) as first, private.enter(STATE, make=True) as state:
             if not any(name.endswith(".commit") for name in first.names()):

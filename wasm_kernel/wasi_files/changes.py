@@ -41,9 +41,6 @@ class FileChanges:
 
     Comparing looks at those paths alone, so it takes no longer for a large workspace. Only the
     guest's thread uses it.
-
-    Args:
-        workspace: The workspace's folder.
     """
 
     def __init__(self, workspace: Preopen) -> None:

@@ -72,10 +72,6 @@ class Listing:
     """The entries of a folder, one after another, and the offset at which each begins.
 
     Of a long folder one piece is kept at a time: the next is read when the guest gets there.
-
-    Args:
-        inode: The folder's number.
-        entries: What lies in it.
     """
 
     def __init__(self, inode: int, entries: Iterable[FolderEntry]) -> None:

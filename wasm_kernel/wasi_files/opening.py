@@ -173,11 +173,6 @@ def _preopen_of(place: GuestPath, fd: int) -> Preopen:
 def look_before_opening(place: GuestPath, how: int, rights: int) -> os.stat_result | None:
     """Returns the status of what stands at a place that is about to be opened.
 
-    Args:
-        place: The place.
-        how: WASI's `oflags`.
-        rights: WASI's rights.
-
     Raises:
         Refused: it is a pipe or a device, and opening it may do something to it; or it would be
             written to, and the guest may not write there.

@@ -257,9 +257,6 @@ class OverlayWalk(PathWalk):
     def entries(self, check_time: Callable[[], None]) -> Iterator[FolderEntry]:
         """Yields what lies in the folder that the walk stands in, in either layer.
 
-        Args:
-            check_time: As for `OverlayPath.entries`.
-
         Raises:
             OSError: it can't be read.
         """

@@ -226,10 +226,6 @@ def _names(path: str) -> list[str]:
 def check_length(parts: Parts, more: int = 0) -> None:
     """Checks that no path gets so long that the host's tools could not name it.
 
-    Args:
-        parts: The names that lead to a place.
-        more: Bytes that come after it.
-
     Raises:
         Refused: it would.
     """

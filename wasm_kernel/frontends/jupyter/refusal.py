@@ -100,11 +100,7 @@ def waiting_for(arguments: Sequence[str]) -> Path | None:
 
 
 class RefusingSandbox:
-    """A `Sandbox` in the place of one that was not made: each cell's error says why.
-
-    Args:
-        why: The reason, in sentences.
-    """
+    """A `Sandbox` in the place of one that was not made: each cell's error says why."""
 
     interrupted = False
     next_count = 1

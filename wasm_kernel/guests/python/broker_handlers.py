@@ -27,11 +27,7 @@ _FOLDER = re.compile(r"[a-z0-9_]{1,40}")
 
 
 def broker_handlers(private: OpenPrivate) -> Handlers:
-    """Returns what the broker does for the guest of one sandbox.
-
-    Args:
-        private: Opens the sandbox's private folder.
-    """
+    """Returns what the broker does for the guest of one sandbox."""
     return {PrepareGuest: prepare_guest, FetchWheels: _fetching(private)}
 
 
