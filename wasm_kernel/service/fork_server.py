@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from wasm_kernel.service.messages import PACKET, ForkReply, ForkRequest
 
 PROGRAM = "wasm_kernel.service.fork_loop"
 _SECONDS = 60.0  # for the process to load, and then to fork: a busy machine is slow
+_END_SECONDS = 10  # for the system to end a process
 _TRIES = 3
 _PREPARE = """
 from wasm_kernel.engine.flavours import FLAVOURS
@@ -62,13 +64,18 @@ class Worker:
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kills the process, if it still runs, and closes the line. Safe to call twice."""
+        """Kills the process, if it still runs, and waits for its end; closes the line.
+
+        Its line ends a moment before its locks are free, and the next worker wants them.
+        """
         self.kill()
         self.channel.close()
+        ended = select.poll()
+        ended.register(self._descriptor, select.POLLIN)
+        ended.poll(_END_SECONDS * 1000)
         with self._guard:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     @property
     def process(self) -> int:
