@@ -350,7 +350,7 @@ def texts(notebook: Any) -> list[str]:
     """What cells print; the notice that a file is not beside the notebook is checked, and left."""
     outputs = [output for cell in notebook["cells"] for output in cell["outputs"]]
     said = {output["name"]: "".join(output["text"]) for output in outputs}
-    assert "names a folder for results" in said["stderr"]
+    assert "copies results into a folder of that name" in said["stderr"]
     return ["".join(each["text"]) for each in outputs if each["name"] == "stdout"]
 
 

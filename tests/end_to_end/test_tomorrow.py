@@ -34,7 +34,7 @@ def worked_on(server: NotebookServer, path: str) -> None:
     """A day's work in a notebook: a variable, a file, and the notebook saved before its end."""
     notebook = server.open(path)
     told = notebook.run("x = 1; _ = open('made.csv', 'w').write('1')")["stderr"]
-    assert "`%session_publish made.csv` copies it to" in told
+    assert "`%session_publish made.csv` copies it beside the notebook" in told
     assert told.count("\n") == 1
     server.save(path, *CELLS)
     notebook.close()

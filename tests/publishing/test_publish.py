@@ -102,7 +102,7 @@ def test_once_a_session_a_cell_is_told_that_its_files_are_not_beside_the_noteboo
     (one.app / "link.csv").symlink_to("a/my r.csv")
     assert cell.wrote("x.py", ".hidden.csv", "deleted.csv", "published.csv", "link.csv") == ""
     told = cell.wrote("published.csv", "a/my r.csv")
-    assert "`%session_publish 'a/my r.csv'` copies it to orders.files/a/my r.csv;" in told
+    assert "`%session_publish 'a/my r.csv'` copies it beside the notebook;" in told
     assert cell.says("'a/my r.csv'")["links"]
     one.write("next.csv")
     assert cell.wrote("next.csv") == EndedCell(one).wrote("next.csv") == ""

@@ -77,11 +77,11 @@ _TOO_MANY = "So many files can't be published at once. Nothing was published."
 _TOLD = "results-told"
 """The file in the private folder that says that `UnpublishedNotice` has spoken."""
 _IN_SESSION = (
-    "[wasm-kernel] {path} lies in this session, not beside the notebook. {way}; with "
-    '`c.WasmKernel.folder = "write"` cells write beside the notebook.\n'
+    "[wasm-kernel] {path} lies in this session. {way}; with "
+    '`c.WasmKernel.folder = "write"` cells write there themselves.\n'
 )
-_BY_COMMAND = "`%session_publish {word}` copies it to {link}"
-_BY_SETTING = '`c.WasmKernel.publish_folder = "results"` names a folder for results'
+_BY_COMMAND = "`%session_publish {word}` copies it beside the notebook"
+_BY_SETTING = '`c.WasmKernel.publish_folder = "results"` copies results into a folder of that name'
 
 
 class PublishFiles(Struct, frozen=True):
@@ -378,8 +378,8 @@ class UnpublishedNotice:
             os.close(self._private.open_regular(_TOLD, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError:  # an earlier kernel of the session has spoken
             return
-        word, link = f"'{path}'" if " " in path else path, "/".join((*place.into, path))
-        way = _BY_COMMAND.format(word=word, link=link) if place.into else _BY_SETTING
+        word = f"'{path}'" if " " in path else path
+        way = _BY_COMMAND.format(word=word) if place.into else _BY_SETTING
         context.say(_IN_SESSION.format(path=path, way=way), "stderr")
 
     def _is_there(self, path: str) -> bool:
