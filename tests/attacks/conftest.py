@@ -12,6 +12,7 @@ import pytest
 
 from tests.faces import put_back
 from wasm_kernel import BaseSandbox, SandboxResult, create_sandbox
+from wasm_kernel.linux import trees
 from wasm_kernel.policy import ExecutionPolicy
 
 START_SECONDS = 600
@@ -137,3 +138,12 @@ def fresh_victim_of(warm: None, tmp_path: Path) -> Iterator[Making]:
 
 def _fields(policy: ExecutionPolicy) -> dict[str, Any]:
     return {name: getattr(policy, name) for name in policy.__dataclass_fields__}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A sessions' folder, beside something that is the host's; it may become very deep."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    yield tmp_path / "sessions"
+    trees.remove_tree(tmp_path / "sessions")

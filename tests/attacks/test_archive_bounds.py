@@ -15,7 +15,7 @@ import os
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from tests.attacks.test_archives import manifest, member, packed, refused
 from tests.peak import MB, Peak
 from tests.sampled import sampled
 from wasm_kernel import get_session_sandbox
-from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import export_session, import_session
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.pages import PAGE
@@ -34,14 +33,6 @@ from wasm_kernel.state.tar import ArchiveError, ArchiveWriter
 
 ID = "bounds"
 STATES = "memory/states.jsonl"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret").write_text("secret")
-    yield tmp_path / "sessions"
-    trees.remove_tree(tmp_path / "sessions")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,6 @@ from wasm_kernel.sessions.files import write_session_file
 
 MOST = 4 * MB
 DEEP = "d/" * 2000
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret").write_text("secret")
-    yield tmp_path / "sessions"
-    trees.remove_tree(tmp_path / "sessions")
 
 
 def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:

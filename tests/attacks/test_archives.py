@@ -8,14 +8,13 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.peak import MB, Peak
-from wasm_kernel.linux import trees
 from wasm_kernel.sessions.archives import import_session
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.state.tar import ArchiveError
@@ -24,15 +23,6 @@ MANIFEST: dict[str, Any] = {
     "kind": "wasm-kernel session", "version": 2, "session_id": "abc", "memory": None, "why_not": ""
 }  # fmt: skip
 Members = list[tuple[tarfile.TarInfo, bytes]]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    """The sessions' folder, beside something that is the host's."""
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret").write_text("secret")
-    yield tmp_path / "sessions"
-    trees.remove_tree(tmp_path / "sessions")
 
 
 def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, **fields: Any) -> Any:
