@@ -21,7 +21,7 @@ from wasm_kernel.folders.locks import Resume
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.linux.trees import remove_tree
 from wasm_kernel.policy import Mount
-from wasm_kernel.state.file_ledger import JOURNAL
+from wasm_kernel.state.file_journal import JOURNAL
 from wasm_kernel.state.file_restore import restore_files
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.state.fork import fork_history

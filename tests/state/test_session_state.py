@@ -22,7 +22,7 @@ from wasm_kernel.linux import memory
 from wasm_kernel.linux.folders import Folder
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import commits, pages
-from wasm_kernel.state.file_ledger import FileJournal
+from wasm_kernel.state.file_journal import FileJournal
 from wasm_kernel.state.index import Head, Index
 from wasm_kernel.state.pages import Compare, Content, Pagemap, WriteProtect
 from wasm_kernel.state.stored import StateFolder

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from wasm_kernel.linux.files import FileCopier, open_file_identity
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.trees import remove_contents
-from wasm_kernel.state.file_ledger import KeptFile
+from wasm_kernel.state.file_journal import KeptFile
 from wasm_kernel.wasi_files.quota import Key, key_of
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL

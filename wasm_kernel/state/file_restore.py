@@ -18,7 +18,14 @@ from wasm_kernel.linux.files import file_identity
 from wasm_kernel.linux.folders import closing_fd
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import Changed, checksum_of
-from wasm_kernel.state.file_ledger import Absent, KeptFile, KeptFolder, KeptLink, NotKept, PreImage
+from wasm_kernel.state.file_journal import (
+    Absent,
+    KeptFile,
+    KeptFolder,
+    KeptLink,
+    NotKept,
+    PreImage,
+)
 from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.quota import key_of

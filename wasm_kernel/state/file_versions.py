@@ -17,9 +17,8 @@ from wasm_kernel.folders.folders import KEPT, LOOSE
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import FileContents, TooLarge, UnlinkedFiles
-from wasm_kernel.state.file_ledger import (
+from wasm_kernel.state.file_journal import (
     Absent,
-    FileLedger,
     KeptFile,
     KeptFolder,
     KeptLink,
@@ -27,6 +26,7 @@ from wasm_kernel.state.file_ledger import (
     PreImage,
     Reason,
 )
+from wasm_kernel.state.file_ledger import FileLedger
 from wasm_kernel.wasi_files.file_history import Change, is_unlinked_name
 from wasm_kernel.wasi_files.quota import Key, key_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from wasm_kernel.errors import describe
 from wasm_kernel.result import readable
-from wasm_kernel.state.file_ledger import NotKept, Reason
+from wasm_kernel.state.file_journal import NotKept, Reason
 from wasm_kernel.state.file_restore import RestoredFiles
 from wasm_kernel.state.index import Commit
 from wasm_kernel.state.stored import Usable

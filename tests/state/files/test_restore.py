@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.state.files.workspace import Workspace
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.state.file_ledger import NotKept
+from wasm_kernel.state.file_journal import NotKept
 
 
 def test_a_file_that_was_made_is_removed(workspace: Workspace) -> None:

@@ -17,8 +17,8 @@ import pytest
 from tests.state.files.workspace import Workspace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.state import file_contents, file_ledger
-from wasm_kernel.state.file_ledger import (
+from wasm_kernel.state import file_contents, file_journal, file_ledger
+from wasm_kernel.state.file_journal import (
     VERSION,
     Absent,
     FileChanged,
@@ -429,7 +429,7 @@ def test_another_version_of_the_record_is_not_read(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life(workspace)
-    monkeypatch.setattr(file_ledger, "VERSION", 99)
+    monkeypatch.setattr(file_journal, "VERSION", 99)
     assert not again(workspace).whole
 
 

@@ -1,0 +1,253 @@
+"""The journal of earlier files: what paths held before they changed, as records on disk.
+
+It only grows, and is written anew now and then. Each line is a digest, a space, and a JSON object.
+The digest is BLAKE2b with 128 bits over the object's text, keyed by the digest of the line before,
+so a line that was changed, taken out, moved or comes from elsewhere does not fit. A last line that
+is cut off speaks of something that did not happen; any other damage means that nobody knows what is
+missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.errors import HistoryError
+from wasm_kernel.linux.files import boot_id
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.walks import is_plain_name
+from wasm_kernel.wasi_files.file_history import is_unlinked_name
+
+JOURNAL = "journal"
+JOURNAL_MOST_BYTES = 256 * 1024 * 1024
+VERSION = 2
+_DAMAGED = "the record of earlier files is damaged"
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Reason = Literal["large", "room", "unreadable", "unwritable", "changed"]  # words: `texts.py`
+Nanoseconds = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
+
+
+class _PreImage(Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """A record of what stood at a path of the workspace before it changed."""
+
+
+class Absent(_PreImage, frozen=True, tag="nothing"):
+    """The path was empty."""
+
+
+class KeptFolder(_PreImage, frozen=True, tag="folder"):
+    """A folder, whose own entries are records of their own."""
+
+
+class KeptLink(_PreImage, frozen=True, tag="link"):
+    """A symbolic link with this text."""
+
+    text: str
+
+
+class KeptFile(_PreImage, frozen=True, tag="file"):
+    """A file, whose content is kept (`FileContents`).
+
+    Attributes:
+        kept: The number of the content.
+        size: Its length in bytes.
+        mtime: When the file was changed, in nanoseconds since 1970.
+        mode: Its permissions.
+        identity: What named the file itself (`linux/files.py`).
+        checksum: The content's CRC-32; None if it was kept without being read.
+    """
+
+    kept: Natural
+    size: Natural
+    mtime: Nanoseconds
+    mode: Mode
+    identity: str
+    checksum: Natural | None = None
+
+
+class NotKept(_PreImage, frozen=True, tag="unkept"):
+    """Something that could not be kept, or not be brought back."""
+
+    why: Reason
+    size: Natural = 0
+
+
+PreImage = Absent | KeptFolder | KeptLink | KeptFile | NotKept
+
+
+class FileChanged(Struct, frozen=True, tag_field="record", tag="file"):
+    """A path, relative to the workspace, that first changed after a commit, and what it held."""
+
+    since: Natural
+    path: str
+    was: PreImage
+
+
+class ContentLost(Struct, frozen=True, tag_field="record", tag="lost"):
+    """A kept content does not exist any more, and why."""
+
+    kept: Natural
+    why: Reason
+
+
+class SameFile(Struct, frozen=True, tag_field="record", tag="same"):
+    """Two identities that name one and the same file to the guest."""
+
+    one: str
+    other: str
+
+
+class Closed(Struct, frozen=True, tag_field="record", tag="closed"):
+    """The journal's holder ended well: nothing follows, and nothing is missing."""
+
+
+class Beginning(Struct, frozen=True, tag_field="record", tag="journal"):
+    """The first record of a journal.
+
+    Attributes:
+        version: The version of the format.
+        known_from: The first commit of which everything is known.
+        boot: The boot of the machine during which this was written; empty if that is unknown.
+        salt: Tells this journal from every other one.
+    """
+
+    version: int
+    known_from: Natural
+    boot: str
+    salt: str
+
+
+FileRecord = FileChanged | ContentLost | SameFile | Closed
+
+
+class FileJournal:
+    """The file of records, open for writing; close it.
+
+    Attributes:
+        is_written: Whether this process has written it, so that it can be appended to.
+    """
+
+    def __init__(self, private: Folder, name: str) -> None:
+        self._private = private
+        self._name = name
+        self._fd = -1
+        self._digest = b""
+        self.is_written = False
+
+    def read(self) -> bytes:
+        """Returns what the journal holds.
+
+        Raises:
+            OSError: it can't be read, or something else is in its place.
+        """
+        with self._private.enter(self._name) as folder:
+            return folder.read(JOURNAL, JOURNAL_MOST_BYTES)
+
+    def write(self, known_from: int, records: Iterable[FileRecord]) -> None:
+        """Writes it anew.
+
+        Raises:
+            OSError: it can't be written; it is as it was.
+        """
+        digest, beginning = b"", Beginning(VERSION, known_from, boot_id(), os.urandom(16).hex())
+        with self._private.enter(self._name, make=True) as folder:
+            with folder.replacing(JOURNAL) as file:
+                for record in (beginning, *records):
+                    line, digest = _line(record, digest)
+                    file.write(line)
+            self.close()
+            self._fd = folder.open_regular(JOURNAL, os.O_WRONLY | os.O_APPEND)
+        self._digest, self.is_written = digest, True
+
+    def append(self, record: FileRecord) -> None:
+        """Adds a record to a journal that was written.
+
+        Raises:
+            OSError: it can't be added.
+        """
+        line, digest = _line(record, self._digest)
+        if os.write(self._fd, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._digest = digest
+
+    def close(self) -> None:
+        """Closes the file. Safe to call twice."""
+        self.is_written = False
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Closes and removes it.
+
+        Raises:
+            OSError: it can't be removed.
+        """
+        self.close()
+        with contextlib.suppress(FileNotFoundError), self._private.enter(self._name) as folder:
+            folder.remove(JOURNAL)
+
+
+def read_journal(data: bytes) -> tuple[Beginning, list[FileRecord]]:
+    """Returns the records of a journal.
+
+    Raises:
+        HistoryError: it is damaged, or of another version.
+    """
+    whole, _, _ = data.rpartition(b"\n")
+    first, *lines = whole.split(b"\n")
+    beginning: Beginning
+    beginning, digest = _decoded(first, b"", Beginning)
+    if beginning.version != VERSION:
+        raise HistoryError("the record of earlier files has another version")
+    records: list[FileRecord] = []
+    for line in lines:
+        record, digest = _decoded(line, digest, FileRecord)
+        if isinstance(record, FileChanged) and not _is_possible(record):
+            raise HistoryError(_DAMAGED)
+        records.append(record)
+    return beginning, records
+
+
+def _is_possible(record: FileChanged) -> bool:
+    """Returns whether a path stays in the workspace, and the system can have it and a link."""
+    text = record.was.text if isinstance(record.was, KeptLink) else ""
+    try:
+        os.fsencode(record.path + text)
+    except UnicodeEncodeError:
+        return False
+    is_plain = all(map(is_plain_name, record.path.split("/")))
+    return (is_plain or is_unlinked_name(record.path)) and "\0" not in text
+
+
+def _line(record: FileRecord | Beginning, before: bytes) -> tuple[bytes, bytes]:
+    """Returns the line of a record, and its digest, by the digest of the line before."""
+    # msgspec's own encoder refuses names that are not UTF-8, which `json` escapes
+    text = json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode()
+    digest = _digest(text, before)
+    return b"%s %s\n" % (digest, text), digest
+
+
+def _decoded(line: bytes, before: bytes, kind: Any) -> tuple[Any, bytes]:
+    """Returns the record of a line, and its digest."""
+    digest, _, text = line.partition(b" ")
+    try:
+        if digest == _digest(text, before):
+            return msgspec.convert(json.loads(text), kind), digest
+    except (ValueError, RecursionError):
+        pass
+    raise HistoryError(_DAMAGED)
+
+
+def _digest(text: bytes, before: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16, key=before).hexdigest().encode()
