@@ -35,7 +35,7 @@ from wasm_kernel.wasi_files.preopens import Preopen
 
 APP, TMP = "/app", "/tmp"  # noqa: S108 - guest paths
 SCRATCH, PACKAGES, SITE = "tmp", "packages", "site-packages"
-STATE, FETCHED, KEPT, LOOSE = "state", "fetched", "files", "loose"
+STATE, FETCHED, KEPT, UNLINKED = "state", "fetched", "files", "loose"
 FIRST_HISTORY = "history"
 """The folder of states in the first format, which is set aside unread."""
 MISSED = "missed"

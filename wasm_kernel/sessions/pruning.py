@@ -20,6 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -167,10 +168,7 @@ class _Pruning:
         self._limit = limit
         self._dry_run = dry_run
         self._log = logger.log_event
-        self._deleted: list[str] = []
-        self._skipped: dict[str, str] = {}
-        self._in_use: dict[str, str] = {}
-        self._errors: dict[str, str] = {}
+        self._result = PruneResult(dry_run=dry_run)
         self._links: dict[str, list[str]] = {}
         self._bytes = self._private_bytes = 0
 
@@ -184,17 +182,13 @@ class _Pruning:
         for name in sorted(ages, key=lambda name: ages[name], reverse=True):
             self._prune(name, ages[name])
         for name, problem in left.items():
-            if name not in self._errors and name not in self._deleted:
+            if name not in {*self._result.errors, *self._result.deleted_sessions}:
                 self._fail(name, problem)
-        return PruneResult(
-            deleted_sessions=self._deleted,
-            skipped_sessions=list(self._skipped),
+        return replace(
+            self._result,
+            skipped_sessions=list(self._result.skip_reasons),
             reclaimed_bytes=self._bytes,
             reclaimed_private_bytes=self._private_bytes,
-            errors=self._errors,
-            dry_run=self._dry_run,
-            skip_reasons=self._skipped,
-            in_use=self._in_use,
         )
 
     def _names(self) -> list[str]:
@@ -243,7 +237,7 @@ class _Pruning:
         except (OSError, MetadataCorrupted, PrivateFolderError) as problem:
             self._fail(name, problem)
         else:
-            self._deleted.append(name)
+            self._result.deleted_sessions.append(name)
             self._bytes += sizes[0]
             self._private_bytes += sizes[1]
 
@@ -297,16 +291,16 @@ class _Pruning:
             raise _Spared
 
     def _skip(self, name: str, reason: str) -> None:
-        self._skipped[name] = reason
+        self._result.skip_reasons[name] = reason
         self._log(events.PRUNE_SKIPPED, session_id=name, reason=reason)
 
     def _spare(self, name: str, user: str) -> None:
-        self._in_use[name] = user
+        self._result.in_use[name] = user
         self._log(events.PRUNE_IN_USE, session_id=name, reason=user)
 
     def _fail(self, name: str, problem: Exception) -> None:
-        self._errors[name] = describe(problem)
-        self._log(events.PRUNE_FAILED, session_id=name, error=self._errors[name])
+        why = self._result.errors[name] = describe(problem)
+        self._log(events.PRUNE_FAILED, session_id=name, error=why)
 
 
 def _age(folder: Folder, session_id: str, now: datetime) -> timedelta | None:

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
 
-from wasm_kernel.folders.folders import KEPT, LOOSE
+from wasm_kernel.folders.folders import KEPT, UNLINKED
 from wasm_kernel.linux.folders import Folder, closing_fd
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import FileContents, TooLarge, UnlinkedFiles
@@ -61,7 +61,7 @@ class FileVersions:
         self._is_begun = False
         self.ledger = FileLedger(private, KEPT)
         self.contents = FileContents(private, KEPT, workspace, copy_bytes)
-        self.unlinked = UnlinkedFiles(private, LOOSE)
+        self.unlinked = UnlinkedFiles(private, UNLINKED)
         self._files: dict[int, KeptFile] = {}
         self._own: dict[int, int] = {}  # the bytes of contents that lie nowhere else, oldest first
         self._own_bytes = 0

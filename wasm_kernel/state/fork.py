@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from wasm_kernel.errors import ForkError, HistoryError, describe
-from wasm_kernel.folders.folders import APP, KEPT, LOOSE, STATE, TMP, SandboxFolders
+from wasm_kernel.folders.folders import APP, KEPT, STATE, TMP, UNLINKED, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
 from wasm_kernel.linux.files import file_identity_below
 from wasm_kernel.linux.folders import Folder
@@ -137,8 +137,8 @@ def _copy_files(source: SandboxFolders, target: SandboxFolders, task: Task) -> d
 
     with (
         contextlib.suppress(FileNotFoundError),
-        source.private.enter(LOOSE) as here,
-        target.private.enter(LOOSE, make=True) as there,
+        source.private.enter(UNLINKED) as here,
+        target.private.enter(UNLINKED, make=True) as there,
     ):
         copy(here, there, "an unnamed file, ")
     copy(source.workspace, target.workspace, "", is_hidden_name)
@@ -184,7 +184,7 @@ def identity_in(folders: SandboxFolders, guest: str, path: str) -> str:
     if not is_unlinked_name(path):
         return file_identity_below(folders.seen_at(guest).fd, path)
     try:
-        with folders.private.enter(LOOSE) as unlinked:
+        with folders.private.enter(UNLINKED) as unlinked:
             return file_identity_below(unlinked.fd, path[1:])
     except OSError:
         return ""

@@ -151,7 +151,7 @@ class Origin(Struct, frozen=True, tag="origin", forbid_unknown_fields=True):
     """The record of a fork: what its history has from its parent's.
 
     The commits that a fork has from its parent speak of the parent's files: which file was open is
-    told by what the system calls it (`identity.py`), and a copy is called otherwise.
+    told by what the system calls it (`linux/files.py`), and a copy is called otherwise.
 
     Attributes:
         last: The number of the last commit that is inherited; 0 if none is.

@@ -162,7 +162,7 @@ class ArchiveBudget:
         self._steps -= 1
         if self._steps < 0:
             raise ArchiveError(
-                "The archive's folders and links lead to and fro, which takes too long to follow."
+                "The archive's folders and links lead back and forth for too long to follow."
             )
 
     def take_bytes(self, size: int = 1) -> None:

@@ -99,7 +99,7 @@ class FileHistory(Protocol):
         """
 
     def same_file(self, one: str, other: str) -> bool:
-        """Returns whether two identities (`linux/identity.py`) name one file to the guest."""
+        """Returns whether two identities (`linux/files.py`) name one file to the guest."""
 
 
 def is_unlinked_name(path: str) -> bool:

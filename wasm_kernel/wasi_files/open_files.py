@@ -67,7 +67,7 @@ class OpenDescriptor(Struct, eq=False):
             open file is done through `fd`.
         fd: The host's descriptor, -1 for a file that could not be opened again.
         key: What tells the file from others; None for a preopened folder.
-        identity: What tells it even from later ones (`identity.py`).
+        identity: What tells it even from later ones (`linux/files.py`).
         size: Its length, if that counts.
         gone: Whether it has lost its name.
         unlinked: What it is called if it has lost its last name (`FileHistory`).
