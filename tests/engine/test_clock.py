@@ -23,6 +23,9 @@ class Signals:
     def pending(self) -> bool:
         return self.is_pending
 
+    def complete(self) -> None:
+        pass
+
     def clear(self) -> None:
         self.is_pending = False
 

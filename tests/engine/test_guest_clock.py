@@ -31,6 +31,9 @@ class Signals:
     def pending(self) -> bool:
         return False
 
+    def complete(self) -> None:
+        """Nothing is pending."""
+
     def clear(self) -> None:
         """Nothing is pending."""
 

@@ -41,6 +41,7 @@ CALLS = {**abi.SHAPES, "random_get": "ii", "host_call": "iiii"}
 SPECIAL = {
     "unreachable": "unreachable",
     "spin": "(loop $l (br $l))",
+    "spin_until": "(loop $l (br_if $l (i32.eqz (i32.load (i32.const 128)))))",
     "recurse": "(call $recurse)",
     "out_of_bounds": "(drop (i32.load (i32.const -8)))",
     "divide": "(drop (i32.div_u (i32.const 1) (i32.const 0)))",
@@ -153,8 +154,8 @@ class Guest:
             devices=self.streams.devices(),
         )
         self.said: list[tuple[str, str]] = []
-        limits = {name: limit_of(name, 1000) for name in NAMES.values()}
-        self.streams.begin(lambda *said: self.said.append(said), limits)
+        self.limits = {name: limit_of(name, 1000) for name in NAMES.values()}
+        self.streams.begin(lambda *said: self.said.append(said), self.limits)
         self.clock.arm(NO_SIGNALS, None, 1.0)
         hosts = (self.files, HostChannel(handler))
         options = InstanceOptions(memory_bytes, clock_before=clock_before)

@@ -4,6 +4,10 @@ One `Clock` belongs to one sandbox and outlives its instances. The guest's threa
 turn, asks `on_epoch` every tick what to do, and waits through `wait`; any thread may call
 `interrupt` and `stop`. The ticker is one thread a process that advances the epochs of the engines
 whose guests run.
+
+Code without epochs never asks. The ticker itself looks then (`watch`), and puts interrupts before
+the guest while it runs. A guest whose time is over is interrupted, too, and its call ends in the
+same way as if an epoch had stopped it. One that does not react can only be killed.
 """
 
 from __future__ import annotations
@@ -42,6 +46,12 @@ class Signals(Protocol):
     def pending(self) -> bool:
         """Returns whether the guest has not taken it yet."""
 
+    def complete(self) -> None:
+        """Repeats what is missing of a pending interrupt: the guest wrote there at the same time.
+
+        Only needed if `raise_` was called on another thread than the guest's.
+        """
+
     def clear(self) -> None:
         """Takes it back."""
 
@@ -55,6 +65,9 @@ class _NoSignals:
     def pending(self) -> bool:
         """Returns False: nothing was raised."""
         return False
+
+    def complete(self) -> None:
+        """Does nothing."""
 
     def clear(self) -> None:
         """Does nothing."""
@@ -82,6 +95,8 @@ class Clock:
         self._signalled = 0  # interrupts put before the guest
         self._grace_until: float | None = None  # when an interrupt goes the hard way
         self._second_interrupt = False
+        self._woken = False  # a wait ended for an interrupt of this turn
+        self._kill_at: float | None = None  # when a guest without epochs is beyond help
         self.reason: StopReason | None = None
         self._expected = 0  # cells that are queued and not yet armed
         self._early = False  # one of them was interrupted
@@ -126,12 +141,13 @@ class Clock:
                 self._expected -= 1
                 self._asked, self._early = int(self._early), False
             self._grace_until, self._second_interrupt = None, False
+            self._woken, self._kill_at = False, None
             self.reason = StopReason("closed", 0.0) if self._closed else None
 
     def disarm(self) -> None:
         """Ends the turn; an interrupt that came too late is taken back."""
         with self._changed:
-            if self._signals is not None and self._signalled:
+            if self._signals is not None and (self._signalled or self._kill_at is not None):
                 self._signals.clear()
             self._signals = self._begin_by = None
 
@@ -173,7 +189,12 @@ class Clock:
     @property
     def interrupted(self) -> bool:
         """True if an interrupt is asked for, or the end is near: a wait in the host should end."""
-        return self._asked > self._signalled or self.reason is not None
+        return self._asked > self._signalled or self.reason is not None or self._is_pending
+
+    @property
+    def _is_pending(self) -> bool:
+        """True if an interrupt was put before the guest, and it has not taken it yet."""
+        return self._signalled > 0 and self._signals is not None and self._signals.pending()
 
     def request_taken(self) -> None:
         """Notes that the guest has its request: now it can tell an interrupt from a stale one.
@@ -192,6 +213,8 @@ class Clock:
     def interrupt_delivered(self) -> None:
         """Notes that the interrupt was delivered by other means: the guest raises it itself."""
         with self._changed:
+            if self._signals is not None and self._is_pending:
+                self._signals.clear()
             self._signalled = self._asked
 
     def lower_deadline(self, seconds: float) -> None:
@@ -257,14 +280,39 @@ class Clock:
             self._look(time.monotonic())
             return self.reason is not None
 
+    def watch(self) -> StopReason | None:
+        """Looks at the time for a guest without epochs, while it runs; on the ticker's thread.
+
+        A guest whose time is over gets an interrupt, and its grace to come back.
+
+        Returns:
+            The reason why the process must end, if the guest did not.
+        """
+        with self._changed:
+            signals, now = self._signals, time.monotonic()
+            if signals is None:
+                return None
+            signals.complete()
+            self._look(now)
+            if self.reason is None:
+                return None
+            if self._kill_at is None:
+                self._kill_at = now + (0.0 if self.reason.cause == "grace" else self._grace)
+                signals.raise_()
+            return self.reason if now >= self._kill_at else None
+
     def wait(self, until: float | None) -> None:
         """Waits on the guest's thread for a monotonic time, an interrupt or the turn's end."""
         with self._changed:
+            # an interrupt that was put before the guest on its way here ends one wait, too
+            before = self._signalled if self._woken or not self._is_pending else 0
             while True:
                 now = time.monotonic()
-                before = self._signalled
                 self._look(now)
-                if self.reason is not None or self._signalled != before:
+                if self.reason is not None:
+                    return
+                if self._signalled != before:
+                    self._woken = True
                     return
                 if until is not None and now >= until:
                     return

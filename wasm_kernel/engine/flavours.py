@@ -48,7 +48,11 @@ class ProcessOwner(Protocol):
     """Whoever may kill this process, and goes on without it."""
 
     def kill(self, reason: StopReason) -> None:
-        """Has this process killed: the guest in it does not stop. Called once, on any thread."""
+        """Has this process killed: the guest in it does not stop.
+
+        Called once, on the ticker's thread. The guest goes on until then; what other threads have
+        to write, such as the last commit, they may still write.
+        """
 
 
 class ThisProcess:
@@ -60,6 +64,7 @@ class ThisProcess:
 
     def __init__(self) -> None:
         self.owner: ProcessOwner | None = None
+        self._is_ending = False
 
     def may_be_killed_by(self, owner: ProcessOwner) -> None:
         """Lets the guests that begin from now on run without epochs.
@@ -77,6 +82,12 @@ class ThisProcess:
         if self.owner is None:
             return FUEL_EPOCH if metered else EPOCH
         return FUEL if metered else UNCHECKED
+
+    def kill(self, reason: StopReason) -> None:
+        """Has this process killed, once."""
+        if self.owner is not None and not self._is_ending:
+            self._is_ending = True
+            self.owner.kill(reason)
 
     def check(self, flavour: Flavour) -> None:
         """Checks that this process may run a flavour.

@@ -130,9 +130,13 @@ class Dispatcher:
 
     They are defined before there is an instance, and find their handlers by name once `bind` was
     called.
+
+    Attributes:
+        is_in_host: Whether the guest waits for one of them.
     """
 
     def __init__(self, linker: wasmtime.Linker, hosts: Iterable[HostFunctions]) -> None:
+        self.is_in_host = False
         self._hosts = tuple(hosts)
         self._handlers: dict[Import, Handler] = {}
         self._kinds: dict[str, wasmtime.FuncType] = {}  # of one engine: no other may see them
@@ -157,6 +161,7 @@ class Dispatcher:
         unpack = struct.Struct("<" + "".join("I12x" if c == "i" else "Q8x" for c in shape)).unpack
 
         def function(slots: int, _count: int) -> None:
+            self.is_in_host = True
             try:
                 answer = int(handlers[key](*unpack(ctypes.string_at(slots, size))))
             except OutOfBounds:
@@ -165,6 +170,7 @@ class Dispatcher:
                 _LOG.exception("the host's %s failed", key[1])
                 answer = abi.EIO
             ctypes.c_uint32.from_address(slots).value = answer
+            self.is_in_host = False
 
         if shape not in self._kinds:
             self._kinds[shape] = wasmtime.FuncType([_TYPES[c] for c in shape], [_TYPES["i"]])

@@ -140,6 +140,15 @@ class Instance:
         self._streams.on_tick()
         return self._clock.on_epoch()
 
+    def _watch(self) -> None:
+        """Does what an epoch would do, from the ticker's thread, while the guest computes."""
+        if self._dispatcher.is_in_host:
+            return
+        self._streams.on_tick()
+        reason = self._clock.watch()
+        if reason is not None:
+            THIS_PROCESS.kill(reason)
+
     def monotonic(self) -> int:
         """Returns what the guest's monotonic clock shows, in nanoseconds."""
         return self._time.monotonic()
@@ -167,7 +176,8 @@ class Instance:
         if self._flavour.fuel:
             self._store.set_fuel(UNLIMITED_FUEL if fuel is None else fuel)
         self._fuel = fuel
-        TICKER.add(id(self), self._engine.increment_epoch)
+        advance = self._engine.increment_epoch if self._flavour.epochs else self._watch
+        TICKER.add(id(self), advance)
         try:
             yield
         finally:
@@ -189,7 +199,11 @@ class Instance:
             self._functions[export] = function
         slots = (ctypes.c_uint64 * (2 * max(1, len(args))))()
         slots[: 2 * len(args) : 2] = list(args)
+        from_host, self._dispatcher.is_in_host = self._dispatcher.is_in_host, False
         end = function(ctypes.addressof(slots), len(slots) // 2)
+        self._dispatcher.is_in_host = from_host
+        if end is None and not self._flavour.epochs and self._clock.reason is not None:
+            end = CallEnd()  # it took the interrupt, which came because its time was over
         if end is not None:
             raise stop_error(end, self._clock.reason, fuel=self._fuel)
         return slots[0] & 0xFFFFFFFF

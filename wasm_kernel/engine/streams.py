@@ -2,7 +2,7 @@
 
 Bytes arrive in any pieces; a character split between two writes is put together, and what is not
 UTF-8 is replaced. Small writes are gathered and handed on at the latest `HOLD_SECONDS` later (the
-epoch tick sees to it while the guest computes), or when the other stream, a frame or the end of
+tick sees to it while the guest computes), or when the other stream, a frame or the end of
 the turn comes, so that what people see is in order. The whole of a text that is too long to be
 shown goes to a file of the workspace, if somebody wants it.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import BinaryIO
@@ -137,6 +138,9 @@ class OutputDevice:
 class OutputStreams:
     """The two streams of one sandbox. The guest's thread owns it; it outlives instances.
 
+    Only `on_tick` may come from another thread, while the guest computes: it hands on text then,
+    and the guest's thread waits for it before it hands on anything else.
+
     Args:
         overflow: Takes the whole text of a stream that is cut, if somebody wants it.
     """
@@ -152,6 +156,7 @@ class OutputStreams:
         self._held_chars = 0
         self._held_name = "stdout"
         self._due = 0.0
+        self._using = threading.RLock()
 
     @classmethod
     def keeping(cls, workspace: Folder, most: int) -> OutputStreams:
@@ -235,24 +240,29 @@ class OutputStreams:
     def _hold(self, name: str, text: str) -> None:
         if not text:
             return
-        if name != self._held_name:
-            self.flush()
-            self._held_name = name
-        if not self._held:
-            self._due = time.monotonic() + HOLD_SECONDS
-        self._held.append(text)
-        self._held_chars += len(text)
-        if self._held_chars >= HOLD_CHARS:
-            self.flush()
+        with self._using:
+            if name != self._held_name:
+                self.flush()
+                self._held_name = name
+            if not self._held:
+                self._due = time.monotonic() + HOLD_SECONDS
+            self._held.append(text)
+            self._held_chars += len(text)
+            if self._held_chars >= HOLD_CHARS:
+                self.flush()
 
     def flush(self) -> None:
         """Hands on what is held."""
-        if self._held:
-            text = "".join(self._held)
-            self._held, self._held_chars = [], 0
-            self._sink(self._held_name, text)
+        with self._using:
+            if self._held:
+                text = "".join(self._held)
+                self._held, self._held_chars = [], 0
+                self._sink(self._held_name, text)
 
     def on_tick(self) -> None:
         """Hands on what is held for long enough."""
-        if self._held and time.monotonic() >= self._due:
-            self.flush()
+        if self._held and time.monotonic() >= self._due and self._using.acquire(blocking=False):
+            try:
+                self.flush()
+            finally:
+                self._using.release()

@@ -58,6 +58,9 @@ class SessionFacts:
 class Listener(Protocol):
     """Gets the output of a running cell. Every method is called on the sandbox's own guest thread.
 
+    Only text of a guest without epochs may come on another thread while the guest computes; two
+    calls never come at once.
+
     Attributes:
         collects: Whether the cell's result holds what it showed as well. A listener that has
             sent it on needs no second copy.

@@ -163,6 +163,8 @@ class Turn:
                 raise FrameError("only the base image may say so")
             case protocol.Terminate():
                 self.comms.listener.terminate()
+            case protocol.Error() if self._parts.clock.reason is not None:
+                return {}  # its time is over, and the host says so
             case protocol.Display() | protocol.ClearOutput() | protocol.Result() | protocol.Error():
                 self.show(frame, size)
             case _:

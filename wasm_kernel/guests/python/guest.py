@@ -5,7 +5,11 @@ Signals. CPython notes "signal N arrived" in a few words of its memory: one that
 did, one for the signal, and a bit in the evaluation loop's own word. Turned on from outside, they
 make the loop run the signal's handler at its next look, as after a real signal. The words are found
 by watching which ones `_thread.interrupt_main()` turns on: three C calls in a row, with no bytecode
-between them, give a look at memory before it and one after.
+between them, give a look at memory before it and one after. The signal's own word has the lowest
+address. It decides: the two others only make the interpreter look. So an interrupt may be put
+before a guest that runs, from another thread. If the interpreter writes to the loop's word at the
+same time, the bit is lost, and turned on again as long as the signal's own word says so.
+Source of the layout: `trip_signal` and `_PyErr_CheckSignalsTstate` in CPython's signalmodule.c.
 
 SQLite's PRNG, the generator behind `random()` in SQL. Its state is part of a base image, so it
 would give the same numbers in every session; and SQLite in a guest, which has no `/dev/urandom`,
@@ -80,10 +84,14 @@ class Addresses(Struct, frozen=True):
 
 
 class SignalWords:
-    """The words of one guest that make an interrupt pending; the guest's thread owns it."""
+    """The words of one guest that make an interrupt pending.
+
+    The guest's thread uses it, or another one while the guest runs.
+    """
 
     def __init__(self, words: Mapping[int, int], memory: GuestMemory) -> None:
-        self._words = dict(words)
+        self._words = dict(sorted(words.items()))  # as CPython turns them on: the loop's word last
+        self._own = min(self._words, default=0)
         self._memory = memory
 
     def raise_(self) -> None:
@@ -93,9 +101,17 @@ class SignalWords:
 
     def pending(self) -> bool:
         """Returns whether the interpreter has not taken it yet."""
-        return bool(self._words) and all(
-            self._memory.read_word(at) & bits for at, bits in self._words.items()
-        )
+        return bool(self._words) and self._is_on(self._own)
+
+    def _is_on(self, at: int) -> bool:
+        return bool(self._memory.read_word(at) & self._words[at])
+
+    def complete(self) -> None:
+        """Turns on what is missing of a pending interrupt; the signal's own word stays as it is."""
+        if self.pending():
+            for at, bits in self._words.items():
+                if at != self._own and not self._is_on(at):
+                    self._memory.write_word(at, self._memory.read_word(at) | bits)
 
     def clear(self) -> None:
         """Takes it back."""

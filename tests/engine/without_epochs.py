@@ -1,0 +1,102 @@
+"""A process that may be killed, with tiny guests that have no epochs: `test_flavours.py` runs it.
+
+Each scene is a function here; what it prints are facts for the test.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.engine.tiny import Guest
+from wasm_kernel.engine.clock import StopReason
+from wasm_kernel.engine.flavours import FLAVOURS, THIS_PROCESS, Flavour
+from wasm_kernel.errors import GuestStopped
+from wasm_kernel.guests.python.guest import SignalWords
+
+AWAITED = 128  # the word that `spin_until` looks at
+KILLED = 77
+
+
+class Owner:
+    """Ends the process as if it were killed."""
+
+    def kill(self, reason: StopReason) -> None:
+        print("killed for", reason.cause, flush=True)
+        os._exit(KILLED)
+
+
+class Scenes:
+    """What a guest does, and what comes of it."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._signals = SignalWords({AWAITED: 1, AWAITED + 8: 2}, guest.instance.memory)
+
+    def _ends(self, name: str, *args: int) -> None:
+        try:
+            self._guest.call(name, *args)
+            how = "came back"
+        except GuestStopped as stopped:
+            how = type(stopped).__name__
+        self._guest.clock.disarm()
+        print(how, "and is still interrupted" if self._signals.pending() else "", flush=True)
+
+    def interrupt(self) -> None:
+        """An interrupt reaches a guest that computes, in its memory."""
+        self._guest.clock.arm(self._signals, None, 60.0)
+        threading.Timer(0.05, self._guest.clock.interrupt).start()
+        self._ends("spin_until")
+
+    def deadline(self) -> None:
+        """A guest whose time is over, and that reacts, ends as if an epoch had stopped it."""
+        self._guest.clock.arm(self._signals, 0.05, 60.0)
+        self._ends("spin_until")
+
+    def sleep(self) -> None:
+        """A deadline ends a sleep in the host."""
+        self._guest.clock.arm(self._signals, 0.05, 60.0)
+        self._guest.instance.memory.write(1024, bytes(16) + bytes(4) + bytes(4) + b"\xff" * 7)
+        self._ends("poll_oneoff", 1024, 2048, 1, 4096)
+
+    def output(self) -> None:
+        """What was printed is handed on while the guest computes."""
+        handed = threading.Event()
+        self._guest.streams.begin(lambda *said: handed.set(), self._guest.limits)
+        self._guest.clock.arm(self._signals, None, 60.0)
+        threading.Thread(target=lambda: handed.wait() and self._guest.clock.interrupt()).start()
+        self._guest.streams.feed("stdout", b"hello")
+        self._ends("spin_until")
+
+    def deaf(self) -> None:
+        """A guest that does not react ends with the process."""
+        self._guest.clock.arm(self._signals, None, 0.05)
+        self._guest.clock.interrupt()
+        self._ends("spin")
+
+    def overdue(self) -> None:
+        """So does one that does not react to the end of its time."""
+        self._guest.clock.arm(self._signals, 0.05, 0.05)
+        self._ends("spin")
+
+    def closed(self) -> None:
+        """So does one whose sandbox is closed."""
+        self._guest.clock.arm(self._signals, None, 0.05)
+        threading.Timer(0.05, self._guest.clock.close).start()
+        self._ends("spin")
+
+
+def main(flavour: Flavour, scenes: list[str]) -> None:
+    THIS_PROCESS.may_be_killed_by(Owner())
+    for scene in scenes:
+        with TemporaryDirectory() as folder:
+            guest = Guest(Path(folder), flavour=flavour)
+            getattr(Scenes(guest), scene)()
+            guest.close()
+
+
+if __name__ == "__main__":
+    main(FLAVOURS[sys.argv[1]], sys.argv[2:])  # type: ignore[index]

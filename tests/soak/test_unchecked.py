@@ -1,0 +1,53 @@
+"""Real guests without epochs in a process that may be killed: what holds for others holds for them.
+
+Their process ends where others are stopped by an epoch: in a long call into C, and in a loop that
+swallows interrupts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.soak import killable
+
+pytestmark = pytest.mark.soak
+
+ROOT = Path(__file__).resolve().parents[2]
+SUITES = (
+    "tests/attacks/test_interrupts.py",
+    "tests/attacks/test_leftovers.py",
+    "tests/execution/test_guest_tasks.py",
+    "tests/soak/test_interrupts.py",
+)
+DEAF = ("case_02", "case_04", "leftover")  # parts of the names of tests whose guests do not react
+SECONDS = 3600
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_holds_without_epochs(
+    suite: str, warm: None, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    said, killed = tmp_path / "killed", set[str]()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", killable.__name__, "-m", ""]
+    while True:
+        skipped = [f"--deselect={name}" for name in sorted(killed)]
+        ended = subprocess.run(
+            [*command, *skipped, suite],
+            cwd=ROOT,
+            env={**environment, killable.VARIABLE: str(said)},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        if ended.returncode != killable.STATUS:
+            break
+        assert said.read_text() not in killed
+        killed.add(said.read_text())
+    assert ended.returncode == os.EX_OK, ended.stdout[-4000:]
+    assert all(any(part in name for part in DEAF) for name in killed), killed
