@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
-from tests.benchmarks import compute, history
+from tests.benchmarks import compute, history, service
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.sides import Kernel, Side, running
 from tests.benchmarks.states import keeping
@@ -162,5 +162,6 @@ MEASURES: dict[str, Measure] = {
     "commit": _with_native(history.commits),
     "fuel": _with_native(history.back_to_work),
     "fork": _with_native(history.forks),
+    "service": _with_native(service.sessions),
     "states": _with_native(keeping),
 }

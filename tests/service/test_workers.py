@@ -139,6 +139,7 @@ def test_a_worker_has_no_descriptor_of_another_nor_of_its_service(service: Servi
 def test_the_walls_of_a_worker_hold_against_native_code(
     starting: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confinement: str
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the probe writes there, if nothing keeps it from that
     secret = tmp_path / "secret"
     secret.write_text("as it was")
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
