@@ -13,6 +13,7 @@ from wasm_kernel.errors import LimitReached, PolicyError, SandboxClosed, Session
 from wasm_kernel.policy import MIB, ExecutionPolicy, Mount
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service, ServiceLimits
+from wasm_kernel.sessions.root import SessionsRoot
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -57,6 +58,22 @@ def test_an_idle_session_sleeps_and_the_next_call_wakes_it(starting: Starting) -
     assert asleep.cpu_seconds > 0
     awake = sandbox.execute("f.write('b'); f.close(); print(x, open('log').read())")
     assert (awake.stdout, awake.stderr) == ("41 ab\n", "")
+
+
+def test_a_woken_session_reads_no_content_again_unless_somebody_changed_it(
+    service: Service, remote: RemoteSandbox
+) -> None:
+    says(remote, "x = bytearray(range(256)) * 4000")
+    remote.worker.sleep()
+    remote.worker.wait_asleep()
+    verified = remote.worker.opened.verified
+    with SessionsRoot(service.root).private_of(remote.session_id)() as (_, private):
+        contents = [*(private / "state" / "contents").iterdir()]
+    assert verified.keys() == {each.name for each in contents}
+    for each in contents:
+        each.write_bytes(bytes(each.stat().st_size))
+    woken = remote.execute("x")
+    assert "can't be read any more" in woken.stderr or "The variables are gone" in woken.stderr
 
 
 def test_a_session_that_nobody_uses_is_deleted_and_its_caller_told(starting: Starting) -> None:

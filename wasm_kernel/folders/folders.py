@@ -83,6 +83,8 @@ class SandboxFolders:
         notices: What the user is to be told, once.
         reopened: Whether it is a notebook's, whose new kernel has found it; then the user is told
             what was kept.
+        verified: The stamps of contents of the state whose digest was found right, by name. Whoever
+            has them of an earlier process of this session spares the next one from reading all.
         notebook: The notebook's folder with the workspace over it, as the guest gets it; None if
             the guest is not shown it.
     """
@@ -127,6 +129,7 @@ class SandboxFolders:
         self.app = Preopen(workspace, APP, writable=True, tracked=True, counted=True, hidden=hidden)
         self.notices: tuple[str, ...] = self._notices() if found.made else ()
         self.reopened = False
+        self.verified: dict[str, tuple[int, ...]] = {}
         self.notebook: Preopen | None = None
 
     @classmethod

@@ -31,6 +31,7 @@ Object = dict[str, Json]
 Files = tuple[str, ...]
 Short = Annotated[str, Meta(max_length=1000)]
 LogText = Annotated[str, Meta(max_length=_LOG_CHARACTERS)]
+Stamps = dict[Annotated[str, Meta(max_length=100)], tuple[int, ...]]
 Scalar = str | int | float | bool | None
 
 
@@ -89,6 +90,7 @@ class Open(_Message, frozen=True, tag="open"):
         policy: The limits, as `plain_policy` has them.
         pip: Whether cells may install packages.
         confinement: `off`, `auto` or `required`.
+        verified: What the session's last worker left, as `Closed` has it.
     """
 
     language: str
@@ -98,6 +100,7 @@ class Open(_Message, frozen=True, tag="open"):
     policy: Object
     pip: bool
     confinement: str
+    verified: Stamps = {}
 
 
 class Start(_Call, frozen=True, tag="start"):
@@ -332,6 +335,17 @@ class Event(_Message, frozen=True, tag="event"):
     fields: Annotated[dict[Short, Scalar | tuple[str, ...]], Meta(max_length=50)]
 
 
+class Closed(_Message, frozen=True, tag="closed"):
+    """The session is closed as it should be; the last message.
+
+    Attributes:
+        verified: The stamps of contents of its state that are known to be right: the next worker
+            need not read them all. It only concerns the session itself, so it is believed.
+    """
+
+    verified: Stamps
+
+
 class Logged(_Message, frozen=True, tag="logged"):
     """What the worker logged for whoever looks after the service."""
 
@@ -356,6 +370,7 @@ Report = (
     | Unwanted
     | Event
     | Logged
+    | Closed
     | Pong
 )
 

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from wasm_kernel import events
 from wasm_kernel.errors import (
@@ -276,6 +277,8 @@ class SessionWorker:
         match report:
             case messages.Pong():
                 pass
+            case messages.Closed():
+                self.opened = replace(self.opened, verified=report.verified)
             case messages.Ended() | messages.Failed():
                 self._ended(report, worker)
             case messages.Event():

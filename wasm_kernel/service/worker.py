@@ -85,6 +85,7 @@ class _Worker:
             SandboxLogger(_Events(channel)),
             mounts=policy.mounts,
         )
+        session.folders.verified |= opened.verified
         # no thread and no guest yet: what is given up now, no code of a cell ever has
         walls.close_files(session_paths(session.folders, policy))
         walls.close_calls()
@@ -115,6 +116,8 @@ class _Worker:
         except (EOFError, OSError):
             pass
         self._sandbox.close(anew=anew)
+        with contextlib.suppress(OSError, FrameError):
+            self._channel.send(messages.Closed(self._sandbox.folders.verified))
 
     def _next(self) -> messages.Request:
         if self._channel.is_quiet(_QUIET_SECONDS) and not self._sandbox.busy:

@@ -43,6 +43,8 @@ Part = bytes | bytearray | memoryview
 
 Stamp = tuple[int, ...]
 """Tells whether somebody touched a file since."""
+Stamps = dict[str, Stamp]
+"""The stamps of contents whose digest was found right, by name."""
 
 
 class Unreadable(HistoryError):
@@ -278,15 +280,16 @@ class CommitStore:
         held: The commits that are in memory only, with their contents.
     """
 
-    def __init__(self, folder: Folder | None = None) -> None:
+    def __init__(self, folder: Folder | None = None, verified: Stamps | None = None) -> None:
         """Takes over the folder of the contents.
 
         Args:
             folder: The folder, which is closed with the store; None to keep all in memory.
+            verified: What is known to be right; the store keeps it up to date.
         """
         self.folder = folder
         self.held: dict[int, tuple[Commit, Content]] = {}
-        self._verified: dict[str, Stamp] = {}  # by content, what this process wrote or checked
+        self._verified = {} if verified is None else verified
 
     @property
     def waiting(self) -> list[int]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from wasm_kernel.engine.instance import Instance
 from wasm_kernel.errors import ForkError, HistoryError, describe
 from wasm_kernel.linux.folders import Folder, NotRegular
-from wasm_kernel.state.commits import CommitStore, GuestPages, Unreadable
+from wasm_kernel.state.commits import CommitStore, GuestPages, Stamps, Unreadable
 from wasm_kernel.state.index import ID_MOST, Closed, Commit, Head, Index, Origin, RewriteNeeded
 from wasm_kernel.state.pages import Content, split_zeros
 from wasm_kernel.state.stored import StateFolder, Usable
@@ -37,6 +37,7 @@ class History:
     Args:
         folder: The folder, which belongs to the history from now on; None for none.
         image: The base image that they lie over.
+        verified: What is known of the contents already, as `CommitStore` takes it.
 
     Attributes:
         tree: The commits. Any thread may read it; it is replaced as a whole.
@@ -46,7 +47,8 @@ class History:
         lock: Keeps the tree as it is while somebody holds it.
     """
 
-    def __init__(self, folder: Folder | None, image: str) -> None:
+    def __init__(self, folder: Folder | None, image: str, verified: Stamps | None = None) -> None:
+        self._verified = verified
         self.place = None if folder is None else StateFolder(folder)
         self.image = image
         self.lock = threading.RLock()
@@ -107,7 +109,9 @@ class History:
 
     def _open_contents(self) -> None:
         self.contents.close()
-        self.contents = CommitStore(None if self.place is None else self.place.contents())
+        self.contents = CommitStore(
+            None if self.place is None else self.place.contents(), self._verified
+        )
 
     # -- the index
 

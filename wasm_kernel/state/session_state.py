@@ -116,15 +116,15 @@ class SessionState:
             self._notices.tell(texts.TAKEN, error="the session is already open")
             return History(None, image)
         if self._inherited is None:
-            history = History(self._folders.private.enter(STATE, make=True), image)
+            state = self._folders.private.enter(STATE, make=True)
+            history = History(state, image, self._folders.verified)
         else:
             history = self._inherited.history
         try:
             if self._inherited is None:
                 self._resume_or_clear(history)
-            elif left_out := self._inherited.left_out:
-                words = f"{len(left_out)} files of the parent are not in the fork"
-                self._notices.tell(texts.left_out(left_out), error=words)
+            elif left := self._inherited.left_out:
+                self._notices.tell(texts.left_out(left), error=f"{len(left)} files were left out")
             if history.tree.commits:
                 self.files.load(history.tree.last, crashed=self._lock.crashed)
             else:
