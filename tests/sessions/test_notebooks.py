@@ -32,9 +32,11 @@ def seen(root: Path) -> dict[str, tuple[Path, bool]]:
 
 
 def test_a_notebook_keeps_its_session_whatever_its_path_is(root: Path, notebook: Path) -> None:
+    session = session_of(root, notebook)
     first = NotebookKernel(root, notebook)
-    assert not first.is_again
-    session = first.end()
+    assert (first.session.id, first.is_again) == (session, False)  # no cell has run in it
+    first.session.executed()
+    first.end()
     notebook.write_text("saved in place, as Jupyter does")
     again = NotebookKernel(root, notebook)
     assert (again.session.id, again.is_again) == (session, True)

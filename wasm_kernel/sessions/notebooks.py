@@ -292,7 +292,8 @@ class Opening:
             except OSError as problem:
                 notices.append(_UNNOTED.format(why=describe(problem)))
         session.folders.notices += tuple(notices)
-        session.folders.reopened = self._again
+        # JupyterLab starts two kernels of a new notebook, and shuts down the first
+        session.folders.reopened = self._again and session.was_used
 
     def _note(self, known: Notebooks, session: str) -> None:
         file, found = self.file, self._found

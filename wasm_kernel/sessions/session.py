@@ -244,6 +244,12 @@ class Session:
         if not self._lived_in:
             self.folders.close()
 
+    @property
+    def was_used(self) -> bool:
+        """True unless it is known that no cell ever ended in it."""
+        found = metadata.read(self.folders.workspace, self.id)
+        return found is None or found.updated_at > found.created_at
+
     # -- what it tells
 
     def _times(self) -> dict[str, str]:
