@@ -59,7 +59,7 @@ def test_homes_of_others_are_not_shown(tmp_path: Path, monkeypatch: pytest.Monke
     accounts.write_text("\n".join(lines))
     for name in ("she", "d"):
         (tmp_path / "work" / name).mkdir()
-    monkeypatch.setattr(notebook, "_ACCOUNTS", str(accounts))
+    monkeypatch.setattr(notebook, "ACCOUNTS", str(accounts))
     assert "home folder" in why(tmp_path / "work" / "she", tmp_path)
     assert why(tmp_path / "work" / "d", tmp_path) == ""
 

@@ -33,7 +33,7 @@ def test_no_ranges_are_nothing(stretch: Stretch) -> None:
 
 
 def test_more_ranges_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
-    monkeypatch.setattr(memory, "_RANGES_MOST", 3)
+    monkeypatch.setattr(memory, "RANGES_MOST", 3)
     ranges = [(page * PAGE, (page + 1) * PAGE) for page in range(0, PAGES, 2)]
     assert read_ranges(stretch.address, ranges) == b"".join(
         stretch.read(a, b - a) for a, b in ranges
@@ -41,7 +41,7 @@ def test_more_ranges_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretc
 
 
 def test_more_bytes_than_one_call_takes(monkeypatch: pytest.MonkeyPatch, stretch: Stretch) -> None:
-    monkeypatch.setattr(memory, "_COPIED_MOST", 5 * PAGE)
+    monkeypatch.setattr(memory, "COPIED_MOST", 5 * PAGE)
     ranges = [(0, 3 * PAGE), (10 * PAGE, 40 * PAGE), (50 * PAGE, 51 * PAGE)]
     assert read_ranges(stretch.address, ranges) == b"".join(
         stretch.read(a, b - a) for a, b in ranges

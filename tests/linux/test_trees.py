@@ -74,7 +74,7 @@ def test_a_copy_that_is_not_wanted_any_more_stops_between_two_files(
 def test_a_copy_stops_in_a_large_file(
     here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_STEP", 4096)
+    monkeypatch.setattr(files, "STEP", 4096)
     monkeypatch.setattr(files.FileCopier, "clone", lambda *files: False)
     (here / "large").write_bytes(b"x" * 16384)
     with pytest.raises(Cancelled):

@@ -174,7 +174,7 @@ def test_a_file_of_the_users_stays(
     one: Publishing, monkeypatch: pytest.MonkeyPatch, swaps: bool
 ) -> None:
     if not swaps:  # a file system that knows plain renames alone
-        monkeypatch.setattr(files, "_rename", lambda *_: False)
+        monkeypatch.setattr(files, "renameat2", lambda *_: False)
     (one.book / "orders.files").mkdir()
     mine = one.book / "orders.files" / "mine.csv"
     mine.write_text("mine")

@@ -97,7 +97,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if request.param != "links":
         monkeypatch.setattr(os, "link", far)
     if request.param == "no swaps":
-        monkeypatch.setattr(files, "_rename", lambda *_: False)
+        monkeypatch.setattr(files, "renameat2", lambda *_: False)
 
 
 @pytest.mark.usefixtures("disk")
@@ -257,7 +257,7 @@ def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPa
     pid = os.fork()
     if pid:
         return bool(os.waitpid(pid, 0)[1])
-    steps, rename, bring = iter(range(1, 1_000_000)), files._rename, WrittenFolder.bring
+    steps, rename, bring = iter(range(1, 1_000_000)), files.renameat2, WrittenFolder.bring
     begun = []
 
     def begin(folder: WrittenFolder, path: str) -> bool:
@@ -274,7 +274,7 @@ def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPa
         watch("os.", ())
         return done
 
-    monkeypatch.setattr(files, "_rename", renamed)
+    monkeypatch.setattr(files, "renameat2", renamed)
     monkeypatch.setattr(WrittenFolder, "bring", begin)
     sys.addaudithook(watch)
     act()

@@ -148,7 +148,7 @@ def test_a_kernel_waits_for_one_that_is_just_ending(
 def test_the_list_keeps_the_notebooks_that_were_opened_last(
     root: Path, notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notebooks, "_MOST", 2)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS_MOST", 2)
     names = [written(notebook.with_name(f"{n}.ipynb"), str(n)) for n in range(3)]
     sessions = [session_of(root, name) for name in names]
     names[1].unlink()

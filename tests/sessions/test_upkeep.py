@@ -397,7 +397,7 @@ def test_nobody_s_files_go_unheard(
         assert (root / name / "file").exists()
         return found
 
-    monkeypatch.setattr(upkeep, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "AGAIN_SECONDS", 0.0)
     assert not stays().warnings()
     notebook.unlink()
     assert stays().warnings()

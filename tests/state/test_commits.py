@@ -77,7 +77,7 @@ def test_a_large_commit_that_the_disk_does_not_take_is_held_in_memory(
 def test_merging_in_small_steps_is_the_same(
     session: Session, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr(commits, "_STEP", step)
+    monkeypatch.setattr(commits, "STEP", step)
     session.cell(**{f"p{page}": "one" for page in range(30)})
     session.cell(**{f"p{page}": "two" for page in range(10, 20)})
     session.cell(p5="three")

@@ -20,8 +20,8 @@ KEPT = {page: text for page, text in STATE.items() if not 100 <= page < 380}
 
 @pytest.fixture(autouse=True)
 def _everything_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_FREE_WORTH", 1)
-    monkeypatch.setattr(recorder, "_FREE_LARGE", PAGE)
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
+    monkeypatch.setattr(recorder, "FREE_LARGE", PAGE)
 
 
 @pytest.fixture(params=[WriteProtect, Pagemap, Compare], ids=lambda kind: str(kind.name))

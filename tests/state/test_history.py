@@ -309,7 +309,7 @@ def test_without_a_number_left_a_commit_is_refused_in_words(session: Session) ->
 def test_an_index_that_would_become_too_long_is_rewritten(
     session_of: Making, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_MOST_BYTES", 6_000)
+    monkeypatch.setattr(index, "MOST_BYTES", 6_000)
     three(session)
     for number in range(200):
         session.history.name("here", 1 + number % 3)

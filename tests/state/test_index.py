@@ -320,7 +320,7 @@ def test_a_record_in_too_many_pieces_is_refused_in_words(
 ) -> None:
     index = Index(folder, "image")
     index.go_on(read_index(folder))
-    monkeypatch.setattr(module, "_RECORD_MOST_BYTES", 100)
+    monkeypatch.setattr(module, "RECORD_MOST_BYTES", 100)
     with pytest.raises(OSError, match="too many pieces"):
         index.append(COMMIT)
     index.close()
@@ -406,7 +406,7 @@ def test_a_number_that_no_later_commit_could_follow_is_refused(text: str) -> Non
 def test_an_index_is_wasteful_by_bytes_long_before_it_is_full(
     folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_BYTES", 40_000)
+    monkeypatch.setattr(module, "MOST_BYTES", 40_000)
     with contextlib.closing(Index(folder, "image")) as index:
         index.go_on(read_index(folder))
         assert not index.is_wasteful(10)
@@ -420,7 +420,7 @@ def test_an_index_is_wasteful_by_bytes_long_before_it_is_full(
 def test_a_full_index_asks_to_be_rewritten_and_is_as_it_was(
     folder: Folder, written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_BYTES", written.stat().st_size + 10)
+    monkeypatch.setattr(module, "MOST_BYTES", written.stat().st_size + 10)
     with contextlib.closing(Index(folder, "image")) as index:
         index.go_on(read_index(folder))
         with pytest.raises(RewriteNeeded):

@@ -37,7 +37,7 @@ def needs_tracking() -> None:
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch, needs_tracking: None) -> list[bool]:
     """Whether the memory that was kept was of use, each time."""
-    monkeypatch.setattr(history, "_COPIED_MUCH", 0)
+    monkeypatch.setattr(history, "COPIED_MUCH", 0)
     seen: list[bool] = []
     real = ParkedMemory.fill
 
@@ -100,8 +100,8 @@ class Chance:
 def test_memory_is_as_if_everything_had_been_laid(
     session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(recorder, "_FREE_WORTH", 1)
-    monkeypatch.setattr(recorder, "_FREE_LARGE", PAGE)
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
+    monkeypatch.setattr(recorder, "FREE_LARGE", PAGE)
     chance = Chance(session, seed)
     session.grow(30)
     chance.cell()
@@ -199,7 +199,7 @@ def test_where_memory_cannot_be_kept_everything_is_laid(
 def test_what_is_mapped_and_what_is_clear_are_known_of_kept_memory(
     session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_FREE_WORTH", 1)
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
     session.grow(40)
     session.cell(**{f"p{page}": f"v{page}" for page in range(600)})
     session.flush()
@@ -220,7 +220,7 @@ def test_what_is_mapped_and_what_is_clear_are_known_of_kept_memory(
 def test_zeros_in_kept_memory_take_none(
     session: Session, used: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_FREE_WORTH", 1)
+    monkeypatch.setattr(recorder, "FREE_WORTH", 1)
     session.grow(40)
     session.cell(**{f"p{page}": f"v{page}" for page in range(0, 600, 30)})  # zeros between them
     session.flush()

@@ -313,8 +313,8 @@ def test_a_cell_does_not_wait_for_a_writer_that_makes_no_room(
 ) -> None:
     monkeypatch.setattr(recorder, "BACKLOG_BYTES", 10_000)
     monkeypatch.setattr(memory, "available_memory", lambda: 0)
-    monkeypatch.setattr(recorder, "_PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr(recorder, "_SHARE", 0.1)
+    monkeypatch.setattr(recorder, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(recorder, "BACKLOG_SHARE", 0.1)
     going, store = threading.Event(), session.history.store
 
     def stuck(one: int) -> None:
@@ -417,6 +417,6 @@ def test_without_a_folder_everything_is_in_memory(session_of: Making) -> None:
 
 
 def test_gathering_is_asked_in_portions(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
-    monkeypatch.setattr(memory, "_COPIED_MOST", 8192)
+    monkeypatch.setattr(memory, "COPIED_MOST", 8192)
     session.cell(**{f"p{page}": "x" for page in range(30)})
     assert session.go(1) == dict.fromkeys(range(30), "x")

@@ -33,7 +33,7 @@ _KEYS = (
 """The names that Jupyter and its clients give to files with keys of kernels and servers."""
 _KEY_LETTERS = "kjn"  # what they begin with
 _PSEUDO = ("/proc", "/sys")  # not files of anybody's, though they look regular
-_MOUNTS, _ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
+_MOUNTS, ACCOUNTS = "/proc/self/mountinfo", "/etc/passwd"
 _FIRST_PERSON = 1000  # accounts below, but for root's, are the system's
 _NOT_SHOWN = (
     "[wasm-kernel] Cells don't see the files beside this notebook, as its folder {why}. What they "
@@ -184,7 +184,7 @@ def _homes() -> Iterator[Spot]:
     """The homes of this user and of other people, as far as they are there."""
     named = {os.environ.get("HOME", "")}
     with contextlib.suppress(OSError):
-        for line in Path(_ACCOUNTS).read_text(errors="replace").splitlines():
+        for line in Path(ACCOUNTS).read_text(errors="replace").splitlines():
             fields = line.split(":")
             if len(fields) > 5 and fields[2].isdecimal() and _is_person(int(fields[2])):
                 named.add(fields[5])

@@ -26,14 +26,14 @@ from wasm_kernel.linux.walks import FolderWalk
 
 _FICLONE = 0x40049409
 _BLOCK = 4 * 1024 * 1024
-_STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to go on
+STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to go on
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 # ENOENT: also while another file takes the name. Opening says whether there is one.
 _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_renameat2 = libc.function("renameat2", INT, TEXT, INT, TEXT, UNSIGNED)
+_library_rename = libc.function("renameat2", INT, TEXT, INT, TEXT, UNSIGNED)
 _statx = libc.function("statx", INT, TEXT, INT, UNSIGNED, TEXT)
 _NOREPLACE, _EXCHANGE = 1, 2  # RENAME_NOREPLACE, RENAME_EXCHANGE
 
@@ -103,7 +103,7 @@ class FileCopier:
     def _copy_some(self, source: int, target: int, at: int, length: int) -> int:
         if self._copies_ranges:
             try:
-                return os.copy_file_range(source, target, min(length, _STEP), at, at)
+                return os.copy_file_range(source, target, min(length, STEP), at, at)
             except OSError as problem:
                 if problem.errno not in _CANNOT:
                     raise
@@ -185,16 +185,17 @@ def swap_names(folder: int, name: str, other_folder: int, other_name: str) -> bo
         other_folder: A descriptor of the folder of `other_name`, in the same file system.
         other_name: Another file.
     """
-    return _rename(folder, name, other_folder, other_name, _EXCHANGE)
+    return renameat2(folder, name, other_folder, other_name, _EXCHANGE)
 
 
 def take_name(folder: int, name: str, new: str) -> bool:
     """Renames something in its folder; False, with nothing done, if it can't have the new name."""
-    return _rename(folder, name, folder, new, _NOREPLACE)
+    return renameat2(folder, name, folder, new, _NOREPLACE)
 
 
-def _rename(folder: int, name: str, there: int, new: str, flags: int) -> bool:
-    return _renameat2(folder, os.fsencode(name), there, os.fsencode(new), flags) == 0
+def renameat2(folder: int, name: str, there: int, new: str, flags: int) -> bool:
+    """Renames in one step, as the system call of this name does; False if it can't."""
+    return _library_rename(folder, os.fsencode(name), there, os.fsencode(new), flags) == 0
 
 
 def file_identity(name: str, folder: int = _AT_FDCWD) -> str:

@@ -17,8 +17,8 @@ from wasm_kernel.linux.libc import INT, LONG, POINTER, SIZE, failure
 _MAP_FIXED = 0x10  # Python's mmap module does not name it
 _FAILED = ctypes.c_void_p(-1).value
 _MAPS = Path("/proc/self/maps")
-_MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
-_GROUPS = Path("/sys/fs/cgroup")
+MEMINFO, GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 _mmap = libc.function("mmap", POINTER, SIZE, INT, INT, INT, LONG, result=POINTER)
 _munmap = libc.function("munmap", POINTER, SIZE)
 _mremap = libc.function("mremap", POINTER, SIZE, SIZE, INT, POINTER, result=POINTER)
@@ -26,8 +26,8 @@ _madvise = libc.function("madvise", POINTER, SIZE, INT)
 _read = libc.function(
     "process_vm_readv", INT, POINTER, SIZE, POINTER, SIZE, SIZE, result=ctypes.c_ssize_t
 )
-_RANGES_MOST = 1024  # IOV_MAX
-_COPIED_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
+RANGES_MOST = 1024  # IOV_MAX
+COPIED_MOST = 1024 * 1024 * 1024  # bytes; one call copies a little less than 2 GiB
 
 Range = tuple[int, int]
 """The beginning and the end of a range, as offsets."""
@@ -178,11 +178,11 @@ def read_ranges(address: int, ranges: Sequence[Range]) -> bytearray:
 
 def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Yields the ranges in portions that one call can take; longer ones are cut."""
-    if len(ranges) <= _RANGES_MOST and sum(end - start for start, end in ranges) <= _COPIED_MOST:
+    if len(ranges) <= RANGES_MOST and sum(end - start for start, end in ranges) <= COPIED_MOST:
         yield list(ranges)  # so after most cells
         return
     portion: list[Range] = []
-    room = _COPIED_MOST
+    room = COPIED_MOST
     for start, end in ranges:
         at = start
         while at < end:
@@ -190,9 +190,9 @@ def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
             portion.append((at, stop))
             room -= stop - at
             at = stop
-            if room == 0 or len(portion) == _RANGES_MOST:
+            if room == 0 or len(portion) == RANGES_MOST:
                 yield portion
-                portion, room = [], _COPIED_MOST
+                portion, room = [], COPIED_MOST
     if portion:
         yield portion
 
@@ -207,7 +207,7 @@ def available_memory() -> int:
 
 def _of_system() -> int:
     try:
-        for line in _MEMINFO.read_text().splitlines():
+        for line in MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
@@ -218,14 +218,14 @@ def _of_system() -> int:
 def _of_groups() -> list[int]:
     """Returns what each control group above this process leaves (version 2, as containers have)."""
     try:
-        lines = _GROUP.read_text().splitlines()
+        lines = GROUP.read_text().splitlines()
         name = next(line[3:] for line in lines if line.startswith("0::"))
     except (OSError, StopIteration):
         return []
     left = []
-    folder = _GROUPS / name.strip("/")
+    folder = GROUPS / name.strip("/")
     for group in (folder, *folder.parents):
-        if not group.is_relative_to(_GROUPS):
+        if not group.is_relative_to(GROUPS):
             break
         try:
             most = int((group / "memory.max").read_text())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _FOLDER, _LIST = "notebooks", "notebooks.json"
 _LIST_BYTES = 64 * 1024 * 1024
-_MOST = 2000  # notebooks; those that were opened last are kept
+NOTEBOOKS_MOST = 2000  # notebooks; those that were opened last are kept
 _LOCK_SECONDS = 5.0
 PATIENCE_SECONDS = 2.0
 """Seconds that a kernel which is just ending may take to leave its session to the next one."""
@@ -142,7 +142,7 @@ class Notebooks(Closing):
             OSError: the list can't be written; it is as it was.
         """
         kept = [each for each in self.bindings if each not in instead]
-        found = sorted([*kept, binding], key=lambda each: each.used, reverse=True)[:_MOST]
+        found = sorted([*kept, binding], key=lambda each: each.used, reverse=True)[:NOTEBOOKS_MOST]
         # msgspec's own writer refuses names that are not UTF-8
         with self._place.replacing(_LIST) as file:
             file.write(json.dumps(msgspec.to_builtins(found)).encode())

@@ -50,7 +50,7 @@ TOLD_SECONDS = 14 * DAY
 
 _ROUND_SECONDS, _OVERDUE_SECONDS = 300.0, 3600.0
 _FIRST_SECONDS, _SOON_SECONDS = 60.0, 5.0  # after a kernel's start
-_AGAIN_SECONDS = DAY  # between two times of telling
+AGAIN_SECONDS = DAY  # between two times of telling
 _RECORDS_BYTES = 64 * 1024 * 1024
 _NAMED_MOST = 5
 _LOG = logging.getLogger("wasm_kernel")
@@ -269,7 +269,7 @@ class Upkeep:
             written, told = place.status(self._records), place.status(self._told)
             last = 0.0 if told is None else told.st_mtime
             due = [each for each in _read(place, self._records).values() if each.due]
-            if written is None or not due or 0 <= time.time() - last < _AGAIN_SECONDS:
+            if written is None or not due or 0 <= time.time() - last < AGAIN_SECONDS:
                 return ()
             with contextlib.suppress(OSError):
                 os.close(place.open_regular(self._told, os.O_WRONLY | os.O_CREAT))

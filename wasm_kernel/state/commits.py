@@ -32,7 +32,7 @@ from wasm_kernel.state.pages import PAGE, Content, PageSet, Run
 CONTENTS = "contents"
 """The folder of the contents, beside the index."""
 
-_STEP = 1024 * 1024  # other threads of this interpreter wait for the length of one
+STEP = 1024 * 1024  # other threads of this interpreter wait for the length of one
 _BLOCK = 4 * 1024 * 1024
 _MAP_PAGES = 64  # shorter stretches are read: a mapping each would cost more
 _DAMAGED = "a commit is damaged"
@@ -469,9 +469,9 @@ def merge(line: Sequence[Commit]) -> tuple[Commit, list[Piece]]:
 
 def _content(pieces: Iterable[Piece], sources: Mapping[int, Source]) -> Iterator[memoryview]:
     """Yields the bytes of all pieces, in steps; each is good until the next."""
-    buffer = memoryview(bytearray(_STEP))
+    buffer = memoryview(bytearray(STEP))
     for piece in pieces:
-        for at in range(0, piece.length, _STEP):
-            step = buffer[: min(_STEP, piece.length - at)]
+        for at in range(0, piece.length, STEP):
+            step = buffer[: min(STEP, piece.length - at)]
             sources[piece.commit_id].read(piece.at + at, step)
             yield step

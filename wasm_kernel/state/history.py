@@ -27,7 +27,7 @@ from wasm_kernel.state.stored import StateFolder, Usable
 from wasm_kernel.state.tree import Tree
 
 NOT_SAVED = "the variables of this session are not saved to disk"
-_COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
+COPIED_MUCH, _STRETCHES_MANY = 32 * 1024 * 1024, 10_000
 _GONE = "that state of the session is not kept any more"
 
 
@@ -352,7 +352,7 @@ class History:
             for commit in self.tree.lineage(self.tree.head):
                 copied += self.contents.copied_bytes(commit)
                 stretches += len(commit.runs)
-            return copied < _COPIED_MUCH and stretches < _STRETCHES_MANY
+            return copied < COPIED_MUCH and stretches < _STRETCHES_MANY
 
     def lay(self, pages: GuestPages, line: Iterable[Commit]) -> None:
         """Lays commits over a memory, the newest first.

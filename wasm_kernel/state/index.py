@@ -44,8 +44,8 @@ ID_MOST = 1 << 31
 GONE = "gone"
 """The identity of a file that was not there any more; no file has it."""
 
-_MOST_BYTES = 256 * 1024 * 1024
-_RECORD_MOST_BYTES = 32 * 1024 * 1024
+MOST_BYTES = 256 * 1024 * 1024
+RECORD_MOST_BYTES = 32 * 1024 * 1024
 _OBJECTS_MOST = 1 << 17  # in a record: one, and one for each open file
 _HEADER_MOST = 4096
 _USELESS_MOST = 100  # records
@@ -191,7 +191,7 @@ def decode(data: bytes) -> Record:
     Raises:
         HistoryError: it is not a record, or says of a commit what can't be.
     """
-    if len(data) > _RECORD_MOST_BYTES or data.count(b"{") > _OBJECTS_MOST:
+    if len(data) > RECORD_MOST_BYTES or data.count(b"{") > _OBJECTS_MOST:
         raise HistoryError("a record is too large")
     try:
         record: Record = _DECODER.decode(data)
@@ -261,7 +261,7 @@ def read_index(folder: Folder) -> Reading:
         OSError: it can't be read, or is not a regular file.
     """
     try:
-        data = folder.read(NAME, _MOST_BYTES)
+        data = folder.read(NAME, MOST_BYTES)
     except TooLong:
         raise HistoryError("the record of the saved states is damaged") from None
     end = data.find(b"\n", 0, _HEADER_MOST)
@@ -330,7 +330,7 @@ class Index:
             needed: How many of its records are needed.
         """
         wasted = self._next - 1 > 2 * needed + _USELESS_MOST
-        return wasted or self._end > max(2 * self._rewritten_bytes, _MOST_BYTES // 8)
+        return wasted or self._end > max(2 * self._rewritten_bytes, MOST_BYTES // 8)
 
     def go_on(self, reading: Reading) -> None:
         """Appends to an index as it was read, from now on.
@@ -357,7 +357,7 @@ class Index:
         data = b"".join(_line(number, one, self._salt) for number, one in numbered)
         if self._fd < 0 or not os.fstat(self._fd).st_nlink:
             raise RewriteNeeded(errno.ENOENT, "the record of the saved states was removed")
-        if self._end + len(data) > _MOST_BYTES:
+        if self._end + len(data) > MOST_BYTES:
             raise RewriteNeeded(errno.EFBIG, _TOO_LONG)
         if os.fstat(self._fd).st_size != self._end:
             os.ftruncate(self._fd, self._end)  # a part of what could not be added
@@ -381,7 +381,7 @@ class Index:
         header = msgspec.json.encode(_Header(VERSION, self._image, salt.hex())) + b"\n"
         lines = [_line(number, one, salt) for number, one in enumerate(records, start=1)]
         end = len(header) + sum(map(len, lines))
-        if end > _MOST_BYTES:
+        if end > MOST_BYTES:
             raise OSError(errno.EFBIG, _TOO_LONG)
         with self._folder.replacing(NAME) as file:
             file.writelines([header, *lines])
@@ -412,7 +412,7 @@ def _line(number: int, record: Record, salt: bytes) -> bytes:
         OSError: the record is too large to be read again.
     """
     encoded = msgspec.json.encode(record)
-    if len(encoded) > _RECORD_MOST_BYTES:
+    if len(encoded) > RECORD_MOST_BYTES:
         raise OSError(errno.EFBIG, "its memory is in too many pieces")
     text = b"%d %b" % (number, encoded)
     return b"%d %b %b\n" % (number, _digest(text, salt), encoded)

@@ -35,13 +35,13 @@ from wasm_kernel.wasi_files.calls import WasiFiles
 from wasm_kernel.wasi_files.open_files import OpenFile
 
 BACKLOG_BYTES = 256 * 1024 * 1024
-_SHARE = 8  # of the memory that is left, an eighth may be taken
+BACKLOG_SHARE = 8  # of the memory that is left, an eighth may be taken
 _WAIT_SECONDS = 0.01
-_PATIENCE_SECONDS = 30.0  # that a cell waits for the writer; then it writes by itself
+PATIENCE_SECONDS = 30.0  # that a cell waits for the writer; then it writes by itself
 _POLITE_SECONDS = 0.005  # the cell's reply is on its way through the same interpreter
 _STEP = 4 * 1024 * 1024
-_FREE_SMALL, _FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes of free pieces that are looked for
-_FREE_WORTH = 4 * 1024 * 1024  # bytes, in all; to clear less costs more than to keep it
+FREE_SMALL, FREE_LARGE = 64 * 1024, 1024 * 1024  # bytes of free pieces that are looked for
+FREE_WORTH = 4 * 1024 * 1024  # bytes, in all; to clear less costs more than to keep it
 
 _LOG = logging.getLogger("wasm_kernel.state")
 _UNEXPECTED = "an unexpected error, which the log describes"
@@ -190,15 +190,15 @@ class Recorder:
         if self._heap is None or self._tracker is None:
             return []
         wrote = sum(end - start for start, end in changed)
-        least = _FREE_SMALL if wrote >= _FREE_WORTH else _FREE_LARGE
+        least = FREE_SMALL if wrote >= FREE_WORTH else FREE_LARGE
         free = pages.without(self._heap.free(least), known)
         anonymous = pages.without(free, self._mapped)
         mapped = [
             (start, end)
             for start, end in pages.without(free, anonymous)
-            if end - start >= _FREE_LARGE  # as each becomes a mapping of its own
+            if end - start >= FREE_LARGE  # as each becomes a mapping of its own
         ]
-        if sum(end - start for start, end in (*anonymous, *mapped)) < _FREE_WORTH:
+        if sum(end - start for start, end in (*anonymous, *mapped)) < FREE_WORTH:
             return []
         self._missed = pages.merge([*changed, *anonymous, *mapped])
         cleared = pages.merge(memory.clear_ranges(address, anonymous, mapped))
@@ -233,8 +233,8 @@ class Recorder:
         if self.history.unwritten + more <= BACKLOG_BYTES:
             return True
         available = memory.available_memory()
-        most = max(BACKLOG_BYTES, (self.history.unwritten + available) // _SHARE)
-        until = time.monotonic() + _PATIENCE_SECONDS
+        most = max(BACKLOG_BYTES, (self.history.unwritten + available) // BACKLOG_SHARE)
+        until = time.monotonic() + PATIENCE_SECONDS
         while (
             self.history.unwritten + more > most
             and more <= most
