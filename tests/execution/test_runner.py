@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.execution.conftest import Opening
 from tests.faces import says
 from wasm_kernel import BaseSandbox, SandboxClosed, create_sandbox
+from wasm_kernel.engine.flavours import EPOCH
 from wasm_kernel.folders.locks import Resume
 from wasm_kernel.guests import protocol
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
@@ -286,3 +288,16 @@ def test_the_workspace_holds_nothing_but_the_hosts_folder(warm: None, tmp_path: 
     with create_sandbox(workspace=tmp_path / "app") as sandbox:
         sandbox.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
         assert list(sandbox.workspace.iterdir()) == []
+
+
+def test_variables_go_on_in_code_that_was_compiled_meanwhile(
+    sandbox: BaseSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.execute("x = 41; squares = (i * i for i in range(9)); next(squares)\nopen('f', 'w')")
+    better, first = replace(EPOCH), sandbox._runner.guest
+    monkeypatch.setattr(sandbox._language, "code_for", lambda flavour: better)
+    assert sandbox.execute("x += 1; print(x, next(squares))").stdout == "42 1\n"
+    moved = sandbox._runner.guest
+    assert (moved.flavour, moved is first) == (better, False)
+    assert sandbox.execute("print(x, next(squares))").stdout == "42 4\n"
+    assert sandbox._runner.guest is moved

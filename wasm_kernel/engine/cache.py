@@ -177,7 +177,8 @@ class Cache:
             return ""
         if noted.get("sha256") != _digest(self.path(name)):
             return "is damaged or was replaced"
-        self._write_note(name, str(noted["sha256"]))
+        with contextlib.suppress(PermissionError):  # a confined kernel may only read the cache
+            self._write_note(name, str(noted["sha256"]))
         return ""
 
     def discard(self, name: str, why: str) -> None:
@@ -187,6 +188,10 @@ class Cache:
             CacheWarning,
             stacklevel=3,
         )
+        self.remove(name)
+
+    def remove(self, name: str) -> None:
+        """Removes a file. Whoever has it open keeps it."""
         for path in (self.path(name), self._note_path(name)):
             with contextlib.suppress(FileNotFoundError):
                 _remove(path)
@@ -228,6 +233,7 @@ class Cache:
             with aside.open("rb+") as file:
                 os.fsync(file.fileno())
             digest = _digest(aside)
+            self._write_note(name, digest, aside)  # first: a file without a note is not trusted
             aside.replace(self.path(name))
         except BaseException:
             aside.unlink(missing_ok=True)
@@ -248,8 +254,8 @@ class Cache:
             return None
         return noted if isinstance(noted, dict) else None
 
-    def _write_note(self, name: str, digest: str) -> None:
-        noted = {"sha256": digest, "stamp": _stamp(os.lstat(self.path(name)))}
+    def _write_note(self, name: str, digest: str, path: Path | None = None) -> None:
+        noted = {"sha256": digest, "stamp": _stamp(os.lstat(path or self.path(name)))}
         handle, aside = self._new_file(name)
         with os.fdopen(handle, "w") as file:
             json.dump(noted, file)

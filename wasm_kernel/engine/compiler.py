@@ -76,6 +76,8 @@ def _engine(flavour: Flavour, stack_bytes: int, processor: Processor | None) -> 
     if processor is not None:
         config.target = processor.triple
         config.cranelift_flag_enable(processor.name)
+    if flavour.baseline:
+        wasmtime_api.use_baseline_compiler(config)
     config.consume_fuel = flavour.fuel
     config.epoch_interruption = flavour.epochs
     wasmtime_api.set_async_stack(
@@ -167,7 +169,8 @@ class Compiler:
             if loaded is not None:
                 return loaded
             seconds = flavour.seconds_a_mb * binary.path.stat().st_size / 1e6
-            with _ProgressThread(binary.title, seconds, progress):
+            later = "; faster code follows in the background" if flavour.baseline else ""
+            with _ProgressThread(binary.title, seconds, lambda text: progress(text + later)):
                 return self._compile(engine, binary, name)
 
     def _load(self, engine: wasmtime.Engine, name: str) -> wasmtime.Module | None:

@@ -4,6 +4,8 @@ wasmtime-py has no public way to
 
 - set the async stack size, without which an engine with an 8 MiB wasm stack is refused
   (`wasmtime_config_async_stack_size_set`);
+- compile with the baseline compiler, and what that asks for with exceptions
+  (`wasmtime_config_strategy_set`, `…_wasm_exceptions_set`, `…_gc_support_set`);
 - hang a callback on a store's epoch deadline (`wasmtime_store_epoch_deadline_callback`), the one
   place where the host gets a word in while the guest computes;
 - define a host function without an object for each value (`wasmtime_linker_define_func_unchecked`)
@@ -48,6 +50,9 @@ VERSION = _version()
 
 _NEEDED = (
     "wasmtime_config_async_stack_size_set",
+    "wasmtime_config_strategy_set",
+    "wasmtime_config_wasm_exceptions_set",
+    "wasmtime_config_gc_support_set",
     "wasmtime_store_epoch_deadline_callback",
     "wasmtime_linker_define_func_unchecked",
     "wasmtime_func_unchecked_callback_t",
@@ -70,6 +75,7 @@ if _missing:
 
 SLOT = 16  # bytes of one wasmtime_val_raw_t: arguments and results lie in an array of these
 _SIGACTION_BYTES = 512  # more than struct sigaction has anywhere
+_WINCH = 2  # wasmtime_strategy_enum: auto, Cranelift, Winch
 UPDATE_CONTINUE = 0  # wasmtime_update_deadline_kind_t
 
 HostFunction = Callable[[int, int], None]
@@ -97,6 +103,13 @@ _TrapPointer = ctypes.POINTER(_bindings.wasm_trap_t)
 def set_async_stack(config: wasmtime.Config, size: int) -> None:
     """Sets the async stack in bytes; it must be larger than the wasm stack, or no engine."""
     _bindings.wasmtime_config_async_stack_size_set(config.ptr(), size)
+
+
+def use_baseline_compiler(config: wasmtime.Config) -> None:
+    """Has modules compiled by Winch. It wants to be told that exceptions are allowed."""
+    _bindings.wasmtime_config_strategy_set(config.ptr(), _WINCH)
+    _bindings.wasmtime_config_wasm_exceptions_set(config.ptr(), True)
+    _bindings.wasmtime_config_gc_support_set(config.ptr(), True)
 
 
 def trap_unreadable_pages() -> None:

@@ -111,9 +111,17 @@ class GuestRunner:
         self.start_guest()
 
     def ensure_guest(self) -> None:
-        """Starts a guest if there is none, because an earlier try to get a new one failed."""
+        """Starts a guest if there is none, because an earlier try to get a new one failed.
+
+        One whose code was compiled in haste goes on, with the same variables, in the better code
+        that was compiled since.
+        """
         if self._guest is None:
             self.start_guest()
+        elif self._guest.flavour is not self._flavour and self.state.catch_up(self._guest.instance):
+            self.close_guest(keep=True)
+            self.start_guest()
+            _LOG.debug("the guest goes on in code of the flavour %s", self.guest.flavour.name)
 
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Runs under another policy from now on, with the variables that are there.
@@ -158,8 +166,8 @@ class GuestRunner:
 
     @property
     def _flavour(self) -> Flavour:
-        """The flavour of the guest's code."""
-        return THIS_PROCESS.flavour(metered=self.policy.metered)
+        """The flavour of the code that a guest is started with."""
+        return self.language.code_for(THIS_PROCESS.flavour(metered=self.policy.metered))
 
     @property
     def guest(self) -> Guest:

@@ -157,12 +157,14 @@ class Guest(Protocol):
     Attributes:
         instance: Its instance.
         files: Its open files.
+        flavour: The flavour of its code.
         signals: Its way to be interrupted.
         heap: What of its memory is free.
     """
 
     instance: Instance
     files: WasiFiles
+    flavour: Flavour
     signals: Signals
     heap: Heap
 
@@ -241,6 +243,12 @@ class GuestLanguage(Protocol):
 
         Raises:
             WasmKernelError: it can't be made; the text says what to do.
+        """
+
+    def code_for(self, flavour: Flavour) -> Flavour:
+        """Returns the flavour of the code that a guest is started with now.
+
+        That is the one asked for, or quicker to compile and slower until that is there.
         """
 
     def image_at_hand(self) -> BaseImage | None:

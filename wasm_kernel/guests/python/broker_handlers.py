@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from wasm_kernel.engine.flavours import FLAVOURS
+from wasm_kernel.engine.flavours import BASELINE, FLAVOURS
 from wasm_kernel.errors import HostFailed, PackageError, WasmKernelError, describe
 from wasm_kernel.folders.folders import FETCHED
 from wasm_kernel.folders.private import OpenPrivate
@@ -39,8 +39,9 @@ def prepare_guest(request: PrepareGuest, task: Task) -> Done:
     """
     from wasm_kernel.guests.python.language import shared_language
 
+    wanted = {**FLAVOURS, BASELINE.name: BASELINE}[request.flavour]
     try:
-        prepare_on_own_thread(shared_language(), FLAVOURS[request.flavour], task.report)
+        prepare_on_own_thread(shared_language(), wanted, task.report)
     except OSError as problem:
         if isinstance(problem, WasmKernelError):
             raise

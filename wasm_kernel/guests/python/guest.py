@@ -40,6 +40,7 @@ from wasm_kernel.engine import abi
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.clock import Clock, Signals
 from wasm_kernel.engine.compiler import Compiled
+from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.engine.host_calls import BoundGuest, GuestMemory, Handler, Import, OutOfBounds
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.engine.streams import NAMES, OutputStreams, limit_of
@@ -164,8 +165,11 @@ class HostChannel:
 class PythonGuest:
     """An interpreter: a `Guest`. Only the guest's thread uses it; close it."""
 
-    def __init__(self, instance: Instance, files: WasiFiles, addresses: Addresses) -> None:
+    def __init__(
+        self, instance: Instance, files: WasiFiles, addresses: Addresses, flavour: Flavour
+    ) -> None:
         self.instance = instance
+        self.flavour = flavour
         self.files = files
         self.signals: Signals = SignalWords(addresses.signal_words, instance.memory)
         self.heap: Heap = Dlmalloc(addresses.allocator, instance.memory)
@@ -342,7 +346,7 @@ class ImageBuilder:
         with contextlib.closing(files):
             instance = Instance(self._compiled, hosts, options, clock, streams)
             with contextlib.closing(instance):
-                yield PythonGuest(instance, files, Addresses({}))
+                yield PythonGuest(instance, files, Addresses({}), self._compiled.flavour)
 
 
 class _Booting:

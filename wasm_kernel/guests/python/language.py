@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, partial
@@ -14,7 +15,7 @@ import msgspec
 
 from wasm_kernel.engine.cache import Cache
 from wasm_kernel.engine.compiler import Compiled, Compiler, Progress, every_second
-from wasm_kernel.engine.flavours import FLAVOURS, Flavour
+from wasm_kernel.engine.flavours import BASELINE, EPOCH, FLAVOURS, Flavour
 from wasm_kernel.engine.instance import Instance, InstanceOptions
 from wasm_kernel.errors import BundleError, CompileError, ImageError
 from wasm_kernel.folders.folders import FETCHED, PACKAGES, SITE, SandboxFolders
@@ -50,6 +51,9 @@ from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 if TYPE_CHECKING:  # kernels start sooner without it
     from wasm_kernel.engine.cache_archive import Check
+
+BASELINE_SETTING = "WASM_KERNEL_BASELINE"
+"""The environment variable that allows (`1`) or forbids (`0`) the baseline compiler's code."""
 
 _HELP_LINKS = (
     ("Python Reference", "https://docs.python.org/3.15"),
@@ -153,12 +157,17 @@ class PythonLanguage:
         yield Finding(state.mark, f"the base image with pandas and matplotlib is {state.text}")
 
     def _state_of_code(self, flavour: Flavour) -> Finding:
+        from wasm_kernel.guests.python import background
+
         binary, how = self.files.wasm, f"`wasm-kernel warm --flavour {flavour.name}`"
         name = self.compiler.name(binary, flavour)
         late = f"the first that needs it waits a minute or more ({how})"
         if self.cache.path(name).is_file():
             return Finding("ok", "compiled")
         installed = self.cache.installed(name)
+        if installed is None and flavour is EPOCH and (process := background.running(self.cache)):
+            doing = f"being compiled in the background, by process {process} at low priority"
+            return Finding("note", f"{doing}; kernels use the baseline compiler's code meanwhile")
         if installed is None:
             return Finding("note", f"not compiled: {late}")
         try:
@@ -230,20 +239,41 @@ class PythonLanguage:
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
         with self._guard:
-            if self._broker is not None and not self._use_remembered(flavour):
+            is_final = not flavour.baseline
+            if self._broker is not None and not (is_final and self._use_remembered(flavour)):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
             guest_files.lay_out(self.files, self.cache)  # a confined process can't
             compiled = self.compiler.module(self.files.wasm, flavour, progress)
-            return self.image_at_hand() or self._build(compiled, progress)
+            base = self.image_at_hand() or self._build(compiled, progress)
+            if self._broker is None and not is_final:
+                from wasm_kernel.guests.python import background
+
+                background.begin(self.cache)
+            return base
+
+    def code_for(self, flavour: Flavour) -> Flavour:
+        """Returns what a guest is started with now; as `GuestLanguage` has it."""
+        if flavour is EPOCH and self._begins_with_baseline:
+            try:
+                return flavour if self.compiler.load(self.files.wasm, flavour) else BASELINE
+            except PermissionError:
+                pass  # code that is not to be trusted, and not ours to replace: the broker does it
+        return flavour
+
+    @cached_property
+    def _begins_with_baseline(self) -> bool:
+        """True if the baseline compiler's code may run here: by default, behind a second wall."""
+        return os.environ.get(BASELINE_SETTING, "1" if self._broker is not None else "0") == "1"
 
     def _use_remembered(self, flavour: Flavour) -> bool:
         """Takes the guest's files as they were last found; returns False if the cache lacks any."""
         try:
-            known = guest_files.remembered(self.cache)
-            if known is None:
-                return False
-            self.files = known  # once a process: looking for changes costs each start
-            folder = self.cache.folder_of(guest_files.folder_name(known))
+            if "files" not in vars(self):
+                known = guest_files.remembered(self.cache)
+                if known is None:
+                    return False
+                self.files = known  # once a process: looking for changes costs each start
+            folder = self.cache.folder_of(guest_files.folder_name(self.files))
             is_ready = folder is not None and self.image_at_hand() is not None
             return is_ready and self.compiler.load(self.files.wasm, flavour)
         except PermissionError:
@@ -313,7 +343,7 @@ class PythonLanguage:
             held.callback(instance.close)
             base.attach(instance)
             held.pop_all()
-        return PythonGuest(instance, setup.files, self._addresses)
+        return PythonGuest(instance, setup.files, self._addresses, setup.flavour)
 
     def parse_cell(self, code: str) -> PythonCell:
         """Reads a cell's text."""

@@ -1,0 +1,130 @@
+"""The baseline compiler's code gives what the optimizing one's gives; a session begins with it.
+
+Exceptions in Winch are young, so each version of wasmtime is compared anew.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import create_sandbox
+from wasm_kernel.engine.cache import Cache
+from wasm_kernel.engine.flavours import BASELINE, EPOCH, Flavour
+from wasm_kernel.guests.python import background
+from wasm_kernel.guests.python.language import BASELINE_SETTING, PythonLanguage
+
+pytestmark = pytest.mark.soak
+
+CELLS = [
+    """
+import numpy as np
+kinds = ['?', 'i1', 'u1', 'i2', 'u2', 'i4', 'u4', 'i8', 'u8', 'f4', 'f8', 'c8', 'c16']
+for a in kinds:
+    for b in kinds:
+        x, y = np.arange(1, 40).astype(a), np.arange(41, 2, -1).astype(b)
+        for f in (np.add, np.multiply, np.maximum, np.power, np.true_divide):
+            try: r = f(x, y); print(a, b, r.dtype, r.tobytes().hex()[:200])
+            except Exception as e: print(a, b, type(e).__name__, e)
+""",
+    """
+import numpy as np
+g = np.random.default_rng(7)
+m = g.normal(size=(120, 120)); s = np.linalg.svd(m, compute_uv=False)
+print(s.tobytes().hex()[:400], np.fft.fft(m[0]).tobytes().hex()[:400])
+print(np.sort(g.integers(0, 10**9, 10**5))[::9999], np.argsort(m[1], kind='stable')[:20])
+""",
+    """
+import pandas as pd
+d = pd.DataFrame({'k': [i % 7 for i in range(5000)], 'v': [i * .5 for i in range(5000)]})
+print(d.groupby('k').agg(['sum', 'mean', 'std']).to_string(), d.describe().to_string())
+print(d.merge(d.head(9), on='k').shape, pd.to_datetime(['2020-02-29', '1969-12-31']).astype('i8'))
+""",
+    """
+from scipy import optimize, integrate, sparse, stats
+from scipy.sparse.linalg import spsolve
+print(optimize.minimize(lambda x: ((x - 3)**2).sum() + x[0]*x[1], [0, 0]).x.round(6))
+print(integrate.quad(lambda t: t**.5, 0, 2), stats.norm.cdf([-1, 0, 2]))
+print(spsolve(sparse.diags([4.] * 50).tocsc() + sparse.eye(50, k=1), list(range(50))).round(9))
+""",
+    """
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.datasets import load_wine
+x, y = load_wine(return_X_y=True)
+print(RandomForestClassifier(20, random_state=0).fit(x, y).predict_proba(x).round(9).tolist()[:9])
+""",
+    """
+import re, json, sqlite3, decimal, fractions, hashlib, zlib, struct, lzma
+print(re.sub(r'(\\w+)-(\\d+)', r'\\2-\\1', 'ab-12 cd-34'), hashlib.sha256(b'x' * 99999).hexdigest())
+db = sqlite3.connect(':memory:'); print(db.execute('select sum(value), json_array(1, 2.5, null) '
+    "from json_each('[1, 2, 3.25]')").fetchall())
+print(zlib.crc32(zlib.compress(bytes(range(256)) * 99)), len(lzma.compress(b'ab' * 9999)))
+print(decimal.Decimal(2).sqrt(), fractions.Fraction(1, 3) ** 20, 7 ** 999 % 10 ** 20)
+""",
+    """
+import numpy as np, lxml.etree, sympy
+def deep(n): return deep(n - 1) + 1 if n else 0
+for problem in ("deep(10**6)", "np.linalg.inv(np.zeros((2, 2)))", "lxml.etree.fromstring('<a>')",
+                "[].pop()", "'x'.encode('utf-7').decode('ascii')", "np.zeros(10**12)", "1 // 0"):
+    try: print(eval(problem))
+    except BaseException as e: print(type(e).__name__, str(e)[:80])
+print(sympy.factor('x**8 - 1'), sympy.integrate('exp(-x)*x**3', 'x'))
+""",
+]
+
+
+def outputs(folder: Path, flavour: Flavour, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the cells print in code of a flavour."""
+    monkeypatch.setattr(PythonLanguage, "code_for", lambda *_: flavour)
+    with create_sandbox(workspace=folder) as sandbox:
+        results = [sandbox.execute(cell) for cell in CELLS]
+        assert sandbox._runner.guest.flavour is flavour
+    assert [result.error for result in results if not result.success] == []
+    return [result.stdout for result in results]
+
+
+def test_both_compilers_code_prints_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None
+) -> None:
+    monkeypatch.setattr(background, "begin", lambda cache: None)
+    both = [outputs(tmp_path / each.name, each, monkeypatch) for each in (EPOCH, BASELINE)]
+    assert both[0] == both[1]
+
+
+def test_a_first_session_begins_soon_and_moves_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BASELINE_SETTING, "1")
+    language = PythonLanguage(Cache(tmp_path / "cache"))
+    with create_sandbox(workspace=tmp_path / "app", language=language) as sandbox:
+        assert sandbox.execute("x = 1; f = open('f', 'w')").success
+        assert sandbox._runner.guest.flavour is BASELINE
+        process = wait_for_background(language.cache)
+        assert os.getpriority(os.PRIO_PROCESS, process) == 19
+        assert os.getsid(process) == process
+        os.kill(process, signal.SIGTERM)
+        until = time.monotonic() + 30
+        while background.running(language.cache) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not background.running(language.cache)
+        assert sandbox.execute("x += 1; print(x)").stdout == "2\n"
+        background.begin(language.cache)
+        until = time.monotonic() + 1200
+        while sandbox._runner.guest.flavour is BASELINE and time.monotonic() < until:
+            time.sleep(1)
+            assert sandbox.execute("x += 1; f.write('x')").success
+        assert sandbox._runner.guest.flavour is EPOCH
+        assert (
+            sandbox.execute("f.close(); print(len(open('f').read()) == x - 2)").stdout == "True\n"
+        )
+
+
+def wait_for_background(cache: Cache) -> int:
+    until = time.monotonic() + 30
+    while not background.running(cache) and time.monotonic() < until:
+        time.sleep(0.1)
+    return background.running(cache)
