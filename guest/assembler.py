@@ -9,8 +9,10 @@ ADDRESS_BYTES = 5
 """The linker writes each address of data with all five bytes, so that it can fill them in late."""
 
 I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
+I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
 I64_EXTEND_I32_S = b"\xac"
 SELECT = b"\x1b"
+IF, END, RETURN = b"\x04\x40", b"\x0b", b"\x0f"
 
 
 def unsigned(number: int, width: int = 1) -> bytes:
@@ -36,6 +38,16 @@ def signed(number: int) -> bytes:
 def i32_const(number: int) -> bytes:
     """Pushes a number."""
     return b"\x41" + signed(number)
+
+
+def i64_const(number: int) -> bytes:
+    """Pushes a number of 64 bits."""
+    return b"\x42" + signed(number)
+
+
+def call(function: int) -> bytes:
+    """Calls a function, by its index."""
+    return b"\x10" + unsigned(function)
 
 
 def local_get(index: int) -> bytes:

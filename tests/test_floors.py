@@ -49,6 +49,7 @@ DECLARED = {"ipykernel", "IPython", "jupyter_client", "nbclient", "nh3", "struct
 DECLARED |= {"wasmtime"}
 DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
 DECLARED |= {"backports", "compression"}  # zstd: of the standard library since Python 3.14
+DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
 FILE_LINES = 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,17 @@ class Side:
     api: str
     log: Path
     arguments: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """The environment of its kernels, in which the packages of `hidden` can't be imported."""
+        if not self.hidden:
+            return dict(os.environ)
+        place = self.folder / "hidden"
+        place.mkdir(exist_ok=True)
+        for name in self.hidden:
+            (place / f"{name}.py").write_text("raise ImportError(__name__)")
+        return {**os.environ, "PYTHONPATH": str(place)}
 
 
 class Kernel:
@@ -50,7 +62,10 @@ class Kernel:
         self.manager.context.setsockopt(zmq.RECONNECT_IVL, 2)
         with side.log.open("ab") as log:
             self.manager.start_kernel(
-                cwd=str(side.folder), extra_arguments=list(side.arguments), stderr=log
+                cwd=str(side.folder),
+                extra_arguments=list(side.arguments),
+                stderr=log,
+                env=side.environment(),
             )
         self.client: BlockingKernelClient = self.manager.blocking_client()
         self.client.start_channels()

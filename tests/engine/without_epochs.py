@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -88,12 +89,28 @@ class Scenes:
         threading.Timer(0.05, self._guest.clock.close).start()
         self._ends("spin")
 
+    def work(self) -> None:
+        """So does one for which the host works without end."""
+        self._guest.clock.arm(self._signals, 0.05, 0.05)
+        self._ends("host_call", 1024, 0, 2048, 2052)
+
+
+def work_on(guest: Guest) -> bytes:
+    while guest.instance.count_work(1):
+        time.sleep(0.001)
+    return b""
+
+
+def guest_in(folder: Path, flavour: Flavour) -> Guest:
+    guest = Guest(folder, flavour=flavour, handler=lambda _: work_on(guest))
+    return guest
+
 
 def main(flavour: Flavour, scenes: list[str]) -> None:
     THIS_PROCESS.may_be_killed_by(Owner())
     for scene in scenes:
         with TemporaryDirectory() as folder:
-            guest = Guest(Path(folder), flavour=flavour)
+            guest = guest_in(Path(folder), flavour)
             getattr(Scenes(guest), scene)()
             guest.close()
 

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
+from threadpoolctl import threadpool_limits
 from traitlets.config import Config
 
 from tests.linux.inside import needs_walls
@@ -30,6 +32,11 @@ from wasm_kernel.policy import ExecutionPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 REACHABLE = {"own files"}
+PRODUCT = """
+import numpy as np, zlib
+a, b = np.random.default_rng(1).random((2, 200, 200))
+print(zlib.crc32((a @ b).tobytes()))
+"""
 Start = Callable[..., Any]
 
 pytestmark = needs_walls
@@ -117,6 +124,9 @@ def test_cells_work_and_native_code_in_the_kernel_reaches_nothing_of_the_users(
     kernel.run("open('/app/a', 'w').write('x'); import os; os.makedirs('/app/b')")
     kernel.run("os.rename('/app/a', '/app/b/c'); x = 1; open('/tmp/scratch', 'w').write('x')")
     assert kernel.run("%undo\nprint(open('/app/b/c').read())").endswith("x\n")
+    with threadpool_limits(1), redirect_stdout(StringIO()) as by_the_host:
+        exec(PRODUCT, {})
+    assert kernel.run(PRODUCT) == by_the_host.getvalue()
     assert kernel.run("print(__import__('tempfile').mkdtemp()[:5])") == "/tmp/\n"
     (private,) = (tmp_path / "mine").iterdir()
     assert (private / "tmp" / "scratch").read_text() == "x"

@@ -109,6 +109,15 @@ class BoundGuest(Protocol):
             GuestStopped: the call did not come back.
         """
 
+    def count_work(self, fuel: int) -> bool:
+        """Counts work that the host is about to do in the guest's place, and looks at the clock.
+
+        Long work is done in pieces, each of which is counted before it is done.
+
+        Returns:
+            Whether to do it. If not, the guest's call ends as soon as the handler has returned.
+        """
+
 
 class HostFunctions(Protocol):
     """A part of the host that answers some of a guest's imports."""

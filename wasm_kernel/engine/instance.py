@@ -149,6 +149,27 @@ class Instance:
         if reason is not None:
             THIS_PROCESS.kill(reason)
 
+    def count_work(self, fuel: int) -> bool:
+        """Burns fuel for work that the host does in the guest's place, and looks at the clock.
+
+        For a guest without epochs the ticker's thread does that, as while it computes by itself;
+        its work is not broken off before its process ends.
+
+        Returns:
+            Whether to do it. If not, fuel or time are over, and the guest's next check ends it.
+        """
+        left = self.fuel_left
+        if left is not None:
+            self._store.set_fuel(max(0, left - fuel))
+            if left < fuel:
+                return False
+        if not self._flavour.epochs:
+            self._dispatcher.is_in_host = False
+        elif self._on_epoch():
+            self._engine.increment_epoch()  # or the next check would be as late as the next tick
+            return False
+        return True
+
     def monotonic(self) -> int:
         """Returns what the guest's monotonic clock shows, in nanoseconds."""
         return self._time.monotonic()

@@ -26,7 +26,7 @@ def test_a_handler_that_fails_is_an_error_number_to_the_guest(
 
     guest = Guest(tmp_path, handler=handler)
     try:
-        assert guest.call("host_call", *guest.text("hi"), 64, 68) != 0
+        assert guest.call("host_call", *guest.text("hi"), 2048, 2052) != 0
         assert "host" in caplog.text
         assert guest.call("nothing") == 0
     finally:
@@ -36,8 +36,8 @@ def test_a_handler_that_fails_is_an_error_number_to_the_guest(
 def test_the_channel_answers_in_the_guests_memory(tmp_path: Path) -> None:
     guest = Guest(tmp_path, handler=lambda data: data + b" back")
     try:
-        assert guest.call("host_call", *guest.text("hi"), 64, 68) == 0
-        at, length = guest.instance.memory.read_word(64), guest.instance.memory.read_word(68)
+        assert guest.call("host_call", *guest.text("hi"), 2048, 2052) == 0
+        at, length = guest.instance.memory.read_word(2048), guest.instance.memory.read_word(2052)
         assert guest.instance.memory.read(at, length) == b"hi back"
     finally:
         guest.close()
@@ -47,16 +47,16 @@ def test_the_channel_answers_in_the_guests_memory(tmp_path: Path) -> None:
 def test_the_channel_reads_nothing_outside_the_guests_memory(
     guest: Guest, at: int, length: int
 ) -> None:
-    assert guest.call("host_call", at, length, 64, 68) != 0
+    assert guest.call("host_call", at, length, 2048, 2052) != 0
 
 
 def test_the_channel_writes_nothing_outside_the_guests_memory(guest: Guest) -> None:
-    assert guest.call("host_call", *guest.text("hi"), 2**32 - 4, 68) != 0
+    assert guest.call("host_call", *guest.text("hi"), 2**32 - 4, 2052) != 0
 
 
 def test_an_answer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     guest = Guest(tmp_path, handler=lambda data: b"x" * 200_000)
     try:
-        assert guest.call("host_call", *guest.text("hi"), 64, 68) != 0
+        assert guest.call("host_call", *guest.text("hi"), 2048, 2052) != 0
     finally:
         guest.close()

@@ -30,6 +30,7 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     from wasm_kernel.state import pages
 
     yield from _versions()
+    yield _host_numpy()
     for language in languages():
         yield from language.examine()
     yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
@@ -49,6 +50,15 @@ def _versions() -> Iterator[Finding]:
             needed = name in _PACKAGES
             hint = f"run: pip install {name}" if needed else "it runs from a checkout"
             yield Finding("broken" if needed else "note", f"{name} is not installed: {hint}")
+
+
+def _host_numpy() -> Finding:
+    try:
+        used = f"numpy {version('numpy')} and threadpoolctl {version('threadpoolctl')}"
+    except PackageNotFoundError:
+        remedy = "pip install 'wasm-kernel[fast]' lets the host do it, several times as fast"
+        return Finding("ok", f"large matrix products and sorts stay in the sandbox: {remedy}")
+    return Finding("ok", f"large matrix products and sorts are done by the host ({used})")
 
 
 def _confinement() -> Finding:

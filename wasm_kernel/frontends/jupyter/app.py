@@ -181,6 +181,7 @@ class WasmKernelApp(JupyterApp):
     def run(self, factory: SandboxFactory) -> None:
         """Runs the kernel until somebody shuts it down."""
         path = connection_path(self.connection_file)
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for a cell: one core
         with ExitStack() as ending:
             sandbox, confinement = self._open(factory, path, ending)
             self._serve(sandbox, path, confinement)

@@ -27,7 +27,7 @@ LATER = (
     *("IPython", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tornado"),
     *("comm", "dateutil", "psutil", "wasmtime", "packaging", "structlog"),
     *("nh3", "tinycss2", "markdown_it", "mdit_py_plugins", "msgspec", "installer"),
-    *("backports", "compression"),
+    *("backports", "compression", "numpy", "threadpoolctl"),
 )
 """The packages that a kernel imports, or parts of which it imports, after it is confined."""
 

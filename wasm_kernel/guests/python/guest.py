@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -58,6 +59,9 @@ from wasm_kernel.wasi_files.file_history import NO_FILE_HISTORY
 from wasm_kernel.wasi_files.preopens import Preopens
 from wasm_kernel.wasi_files.quota import Quota
 
+if TYPE_CHECKING:
+    from wasm_kernel.guests.python.host_numpy import HostNumpy
+
 ARGV = ("python",)
 PRNG_CONSTANT = b"expand 32-byte k"
 PRNG_STATE, PRNG_LEFT = 64, 128
@@ -67,6 +71,9 @@ PRNG_STATE, PRNG_LEFT = 64, 128
 # so that it works whatever a cell did to either.
 _TURN = b"0j.__class__.__subclasses__()[0].turn()"
 _REQUEST_BYTES = 80 * 1024 * 1024
+# Only the end of a guest's stack lies below it. A call whose answer goes there is numpy's, and the
+# place is the number of what it asks for.
+_LEAST_ADDRESS = 1024
 _REFUSED = 1  # the guest's `_host.call` raises OSError for any answer but 0
 
 
@@ -131,6 +138,8 @@ def reseed_sqlite(memory: GuestMemory, prngs: Sequence[int]) -> None:
 class HostChannel:
     """The guest's `host.call`: it hands over bytes and gets bytes back. It never raises across.
 
+    What numpy asks of the host comes the same way, as a module can't be given more imports.
+
     Args:
         answer: Answers a request, on the guest's thread.
     """
@@ -143,8 +152,16 @@ class HostChannel:
     def bind(self, guest: BoundGuest) -> Mapping[Import, Handler]:
         """Returns the handler for a guest."""
         memory = guest.memory
+        numpy: HostNumpy | None = None
 
         def call(at: int, length: int, answer_at: int, answer_length_at: int) -> int:
+            nonlocal numpy
+            if answer_at < _LEAST_ADDRESS:
+                if numpy is None:
+                    from wasm_kernel.guests.python.host_numpy import HostNumpy  # few cells need it
+
+                    numpy = HostNumpy(guest)
+                return numpy.answer(answer_at, at, length, answer_length_at)
             if length > _REQUEST_BYTES:
                 return _REFUSED
             answer = self._answer(memory.read(at, length))
