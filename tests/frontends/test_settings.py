@@ -52,8 +52,8 @@ def test_the_workspaces_place_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WASM_KERNEL_WORKSPACE_ROOT", str(tmp_path))
-    assert settings().root == tmp_path
-    assert settings(workspace_root="~/x").root == Path("~/x").expanduser()
+    assert settings().root.named == tmp_path
+    assert settings(workspace_root="~/x").root.named == Path("~/x").expanduser()
 
 
 def test_limits_come_from_a_file_unless_a_trait_says_otherwise(tmp_path: Path) -> None:

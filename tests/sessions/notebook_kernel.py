@@ -21,7 +21,7 @@ class NotebookKernel:
 
     def __init__(self, root: Path, notebook: Path, kernel: str = "") -> None:
         self.id = kernel or ids.new()
-        self.opening = opening(root, self.id, notebook)
+        self.opening = opening(SessionsRoot(root), self.id, notebook)
         self.session = Session(SessionsRoot(root), self.opening.session_id)
         self.opening.opened(self.session)
         self.said = "".join(self.session.folders.notices)

@@ -342,9 +342,7 @@ class Opening:
             self.file = None
 
 
-def opening(
-    root: Path, kernel: str, notebook: Path | None, private_root: Path | None = None
-) -> Opening:
+def opening(root: SessionsRoot, kernel: str, notebook: Path | None) -> Opening:
     """Returns the session that a kernel is to open: the kernel's own if no notebook is named.
 
     A kernel that is restarted has the session that it had. Any other one has that of its notebook,
@@ -355,11 +353,10 @@ def opening(
         root: The sessions' folder.
         kernel: The id of the kernel, which stays over a restart.
         notebook: The path of the notebook's file; None if no server names one.
-        private_root: The folder that holds private folders; one of the user's by default.
     """
-    sessions, until = SessionsRoot(root, private_root), time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = Opening(sessions, kernel, notebook)
+        found = Opening(root, kernel, notebook)
         if not found.is_taken or time.monotonic() >= until:
             return found
         found.close()

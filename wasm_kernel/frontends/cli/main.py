@@ -103,7 +103,7 @@ def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _sessions_folder() -> Path:
     from wasm_kernel.frontends.jupyter.settings import KernelSettings
 
-    return KernelSettings().root
+    return KernelSettings().root.named
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:

@@ -58,7 +58,6 @@ from wasm_kernel.publishing.publish import (
     publish_files,
 )
 from wasm_kernel.sessions.forking import FORK, ForkSession, fork_command, fork_session
-from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -222,14 +221,11 @@ class WasmKernelApp(JupyterApp):
         self._add_commands(sandbox, session, confinement, told)
         return sandbox, confinement
 
-    def _root(self) -> SessionsRoot:
-        return SessionsRoot(self.settings.root, self.settings.private_folder)
-
     def _upkeep(self) -> Upkeep:
         from wasm_kernel.sessions.upkeep import Upkeep
 
         most_bytes, days = self.settings.sessions_bytes, self.settings.sessions_days
-        return Upkeep(self._root(), most_bytes=most_bytes, days=days)
+        return Upkeep(self.settings.root, most_bytes=most_bytes, days=days)
 
     def _begin_upkeep(self) -> None:
         """Has sessions kept within their bounds, on a thread of the process that calls it."""
@@ -253,7 +249,7 @@ class WasmKernelApp(JupyterApp):
     def _publish_place(self, opening: Opening, policy: ExecutionPolicy) -> PublishPlace:
         """Returns where results are published, and which."""
         return PublishPlace(
-            root=self._root(),
+            root=self.settings.root,
             session_id=opening.session_id,
             folder=self.settings.published_into(),
             names=self.settings.publishable(),

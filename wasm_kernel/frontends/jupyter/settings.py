@@ -45,6 +45,7 @@ from wasm_kernel.publishing.names import PublishableNames, SuffixError, is_folde
 from wasm_kernel.result import DATA_SUFFIXES
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.notebooks import Opening, opening
+from wasm_kernel.sessions.root import SessionsRoot
 
 SESSION_NAME = "JPY_SESSION_NAME"
 """The variable in which Jupyter's server passes a kernel the path of its notebook, on the host.
@@ -232,14 +233,14 @@ class _Session(Configurable):
         return named or str(Path(jupyter_data_dir(), "wasm-kernel", "sessions"))
 
     @property
-    def root(self) -> Path:
-        """The sessions' folder, as an absolute path."""
-        return _named(self.workspace_root)
+    def root(self) -> SessionsRoot:
+        """The sessions' folder.
 
-    @property
-    def private_folder(self) -> Path | None:
-        """The folder for private folders, if one is named."""
-        return _named(self.private_root) if self.private_root else None
+        Raises:
+            PlantedLinkError: its path is relative, and leads through a link.
+        """
+        private = _named(self.private_root) if self.private_root else None
+        return SessionsRoot(_named(self.workspace_root), private)
 
     @property
     def shows_folder(self) -> bool:
@@ -293,7 +294,7 @@ class _Session(Configurable):
         """
         notebook = notebook_of(os.environ) if self.reopen and not self.session_id else None
         session = self.session_id or session_of_file(connection_file)
-        return opening(self.root, session, notebook, self.private_folder)
+        return opening(self.root, session, notebook)
 
     def policy(self) -> ExecutionPolicy:
         """The limits that the traits describe.
