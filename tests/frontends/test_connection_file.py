@@ -1,14 +1,20 @@
-"""Connection files: whose session they name, and when they are refused."""
+"""Connection files: whose session they name, and when they are refused; the end of a channel."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
-from wasm_kernel.frontends.jupyter.connection import Connection, ConnectionFileError
+from wasm_kernel.frontends.jupyter.connection import (
+    Connection,
+    ConnectionFileError,
+    RequestThread,
+)
 from wasm_kernel.frontends.jupyter.settings import connection_path, session_of_file
 
 UUID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
@@ -75,3 +81,25 @@ def test_a_file_of_our_own_has_a_key_and_is_for_its_owner_alone(tmp_path: Path) 
     assert json.loads(path.read_text())["key"]
     opened.cleanup()
     assert not path.exists()
+
+
+def test_a_request_that_is_under_way_when_the_control_channel_ends_ends_too() -> None:
+    told, begun = list[str](), threading.Event()
+    thread = RequestThread(daemon=True)  # type: ignore[no-untyped-call]  # ipykernel's
+
+    async def request(name: str, seconds: float) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            told.append(f"{name} cancelled")
+        else:
+            told.append(f"{name} done")
+
+    for name, seconds in (("slow", 3600.0), ("quick", 0.01)):
+        thread.io_loop.add_callback(request, name, seconds)
+    thread.start()
+    assert begun.wait(60)
+    thread.stop()
+    thread.join(60)
+    assert told == ["quick done", "slow cancelled"]

@@ -9,11 +9,13 @@ iopub and heartbeat have threads of their own, so that they answer whatever goes
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from wasm_kernel.execution.interfaces import InputInterrupted
 # -- the connection file
 
 _LOOPBACK = "127.0.0.1"
+_END_SECONDS = 1.0
 
 
 class ConnectionFileError(WasmKernelError):
@@ -166,6 +169,27 @@ class HeartbeatThread(Heartbeat):
         self._listens.set_result(None)
 
 
+class RequestThread(ControlThread):
+    """The thread of the control channel, whose loop leaves no request half-answered.
+
+    A front end may ask for the end twice, and the first request stops the loop.
+    """
+
+    def run(self) -> None:
+        """Answers until the loop is stopped; what is under way by then gets a moment to end."""
+        try:
+            self.io_loop.start()
+            loop: Any = self.io_loop.asyncio_loop  # type: ignore[attr-defined]  # tornado's own
+            if left := asyncio.all_tasks(loop):
+                with suppress(RuntimeError):  # the second request stops the loop once more
+                    loop.run_until_complete(asyncio.wait(left, timeout=_END_SECONDS))
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        finally:
+            self.io_loop.close()
+
+
 class KernelSockets:
     """All sockets of one kernel. Made, opened and closed by the main thread."""
 
@@ -185,7 +209,7 @@ class KernelSockets:
         # which can swallow the wake-up of a subscription that has just come.
         self.iopub_thread.start()
         self.iopub = self.iopub_thread.background_socket
-        self.control_thread = ControlThread(daemon=True)
+        self.control_thread = RequestThread(daemon=True)
         self._heartbeat = HeartbeatThread(connection)
         connection.hb_port = self._heartbeat.port
 
