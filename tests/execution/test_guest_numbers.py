@@ -113,3 +113,19 @@ def test_columns_that_are_added_are_found(module_sandbox: BaseSandbox) -> None:
         f"{IMPORT}{frame}\nprint(list(t[['b', 'a', 'd']].take([1])))"
     )
     assert result.stdout == "['b', 'a', 'd']\n", result.error
+
+
+def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
+    """Its own compiled code takes `dtype=int` for an array of `long`: not so here."""
+    cell = (
+        "from sklearn.utils.random import sample_without_replacement as sample\n"
+        "for method in ('auto', 'tracking_selection', 'reservoir_sampling', 'pool'):\n"
+        "    drawn = sample(1000, 5, method=method, random_state=3)\n"
+        "    print(drawn.dtype, drawn.tolist())"
+    )
+    assert put_back(module_sandbox).execute(cell).stdout.splitlines() == [
+        "int64 [874, 664, 249, 643, 952]",
+        "int64 [874, 664, 249, 643, 952]",
+        "int64 [831, 341, 115, 348, 271]",
+        "int64 [874, 664, 249, 643, 952]",
+    ]

@@ -48,6 +48,7 @@ class Overview:
         notebook: Where its notebook was seen last; None if none is known.
         is_orphaned: Its notebook is gone.
         deleted_at: When its files go, as its notebook is gone; None if they do not.
+        image: The base image that its variables were saved over; empty if there are none.
     """
 
     session_id: str
@@ -65,6 +66,7 @@ class Overview:
     notebook: Path | None = None
     is_orphaned: bool = False
     deleted_at: datetime | None = None
+    image: str = ""
 
 
 def sessions_in(root: SessionsRoot) -> list[Overview]:
@@ -152,6 +154,7 @@ def _overview(
         tuple(sorted(tree.names)),
         use is not None and use.in_use,
         "" if private is None else Holder.of(private).evicted,
+        image=stored.image if stored is not None and tree.commits else "",
     )
 
 

@@ -81,9 +81,14 @@ class FileVersions:
         if self._is_begun and self.keeps is not before:
             self.begin_anew(self.ledger.at_commit)
 
-    def begin_anew(self, last: int = 0) -> None:
-        """Begins with nothing: all files are as they were at commit `last`."""
-        self.ledger.begin(last)
+    def begin_anew(self, last: int = 0, *, known: bool = True) -> None:
+        """Begins with nothing.
+
+        Args:
+            last: The last commit.
+            known: Whether all files are as they were at that commit.
+        """
+        self.ledger.begin(last, known=known)
         self._begin()
 
     def load(self, last: int, *, crashed: bool = True) -> bool:

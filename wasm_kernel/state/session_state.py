@@ -93,9 +93,8 @@ class SessionState:
     # -- beginning and end
 
     def open(self, image: BaseImage) -> None:
-        """Begins a history, or goes on with the one that is there, over the guest's base image.
-
-        The notices say afterwards what the user must be told about it.
+        """Begins a history over the guest's base image, or goes on with the one that is there; the
+        notices say afterwards what the user must be told about it.
         """
         self._image_files = image.files
         if self._recorder is None:
@@ -125,7 +124,9 @@ class SessionState:
                 self._resume_or_clear(history)
             elif left := self._inherited.left_out:
                 self._notices.tell(texts.left_out(left), error=f"{len(left)} files were left out")
-            if history.tree.commits:
+            if history.place and history.place.has_come_back:  # the files kept are another's
+                self.files.begin_anew(history.tree.last, known=False)
+            elif history.tree.commits:
                 self.files.load(history.tree.last, crashed=self._lock.crashed)
             else:
                 self.files.begin_anew()
@@ -168,8 +169,7 @@ class SessionState:
             text = texts.going_on(head, forked=lock.forked, crashed=lock.crashed)
             self._notices.tell(text, events.MEMORY_RESUME, **fields)
         if usable.is_damaged:
-            words = f"{usable.lost} saved states are damaged"
-            self._notices.tell(texts.damaged(usable, head), error=words)
+            self._notices.tell(texts.damaged(usable, head), error=f"{usable.lost} states are lost")
 
     def adopt(self, policy: ExecutionPolicy) -> None:
         """Keeps as much as another policy says, from now on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import stat
 from collections.abc import Collection, Iterable, Mapping
 
@@ -36,6 +37,10 @@ from wasm_kernel.state.tree import Tree
 _UNUSED = "unused"
 _UNNAMED_MOST = 2  # contents that a killed process had written, and not yet their records
 OTHER_IMAGE = "they were saved by another version of the sandbox, or before its cache was made anew"
+_OF_ANOTHER = (
+    f"{OTHER_IMAGE}. They are kept for that version, as long as history_bytes has room for them: "
+    "to carry values over, open the session with it and write them to files"
+)
 _USELESS = "what was saved of them can't be used ({why})"
 
 
@@ -168,12 +173,15 @@ class StateFolder:
 
     Attributes:
         unused_bytes: What is set aside takes so much room.
+        has_come_back: Whether what was read had been set aside for its base image.
     """
 
     def __init__(self, folder: Folder) -> None:
         """Takes over the folder."""
         self._folder = folder
+        self._other = ""  # the base image that what lies here stands on, if it is not ours
         self.unused_bytes = 0
+        self.has_come_back = False
 
     def read(self, image: str) -> StoredState | None:
         """Returns what is stored; None if nothing is.
@@ -183,19 +191,41 @@ class StateFolder:
             OSError: it can't be read.
         """
         self._weigh()
+        stored = self._read()
+        if stored is not None and stored.image != image:
+            self._other = stored.image
+        if (stored is None or self._other) and self._bring_back(image):
+            stored = self._read()
+        elif self._other:
+            raise HistoryError(_OF_ANOTHER)
+        elif stored is None and self._names(CONTENTS):
+            raise HistoryError(_USELESS.format(why="the record of them is not there"))
+        return stored
+
+    def _read(self) -> StoredState | None:
         try:
-            stored = StoredState.read(self._folder)
+            return StoredState.read(self._folder)
         except FileNotFoundError:
-            if self._names(CONTENTS):
-                why = "the record of them is not there"
-                raise HistoryError(_USELESS.format(why=why)) from None
             return None
         except NotRegular as problem:
             why = problem.strerror or "it can't be read"
             raise HistoryError(_USELESS.format(why=why)) from problem
-        if stored.image != image:
-            raise HistoryError(OTHER_IMAGE)
-        return stored
+
+    def _bring_back(self, image: str) -> bool:
+        """Puts in place what was set aside for a base image; returns False if nothing was."""
+        prefix = _prefix(image)
+        if prefix + INDEX not in self._names(_UNUSED):
+            return False
+        self.set_aside()
+        self._other = ""
+        with self._inner(_UNUSED) as unused, self.contents() as contents:
+            ours = {name for name in unused.names() if name.startswith(prefix)}
+            for name in ours - {prefix + INDEX}:
+                unused.rename(name, name.removeprefix(prefix), contents)
+            unused.rename(prefix + INDEX, INDEX, self._folder)
+        self._weigh()
+        self.has_come_back = True
+        return True
 
     def usable(self, stored: StoredState, *, is_cut: bool) -> Usable:
         """Returns what can be used, and sets aside or removes the contents of all else.
@@ -271,6 +301,8 @@ class StateFolder:
     def set_aside(self) -> None:
         """Gives everything names under which nobody looks for it: it may be wanted yet.
 
+        What stands on another base image comes back when that one is asked for.
+
         Raises:
             OSError: it can't be moved.
         """
@@ -300,7 +332,8 @@ class StateFolder:
 
     def _move(self, folder: Folder, name: str) -> None:
         with self._inner(_UNUSED) as unused:
-            folder.rename(name, _free_name(unused, name), unused)
+            new = _prefix(self._other) + name if self._other else _free_name(unused, name)
+            folder.rename(name, new, unused)
 
     def drop_unused(self) -> None:
         """Removes what was set aside; folders stay, they take no room that counts."""
@@ -319,6 +352,11 @@ class StateFolder:
     def close(self) -> None:
         """Closes the folder. Safe to call twice."""
         self._folder.close()
+
+
+def _prefix(image: str) -> str:
+    """What the names begin with that are set aside for a base image."""
+    return f"{hashlib.sha256(image.encode()).hexdigest()[:16]}-"
 
 
 def _free_name(unused: Folder, name: str) -> str:

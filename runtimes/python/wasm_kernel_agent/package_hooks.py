@@ -1,4 +1,6 @@
-"""What is changed in a package when a cell imports it: how it shows its figures here."""
+"""What is changed in a package when a cell imports it: how it shows its figures here, and what
+its compiled code can't do.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from wasm_kernel_agent.animations import keep_a_picture
+from wasm_kernel_agent.sampling import sample_in_python
 
 Change = Callable[[ModuleType], None]
 
@@ -110,5 +113,6 @@ CHANGES: dict[str, Change] = {
     "matplotlib.animation": keep_a_picture,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
+    "sklearn.utils._random": sample_in_python,
 }
 """The modules that are changed once they have been imported."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from wasm_kernel.errors import BundleError
 from wasm_kernel.frontends.cli import kernelspecs
 from wasm_kernel.guests.base import Finding, languages
 
@@ -93,6 +94,7 @@ def _workspaces(root: Path) -> Iterator[Finding]:
         return
     yield Finding("ok", f"sessions are kept in {root}")
     yield from _private_state(root)
+    yield from _saved_by_others(root)
     yield _earlier_files(nearest)
 
 
@@ -112,6 +114,30 @@ def _private_state(root: Path) -> Iterator[Finding]:
     orphans.sweep()
     for sentence in orphans.describe():
         yield Finding("note", sentence)
+
+
+def _saved_by_others(root: Path) -> Iterator[Finding]:
+    """Says what is about to wait for another version, before a session is opened with this one."""
+    from wasm_kernel.sessions.overview import sessions_in
+    from wasm_kernel.sessions.root import SessionsRoot
+
+    ours = []
+    try:
+        for language in languages():
+            image = language.image_at_hand()
+            ours.append(image.id if image else f"{language.image_name}.")
+    except BundleError:
+        return  # was said above
+    found = [one for one in sessions_in(SessionsRoot(root)) if one.image]
+    count = sum(not one.image.startswith(tuple(ours)) for one in found)
+    if count:
+        yield Finding(
+            "note",
+            f"{count} of {len(found)} sessions with variables were saved by another version of the "
+            "sandbox, or before its cache was made anew: with this one their variables begin "
+            "fresh, and their files stay. To carry values over, open them with the version that "
+            "saved them, and write the values to files",
+        )
 
 
 def _earlier_files(folder: Path) -> Finding:

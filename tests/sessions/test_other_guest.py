@@ -1,0 +1,41 @@
+"""A session that another build of the guest has saved: said before, kept, and back with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wasm_kernel import SandboxResult, get_session_sandbox
+from wasm_kernel.frontends.cli import doctor
+from wasm_kernel.state.image import BaseImage
+
+
+def first_cell(root: Path, code: str) -> SandboxResult:
+    sandbox = get_session_sandbox("analysis", workspace_root=root)
+    try:
+        return sandbox.execute(code)
+    finally:
+        sandbox.close()
+
+
+def said_by_doctor(root: Path) -> list[str]:
+    return [f.text for f in doctor.examine(root) if "saved by another version" in f.text]
+
+
+def test_variables_wait_for_the_guest_that_saved_them(
+    warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "sessions"
+    assert first_cell(root, "x = 7; open('kept.txt', 'w').write('here')").success
+    assert said_by_doctor(root) == []
+    with monkeypatch.context() as later:
+        later.setattr(BaseImage, "id", property(lambda _: "of another build"))
+        (said,) = said_by_doctor(root)
+        assert said.startswith("1 of 1 sessions with variables")
+        found = first_cell(root, "print('x' in dir(), open('kept.txt').read()); x = 8")
+        assert found.stdout == "False here\n"
+        assert "saved by another version" in found.stderr
+        assert "kept for that version" in found.stderr
+        assert "The files in /app are all there" in found.stderr
+    assert first_cell(root, "print(x)").stdout == "7\n"
