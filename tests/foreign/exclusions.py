@@ -71,6 +71,26 @@ NBCLIENT = {
     "tests/test_client.py::test_async_parallel_notebooks": _HOST_FILES,
 }
 
+_COVERAGE = "imports coverage in the kernel, where it is not built in"
+
+PAPERMILL = {
+    "papermill/tests/test_execute.py::TestBrokenNotebook2::test": "fails with ipykernel, too: a "
+    "traceback of a newer IPython",
+}
+
+NBMAKE = {
+    "tests/test_nb_run.py::TestNotebookRun::test_when_runs_then_cwd_is_nb_location": "wants the "
+    "folder's name from os.getcwd(), which is /notebook",
+}
+
+PYTEST_NOTEBOOK = {
+    "tests/test_execution.py::test_execute_notebook_with_coverage": _COVERAGE,
+    "tests/test_nb_regression.py::test_regression_coverage": _COVERAGE,
+    "tests/test_plugin_collector.py::test_run_with_coverage_merge": _COVERAGE,
+    "tests/test_plugin_collector.py::test_run_skip_inside_notebook": "imports pytest in a cell, "
+    "which %pip would have to bring in first",
+}
+
 _OTHERWISE = "the specification says otherwise: "
 _RMTREE = "makes shutil.rmtree fail, which nothing here calls; our own tests make unlink fail"
 _THEIR_LOGGER = "calls methods of the ancestor's own logger, which has one for each event"

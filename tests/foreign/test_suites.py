@@ -1,4 +1,4 @@
-"""The test suites of ipykernel and nbclient, run against our kernel in the place of `python3`.
+"""The test suites of ipykernel, and of tools that run notebooks, against our kernel as `python3`.
 
 The suites come from PyPI and lie in the build folder, beside an environment of their own. What
 can't apply is in `exclusions.py`, and what is no test any more must leave that list.
@@ -17,7 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign.exclusions import IPYKERNEL, NBCLIENT
+from tests.foreign.exclusions import (
+    IPYKERNEL,
+    NBCLIENT,
+    NBMAKE,
+    PAPERMILL,
+    PYTEST_NOTEBOOK,
+)
+from wasm_kernel.engine.cache import default_folder
 
 pytestmark = pytest.mark.soak
 
@@ -27,6 +34,10 @@ BUILD = ROOT / "build" / "foreign"
 BIN = BUILD / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
 PYTHON = str(BIN / "python")
 SECONDS = 1800
+NBVAL = ["--nbval", "--nbval-kernel-name=python3"]
+"""Its own tests run ipykernel, whatever is called `python3`; its notebooks do not."""
+NBVAL_NOTEBOOKS = ["exceptions", "latex-example", "minimal_example", "test_coalesce"]
+TRAITS = ["--WasmKernel.outputs=trusted", "--WasmKernel.pass_env=PYTEST_NB_EXEC_ENV_VAR"]
 
 
 @pytest.fixture
@@ -49,13 +60,14 @@ def default_kernel(
 ) -> dict[str, str]:
     """An environment for a process in which the default kernel is ours.
 
-    It shows outputs as they are: these suites know nothing of what a page is spared.
+    It shows outputs as they are: these suites know nothing of what a page is spared. Its cache is
+    named, as some of them give each test a home of its own.
     """
     folder = tmp_path / "kernels" / "python3"
     shutil.copytree(ROOT / "kernelspec" / "python", folder)
     spec = json.loads((folder / "kernel.json").read_text())
-    spec["argv"] = [sys.executable, *spec["argv"][1:], "--WasmKernel.outputs=trusted"]
-    spec["env"] |= {"PYTHONPATH": str(ROOT)}
+    spec["argv"] = [sys.executable, *spec["argv"][1:], *TRAITS]
+    spec["env"] |= {"PYTHONPATH": str(ROOT), "WASM_KERNEL_CACHE": str(default_folder())}
     (folder / "kernel.json").write_text(json.dumps(spec))
     profile = tmp_path / "ipython" / "profile_default"  # which one test hands to its kernel
     profile.mkdir(parents=True)
@@ -71,7 +83,7 @@ def sources(package: str, environment: dict[str, str]) -> Path:
     """The unpacked source distribution of a package, in the version that is required."""
     lines = (HERE / "requirements.txt").read_text().splitlines()
     [pinned] = [line for line in lines if line.startswith(f"{package}==")]
-    folder = BUILD / pinned.replace("==", "-")
+    folder = BUILD / pinned.replace("-", "_").replace("==", "-")
     if not folder.exists():
         command = [PYTHON, "-m", "pip", "download", "--quiet", "--no-deps"]
         options = ["--no-binary", package, "--dest", str(BUILD)]
@@ -82,13 +94,21 @@ def sources(package: str, environment: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("package", "excluded"), [("ipykernel", IPYKERNEL), ("nbclient", NBCLIENT)]
+    ("package", "tests", "excluded"),
+    [
+        ("ipykernel", ["tests"], IPYKERNEL),
+        ("nbclient", ["tests"], NBCLIENT),
+        ("papermill", ["papermill/tests/test_execute.py"], PAPERMILL),  # others need a cloud
+        ("nbval", [*NBVAL, *(f"tests/{name}.ipynb" for name in NBVAL_NOTEBOOKS)], {}),
+        ("nbmake", ["tests"], NBMAKE),
+        ("pytest-notebook", ["tests"], PYTEST_NOTEBOOK),
+    ],
 )
 def test_a_foreign_suite_passes(
-    package: str, excluded: Mapping[str, str], default_kernel: dict[str, str]
+    package: str, tests: list[str], excluded: Mapping[str, str], default_kernel: dict[str, str]
 ) -> None:
     folder = sources(package, default_kernel)
-    pytest_there = [PYTHON, "-m", "pytest", "tests", "--color=no", "--no-showlocals"]
+    pytest_there = [PYTHON, "-m", "pytest", *tests, "--color=no", "--no-showlocals"]
     pytest_there += ["-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -65,6 +65,7 @@ def test_install_names_a_cache_that_nobody_else_can_write_to(
     monkeypatch.chdir(tmp_path)
     options = ["install", "--prefix", str(tmp_path), "--cache"]
     assert cli.main([*options, "kept"]) == 0
+    assert f"WASM_KERNEL_CACHE={tmp_path / 'kept'} wasm-kernel warm" in capsys.readouterr().out
     env = spec_of(tmp_path / "share" / "jupyter" / "kernels" / "wasm-python")["env"]
     assert env == {"PYTHONSAFEPATH": "1", "WASM_KERNEL_CACHE": str(tmp_path / "kept")}
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700

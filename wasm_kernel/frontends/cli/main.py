@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,6 +132,9 @@ def _install(options: argparse.Namespace) -> None:
         env[ENVIRONMENT] = str(cache.folder)
     made = kernelspecs.install(place, options.name, options.display_name, env)
     print(f"Installed kernelspec {options.name} in {made}")
+    if options.cache is not None:
+        print(f"Its first kernel compiles the guest into {cache.folder}, unless you do it now:")
+        print(f"  {ENVIRONMENT}={shlex.quote(str(cache.folder))} wasm-kernel warm")
 
 
 def _uninstall(options: argparse.Namespace) -> None:
