@@ -34,8 +34,9 @@ BUILD = ROOT / "build" / "foreign"
 BIN = BUILD / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
 PYTHON = str(BIN / "python")
 SECONDS = 1800
-NBVAL = ["--nbval", "--nbval-kernel-name=python3"]
-"""Its own tests run ipykernel, whatever is called `python3`; its notebooks do not."""
+NBVAL = ["--nbval", "--nbval-kernel-name=python3", "-c", "setup.cfg"]
+"""Its own tests run ipykernel, whatever is called `python3`; its notebooks do not. It has no
+settings for pytest, which would otherwise take ours."""
 NBVAL_NOTEBOOKS = ["exceptions", "latex-example", "minimal_example", "test_coalesce"]
 TRAITS = ["--WasmKernel.outputs=trusted", "--WasmKernel.pass_env=PYTEST_NB_EXEC_ENV_VAR"]
 
@@ -71,7 +72,10 @@ def default_kernel(
     (folder / "kernel.json").write_text(json.dumps(spec))
     profile = tmp_path / "ipython" / "profile_default"  # which one test hands to its kernel
     profile.mkdir(parents=True)
+    temporary = tmp_path / "temporary"  # suites would sweep the folder that this one is in
+    temporary.mkdir()
     return environment | {
+        "PYTEST_DEBUG_TEMPROOT": str(temporary),
         "IPYTHONDIR": str(profile.parent),
         "JUPYTER_PATH": str(tmp_path),
         "PATH": os.pathsep.join([str(environment_of_suites), environment.get("PATH", "")]),
