@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from wasm_kernel.linux import libc
-from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.folders import NEW, READ, closing_fd
 from wasm_kernel.linux.libc import INT, TEXT, UNSIGNED
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.linux.walks import FolderWalk
@@ -30,8 +30,6 @@ STEP = 64 * 1024 * 1024  # what the kernel copies before it is asked whether to 
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 # ENOENT: also while another file takes the name. Opening says whether there is one.
 _NO_LINK = {*_CANNOT, errno.EMLINK, errno.EACCES, errno.ENOENT}
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _library_rename = libc.function("renameat2", INT, TEXT, INT, TEXT, UNSIGNED)
 _statx = libc.function("statx", INT, TEXT, INT, UNSIGNED, TEXT)
@@ -144,9 +142,9 @@ def link_or_copy(folder: int, name: str, target: Path | str, there: int | None =
     except OSError as problem:
         if problem.errno not in _NO_LINK:
             raise
-        with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as old:
+        with os.fdopen(os.open(name, READ, dir_fd=folder), "rb") as old:
             _check_regular(os.fstat(old.fileno()))
-            with os.fdopen(os.open(target, _NEW, 0o600, dir_fd=there), "wb") as new:
+            with os.fdopen(os.open(target, NEW, 0o600, dir_fd=there), "wb") as new:
                 FileCopier().copy(old.fileno(), new.fileno(), os.fstat(old.fileno()).st_size)
         return
     try:

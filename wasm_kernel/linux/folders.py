@@ -22,8 +22,11 @@ from typing import BinaryIO, Self
 
 from wasm_kernel.errors import WasmKernelError
 
+# No link is followed, no FIFO holds whoever opens it, and no terminal becomes the process's own.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+READ, NEW = os.O_RDONLY | _FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
+"""How a file is opened to be read, and how one is made to be written."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not hold whoever opens it
 SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".aside"
 _OWNER = stat.S_IRWXU

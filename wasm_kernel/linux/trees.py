@@ -17,12 +17,10 @@ from msgspec import Struct
 
 from wasm_kernel.linux import walks
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import Folder, closing_fd, open_folder
+from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd, open_folder
 from wasm_kernel.linux.task import QUIET, Task
 from wasm_kernel.linux.walks import FolderWalk, HiddenTest
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNER = 0o700
 _LINKED_DEEPEST = 500  # folders; each further name of a file is reached by all of them
 _PERMISSIONS = 0o777
@@ -165,7 +163,7 @@ class _Copying:
         if found.st_nlink > 1 and self._here.depth > _LINKED_DEEPEST:
             raise _Unreadable("it has several names, and lies too deep to keep them")
         with _reading():
-            opened = os.open(name, _READ, dir_fd=self._here.fd)
+            opened = os.open(name, READ, dir_fd=self._here.fd)
         with closing_fd(opened) as source:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
@@ -175,7 +173,7 @@ class _Copying:
             self._twins[found.st_dev, found.st_ino] = (*self._there.path, name)
 
     def _copy_file(self, source: int, name: str, found: os.stat_result) -> None:
-        with closing_fd(os.open(name, _WRITE, 0o600, dir_fd=self._there.fd)) as target:
+        with closing_fd(os.open(name, NEW, 0o600, dir_fd=self._there.fd)) as target:
             self._copier.copy(source, target, found.st_size)
             _dress(target, found)
 

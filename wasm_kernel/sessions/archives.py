@@ -16,7 +16,7 @@ from wasm_kernel.errors import SessionInUse
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.folders.locks import exclusively
 from wasm_kernel.guests.base import languages, prepare_on_own_thread
-from wasm_kernel.linux.folders import Folder, making_folder, open_folder
+from wasm_kernel.linux.folders import NEW, Folder, making_folder, open_folder
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT, SessionPathError, resolve
 from wasm_kernel.sessions.root import SessionsRoot
@@ -36,7 +36,6 @@ MOST_BYTES = 64 << 30
 """The most bytes that may come out of an archive by default."""
 
 Progress = Callable[[str], None]
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _FILES_ONLY = "The archive holds the files alone, as it was asked for."
 _IN_USE = (
     "This session is open, in this process or in another one, and its variables may change at any "
@@ -95,7 +94,7 @@ def export_session(
                 variables = variables_of(folders, list(images))
             except NoVariables as problem:
                 why_not = str(problem)
-        file = os.fdopen(os.open(path, _NEW, 0o600), "wb")
+        file = os.fdopen(os.open(path, NEW, 0o600), "wb")
         try:
             with file:
                 exported = write_archive(

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from wasm_kernel.linux import trees
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import NEW, READ, Folder, closing_fd
 from wasm_kernel.linux.locks import try_lock
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK = 16 * 1024 * 1024
 
 
@@ -33,7 +32,7 @@ def read(folder: int, name: str, most: int) -> bytes:
         OSError: it is not a regular file, is larger than `most` bytes, or can't be read.
     """
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    with closing_fd(os.open(name, _READ, dir_fd=folder)) as descriptor:
+    with closing_fd(os.open(name, READ, dir_fd=folder)) as descriptor:
         status = os.fstat(descriptor)
         _check_regular(status)  # it may have been swapped since
         if status.st_size > most:
@@ -118,8 +117,6 @@ def delete(folder: int, name: str, *, recursive: bool) -> None:
 # -- drafts
 
 _PREFIX = ".metadata.json~"
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 YOUNG_SECONDS = 10.0  # the writer of a younger draft may not have locked it yet
 
 
@@ -139,7 +136,7 @@ def draft_of(root: int, content: bytes, mode: int | None) -> Iterator[str]:
 
     draft = f"{_PREFIX}{secrets.token_hex(8)}"
     try:
-        with os.fdopen(os.open(draft, _WRITE, 0o666, dir_fd=root), "wb") as file:
+        with os.fdopen(os.open(draft, NEW, 0o666, dir_fd=root), "wb") as file:
             with suppress(OSError):  # without locks, its age alone protects it
                 try_lock(file.fileno())
             if mode is not None:
@@ -161,7 +158,7 @@ def sweep_drafts(root: int) -> None:
 
 
 def _remove_abandoned(root: int, name: str) -> None:
-    with closing_fd(os.open(name, _LOOK, dir_fd=root)) as descriptor:
+    with closing_fd(os.open(name, READ, dir_fd=root)) as descriptor:
         young = time.time() - os.fstat(descriptor).st_ctime < YOUNG_SECONDS
         if not young and try_lock(descriptor):
             os.unlink(name, dir_fd=root)

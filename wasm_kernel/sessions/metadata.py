@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.linux.files import swap_names
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.linux.locks import wait_lock
 from wasm_kernel.sessions.entries import draft_of
 from wasm_kernel.wasi_files.preopens import METADATA
@@ -29,7 +29,6 @@ NAME = METADATA
 VERSION = 1
 _MOST_BYTES = 1024 * 1024
 _SPARE = "metadata.spare"
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO does not block it
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPARE = {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EEXIST}  # something else is there
 _ATTEMPTS = 100
@@ -168,7 +167,7 @@ def _content(folder: Folder) -> bytes | None:
     """The file's content; None if the file was replaced while it was read."""
     if not stat.S_ISREG(os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False).st_mode):
         raise MetadataCorrupted("it is not a regular file")
-    with closing_fd(os.open(NAME, _READ, dir_fd=folder.fd)) as descriptor:
+    with closing_fd(os.open(NAME, READ, dir_fd=folder.fd)) as descriptor:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(_MOST_BYTES + 1)
         now_there = os.stat(NAME, dir_fd=folder.fd, follow_symlinks=False)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from wasm_kernel.errors import HistoryError
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import note_forked
-from wasm_kernel.linux.folders import Folder, TooLong, closing_fd
+from wasm_kernel.linux.folders import NEW, Folder, TooLong, closing_fd
 from wasm_kernel.linux.trees import remove_contents
 from wasm_kernel.linux.walks import Lookup, is_plain_name
 from wasm_kernel.state.archive_out import (
@@ -62,7 +62,6 @@ _MEMBERS_MOST = 1_000_000
 _LINK_MOST = 4096
 _LINKS_MOST_BYTES = 64 * 1024 * 1024  # they are kept in memory until the end
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.EILSEQ}
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TIME_MOST = 1 << 40
 _SHOWN = 200
 _BELOW = "x"  # any name: what is looked up is the folder above it
@@ -267,7 +266,7 @@ class ArchiveReader:
             raise ArchiveError("The archive holds links that are too long, or too many of them.")
 
     def _write(self, folder: int, name: str, info: tarfile.TarInfo, content: IO[bytes]) -> None:
-        with closing_fd(os.open(name, _NEW, 0o600, dir_fd=folder)) as descriptor:
+        with closing_fd(os.open(name, NEW, 0o600, dir_fd=folder)) as descriptor:
             self._budget.take_bytes()
             unpack(info, content, descriptor, self._budget)
             os.fchmod(descriptor, info.mode & 0o777)

@@ -22,7 +22,7 @@ from wasm_kernel.errors import HistoryError, ImageError, TravelError, WasmKernel
 from wasm_kernel.folders.folders import STATE, SandboxFolders
 from wasm_kernel.folders.locks import begins_anew
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder, closing_fd
+from wasm_kernel.linux.folders import READ, Folder, closing_fd
 from wasm_kernel.state.commits import CONTENTS, ContentFile, missing_in
 from wasm_kernel.state.fork import identity_in
 from wasm_kernel.state.image import BaseImage, ImageRecord
@@ -47,7 +47,6 @@ STATES_MOST_BYTES = 16 * 1024 * 1024  # it takes some ten times as much of this 
 _OPEN_FILES_MOST = 10_000
 _OPEN_FILES_MOST_BYTES = 512 * 1024
 _SHOWN = 200
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_IMAGE = (
     "The variables are not in the archive: the base image that they were saved over is not in this "
     "machine's cache any more."
@@ -371,7 +370,7 @@ class _ArchivedFiles:
             self.left_out[path] = "something else took its place meanwhile"
 
     def _file(self, path: str, folder: int, name: str) -> None:
-        with closing_fd(os.open(name, _READ, dir_fd=folder)) as descriptor:
+        with closing_fd(os.open(name, READ, dir_fd=folder)) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 self.left_out[path] = "it is not a file any more"
                 return
@@ -388,7 +387,7 @@ def _add_memory(writer: ArchiveWriter, private: Folder, variables: Variables) ->
         finally:
             os.close(descriptor)
 
-    add(IMAGE, os.open(variables.image, _READ))
+    add(IMAGE, os.open(variables.image, READ))
     writer.text(f"{MEMORY}/{STATES}", variables.records)
     with private.enter(STATE, CONTENTS) as contents:
         for name in sorted(variables.contents):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from msgspec import Struct
 
 from wasm_kernel.linux.files import file_identity
-from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.folders import READ, closing_fd
 from wasm_kernel.linux.walks import Lookup
 from wasm_kernel.state.file_contents import Changed, checksum_of
 from wasm_kernel.state.file_journal import (
@@ -30,7 +30,6 @@ from wasm_kernel.state.file_versions import FileVersions
 from wasm_kernel.wasi_files.file_history import Change
 from wasm_kernel.wasi_files.quota import key_of
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Changing = Callable[[str, os.stat_result | None], None]
@@ -175,7 +174,7 @@ class _FileRestore:
             return True
         if was.checksum is None:
             return False
-        with closing_fd(os.open(name, _READ, dir_fd=folder)) as source:
+        with closing_fd(os.open(name, READ, dir_fd=folder)) as source:
             return checksum_of(source, was.size) == was.checksum
 
     def _change(self, path: str, name: str, folder: int, found: os.stat_result | None) -> None:

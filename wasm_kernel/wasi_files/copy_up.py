@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux.files import FileCopier
-from wasm_kernel.linux.folders import closing_fd
+from wasm_kernel.linux.folders import READ, closing_fd
 from wasm_kernel.linux.locks import try_lock
 from wasm_kernel.linux.task import Cancelled
 from wasm_kernel.wasi_files.file_calls import FileCalls
@@ -27,7 +27,6 @@ from wasm_kernel.wasi_files.preopens import COVER, NOTHING_HIDDEN, Refused, is_c
 from wasm_kernel.wasi_files.quota import key_of
 
 _PART = f"{COVER}{COVER}part"  # covers nothing, as no name of the overlay begins so
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -137,7 +136,7 @@ def clear_covers(calls: FileCalls, place: GuestPath) -> None:
     if place.in_lower:
         return
     path = "/".join(place.parts)
-    with closing_fd(os.open(place.name, _READ | os.O_DIRECTORY, dir_fd=place.folder)) as folder:
+    with closing_fd(os.open(place.name, READ | os.O_DIRECTORY, dir_fd=place.folder)) as folder:
         names = [entry.name for entry in read_folder(folder, NOTHING_HIDDEN, 0)]
         for name in filter(is_cover, names):
             with contextlib.suppress(FileNotFoundError):
@@ -163,7 +162,7 @@ def _make_folder(calls: FileCalls, folder: int, name: str, path: str) -> None:
 
 def _copy(calls: FileCalls, lower: int, place: OverlayPath, *, content: bool) -> int:
     """Copies a file of the lower folder; returns its size."""
-    with closing_fd(os.open(place.name, _READ, dir_fd=lower)) as source:
+    with closing_fd(os.open(place.name, READ, dir_fd=lower)) as source:
         found = os.fstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise Refused(abi.ENOTSUP)
@@ -213,7 +212,7 @@ def _new_part(calls: FileCalls, place: OverlayPath) -> tuple[str, int]:
 
 def _remove_abandoned(calls: FileCalls, place: OverlayPath, name: str) -> None:
     """Removes what a killed kernel left, or what the guest put there, who may have it open."""
-    with closing_fd(os.open(name, _READ, dir_fd=place.folder)) as left:
+    with closing_fd(os.open(name, READ, dir_fd=place.folder)) as left:
         if try_lock(left):
             _remove(calls, place.folder, name, "/".join((*place.parts[:-1], name)))
 

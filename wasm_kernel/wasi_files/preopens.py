@@ -18,10 +18,9 @@ from msgspec import Struct
 
 from wasm_kernel.engine import abi
 from wasm_kernel.linux import walks
-from wasm_kernel.linux.folders import Folder
+from wasm_kernel.linux.folders import SEARCHED, Folder
 
 FIRST_DESCRIPTOR = 3  # WASI gives preopened folders the numbers from here on, in order
-_SEARCHED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 METADATA = ".metadata.json"
 """The name of the file in a workspace that says what is known of its session."""
 COVER = ".wh."
@@ -129,7 +128,7 @@ def is_hidden_folder(hidden: Hidden, folder: int, name: str, depth: int) -> bool
     if not hidden.hides_folders:
         return False
     try:
-        fd = os.open(name, _SEARCHED, dir_fd=folder)
+        fd = os.open(name, SEARCHED, dir_fd=folder)
     except OSError:
         return False  # no folder, or gone meanwhile
     try:
