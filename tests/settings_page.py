@@ -11,8 +11,8 @@ HEAD = """\
 # Settings
 
 Every setting is a trait of `WasmKernel`: on the kernel's command line (`--WasmKernel.NAME=VALUE`,
-also in a kernelspec's `argv`) or in `jupyter_wasm_kernel_config.py`, in a folder of
-`jupyter --paths`:
+also in a kernelspec's `argv`) or in `jupyter_wasm_kernel_config.py`, in `~/.jupyter` or another
+folder for configuration that `jupyter --paths` lists:
 
 ```text
 c.WasmKernel.cell_timeout = 600

@@ -62,8 +62,9 @@ _MISSING = "the session has no such file. (What lies beside the notebook need no
 _NO_FILE = "it is a link, a folder or something else that is not a regular file."
 _NO_FOLDER = (
     "It is not known which notebook this kernel belongs to, so there is no folder to publish into. "
-    "Nothing was published. Name one with WasmKernel.publish_folder, such as results: it is made "
-    "in the folder that the kernel is started in."
+    "Nothing was published. Name one in jupyter_wasm_kernel_config.py, such as "
+    '`c.WasmKernel.publish_folder = "results"`: it is made in the folder that the kernel is '
+    "started in."
 )
 _OFF = "Nothing may be published from this kernel: WasmKernel.publish_suffixes is empty."
 _NOT_THERE = (
