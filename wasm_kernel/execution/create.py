@@ -31,7 +31,7 @@ def create_sandbox(
     private_root: Path | str | None = None,
     session_id: str | None = None,
     resume: Resume | str = Resume.NEVER,
-    hooks: SessionHooks[BaseSandbox] | None = None,
+    hooks: SessionHooks | None = None,
     language: GuestLanguage | None = None,
     broker: Broker | None = None,
     quiet: bool = False,

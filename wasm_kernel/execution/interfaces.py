@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -19,7 +19,6 @@ from wasm_kernel.guests.protocol import Output
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import CommMessage, SandboxResult
 
-SandboxT_contra = TypeVar("SandboxT_contra", contravariant=True)
 Provider = Callable[[], Mapping[str, Any]]
 
 
@@ -217,17 +216,17 @@ class NewSession(Struct, frozen=True):
 
     folders: SandboxFolders
     session_id: str | None
-    hooks: SessionHooks[Any]
+    hooks: SessionHooks
 
 
-class SessionHooks(Protocol[SandboxT_contra]):
-    """The things that a session does for its sandbox; for one outside of sessions, see `NoSession`.
+class SessionHooks:
+    """What a session does for its sandbox; by default nothing.
 
     `logger_changed`, `executed` and `new_session` are called on the sandbox's own thread, the rest
     on any.
     """
 
-    def opened(self, sandbox: SandboxT_contra, /) -> None:
+    def opened(self, sandbox: Any, /) -> None:
         """The sandbox lives in the session from now on."""
 
     def logger_changed(self, logger: SandboxLogger) -> None:
@@ -242,31 +241,24 @@ class SessionHooks(Protocol[SandboxT_contra]):
         Raises:
             WasmKernelError: it can't be made.
         """
+        raise NotImplementedError
 
     def entered(self) -> None:
         """A `with` block of the sandbox begins."""
 
     def left(self) -> bool:
         """A `with` block of the sandbox ends; returns whether the sandbox is to be closed now."""
+        return True
 
     def closed(self) -> None:
         """The sandbox has been closed. Safe to call twice."""
 
 
-class NoSession:
+class NoSession(SessionHooks):
     """The hooks of a sandbox outside of sessions: only a fork needs something."""
 
     def __init__(self, folders: SandboxFolders) -> None:
         self._folders = folders
-
-    def opened(self, sandbox: object, /) -> None:
-        """Does nothing."""
-
-    def logger_changed(self, logger: SandboxLogger) -> None:
-        """Does nothing."""
-
-    def executed(self) -> None:
-        """Does nothing."""
 
     def new_session(self) -> NewSession:
         """Makes a workspace next to that of the sandbox, named after it.
@@ -291,13 +283,3 @@ class NoSession:
                 folder.rmdir()
             raise
         return NewSession(folders, None, NoSession(folders))
-
-    def entered(self) -> None:
-        """Does nothing."""
-
-    def left(self) -> bool:
-        """Has the sandbox closed."""
-        return True
-
-    def closed(self) -> None:
-        """Does nothing."""

@@ -63,7 +63,7 @@ class BaseSandbox:
         session_id: str | None,
         *,
         resume: Resume = Resume.NEVER,
-        hooks: SessionHooks[BaseSandbox] | None = None,
+        hooks: SessionHooks | None = None,
         inherited: Fork | None = None,
         broker: Broker | None = None,
         quiet: bool = False,

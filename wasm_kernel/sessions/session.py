@@ -16,7 +16,7 @@ from wasm_kernel import events
 from wasm_kernel.engine.cache import INSTALLED, default_folder
 from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.execution.interfaces import NewSession
+from wasm_kernel.execution.interfaces import NewSession, SessionHooks
 from wasm_kernel.folders.folders import SandboxFolders
 from wasm_kernel.folders.hiding import (
     Guards,
@@ -53,7 +53,7 @@ class WorkspaceError(WasmKernelError):
     """A session's folder that could not be made or opened."""
 
 
-class Session:
+class Session(SessionHooks):
     """A session that is open in this process: nobody deletes or prunes it meanwhile.
 
     It is the hooks of its sandbox: it notes each cell in the metadata and makes sessions for forks.
