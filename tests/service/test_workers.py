@@ -22,6 +22,7 @@ from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerLost
+from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import fork_server, messages
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service, ServiceLimits
@@ -54,6 +55,32 @@ def test_a_killed_worker_takes_its_cell_and_nothing_else(service: Service) -> No
         assert "The session goes on after a break" in again.stderr
         assert says(other, "print(x)") == "1"
         assert worker_of(other).process == process
+
+
+@pytest.mark.parametrize("how", ["timeout", "interrupt"])
+def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
+    service: Service, how: str
+) -> None:
+    """With or without epochs: what can only be stopped with its process costs no more than that."""
+    swallows = (
+        "lost = True\nwhile True:\n  try:\n    while True: pass\n  except BaseException: pass"
+    )
+    with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
+        keep(sandbox, "x = 41")
+        cell = sandbox.submit(swallows, timeout=0.5 if how == "timeout" else None)
+        if how == "interrupt":
+            time.sleep(0.3)
+            for _ in range(2):
+                assert sandbox.interrupt()
+                time.sleep(0.1)
+        error = cell.result(60).error
+        assert error is not None
+        assert error.ename == ("CellTimeout" if how == "timeout" else "Interrupted")
+        assert "The variables are as they were before this cell" in error.evalue
+        if how == "timeout":
+            assert "its limit of 0.5 seconds" in error.evalue
+            assert error.evalue.endswith("Raise timeout to allow more.")
+        assert says(sandbox, "print(x, 'lost' in dir())") == "41 False"
 
 
 def test_cells_that_waited_say_that_they_did_not_run(remote: RemoteSandbox) -> None:

@@ -19,6 +19,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from wasm_kernel.errors import CellTimeout, GuestClosed, GuestStopped, Interrupted, NeverBegan
+
 TICK_SECONDS = 0.01
 BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
 BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
@@ -35,6 +37,16 @@ class StopReason(Struct, frozen=True):
     cause: str
     seconds: float
     own: bool = False
+
+    def error(self) -> GuestStopped:
+        """Returns the error of a call that was stopped for this reason."""
+        if self.cause == "begin":
+            return NeverBegan(self.seconds)
+        if self.cause == "deadline":
+            return CellTimeout(self.seconds, own=self.own)
+        if self.cause == "grace":
+            return Interrupted(self.seconds)
+        return GuestClosed()
 
 
 class Signals(Protocol):

@@ -27,14 +27,10 @@ from wasm_kernel.engine.host_calls import Dispatcher, GuestMemory, HostFunctions
 from wasm_kernel.engine.streams import OutputStreams
 from wasm_kernel.engine.wasmtime_api import CallEnd
 from wasm_kernel.errors import (
-    CellTimeout,
-    GuestClosed,
     GuestCrashed,
     GuestExited,
     GuestStopped,
     HostFailed,
-    Interrupted,
-    NeverBegan,
     OutOfFuel,
     StackExhausted,
 )
@@ -274,15 +270,5 @@ def stop_error(end: CallEnd, reason: StopReason | None, *, fuel: int | None) -> 
     if end.trap is wasmtime.TrapCode.STACK_OVERFLOW:
         return StackExhausted()
     if end.trap is None and reason is not None:
-        return _stopped_by_clock(reason)
+        return reason.error()
     return GuestCrashed(end.trap.name.lower().replace("_", " ") if end.trap else "host error")
-
-
-def _stopped_by_clock(reason: StopReason) -> GuestStopped:
-    if reason.cause == "begin":
-        return NeverBegan(reason.seconds)
-    if reason.cause == "deadline":
-        return CellTimeout(reason.seconds, own=reason.own)
-    if reason.cause == "grace":
-        return Interrupted(reason.seconds)
-    return GuestClosed()

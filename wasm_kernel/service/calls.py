@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from wasm_kernel.errors import FrameError, WasmKernelError, WorkerLost
+from wasm_kernel.errors import CellTimeout, FrameError, GuestStopped, WasmKernelError, WorkerLost
 from wasm_kernel.execution.cell_future import CellFuture, CellOutput, as_error
 from wasm_kernel.execution.interfaces import InputInterrupted, InputRefused, Listener, NoListener
 from wasm_kernel.guests.protocol import Stream
@@ -21,6 +21,7 @@ from wasm_kernel.service.messages import CellResult, Failed, Figures, Report
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
 _MARGIN_BYTES = 128 * MIB  # of a call's messages, beyond what the policy lets a cell show
+_LATE_SECONDS = 30.0  # for a worker to end a cell whose time is over, beyond its grace
 _CHARACTER_BYTES = 6  # that a character takes in JSON
 
 
@@ -133,7 +134,7 @@ class PendingCall:
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(problem)
 
-    def lost(self, problem: WorkerLost, *, began: bool) -> None:
+    def lost(self, problem: GuestStopped, *, began: bool) -> None:
         """Ends it, as its worker is gone.
 
         Args:
@@ -154,7 +155,7 @@ class PendingCell(PendingCall):
         future: Gets its result.
         listener: Gets what it shows.
         policy: Its limits.
-        limit: How many seconds it may take; None for no limit.
+        timeout: The limit in seconds that its caller set, if any.
         nothing: Its result if nothing is known of it.
     """
 
@@ -163,12 +164,15 @@ class PendingCell(PendingCall):
         future: CellFuture,
         listener: Listener | None,
         policy: ExecutionPolicy,
-        limit: float | None,
+        timeout: float | None,
         nothing: SandboxResult,
     ) -> None:
         super().__init__(future, CellResult, most_bytes(policy), listener)
         self._output = CellOutput(wanted=self.listener.collects)
-        self._limit = limit
+        self._timeout = timeout
+        limits = [limit for limit in (policy.cell_timeout, timeout) if limit is not None]
+        late = 2 * policy.grace_seconds + _LATE_SECONDS
+        self._limit = min(limits) + late if limits else None
         self._overdue_at: float | None = None
         self._nothing = nothing
         self.figures = Figures()
@@ -205,8 +209,10 @@ class PendingCell(PendingCall):
         memory = self.figures.memory_bytes
         super()._finish(self._with_output(memory_used_bytes=memory, **fields))
 
-    def lost(self, problem: WorkerLost, *, began: bool) -> None:
+    def lost(self, problem: GuestStopped, *, began: bool) -> None:
         """Ends it with a result that says what is kept."""
+        if isinstance(problem, CellTimeout) and problem.seconds == self._timeout:
+            problem.setting = "timeout"
         shown = as_error(problem if began else WorkerLost(_ENDED, _NOT_RUN))
         try:
             self.listener.emit(shown)

@@ -26,7 +26,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
+from wasm_kernel.engine.flavours import EPOCH, FLAVOURS, UNCHECKED
 from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.guests.base import GuestLanguage, load
 from wasm_kernel.linux.broker import end_with, log_failure
@@ -137,7 +137,7 @@ class ForkLoop:
             os.close(self._owner)
             os.dup2(1, 2)  # what it logs goes through its line
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            worker.serve(Channel(Connection(line)), language)
+            worker.serve(Channel(Connection(line)), language, FLAVOURS[request.flavour])
         except Exception as problem:
             log_failure("a worker", problem)
         finally:
@@ -162,8 +162,10 @@ def main(line: int, owner: int) -> NoReturn:
     for name in _NEEDED:
         importlib.import_module(name)
     loop = ForkLoop(socket.socket(fileno=line), owner)
-    with contextlib.suppress(WasmKernelError):  # whoever asks for a worker hears of it
-        loop.load(ForkRequest(RuntimeType.PYTHON.value, EPOCH.name))
+    for flavour in (UNCHECKED, EPOCH):
+        with contextlib.suppress(WasmKernelError):  # whoever asks for a worker hears of it
+            loop.load(ForkRequest(RuntimeType.PYTHON.value, flavour.name))
+            break
     check_alone()
     loop.run()
     os._exit(0)

@@ -13,13 +13,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
-from wasm_kernel.engine.flavours import FlavourName
+from wasm_kernel.engine.flavours import Flavour
 from wasm_kernel.errors import HostFailed
 from wasm_kernel.linux.broker import tied_command
 from wasm_kernel.policy import RuntimeType
@@ -124,31 +124,48 @@ class ForkServer:
         with self._guard:
             self._ensure()
 
-    def spawn(self, language: str, flavour: FlavourName, progress: Callable[[str], None]) -> Worker:
+    def spawn(
+        self, language: str, flavours: Sequence[Flavour], progress: Callable[[str], None]
+    ) -> Worker:
         """Returns a new worker.
 
         Args:
             language: The language of its guest.
-            flavour: The flavour of its guest's code.
+            flavours: The flavours that its guest's code may have, the best one first. The first
+                that is compiled is taken; if none is, the best one is compiled.
             progress: Gets sentences about what takes long.
 
         Raises:
             WasmKernelError: there can't be one.
         """
-        request = ForkRequest(RuntimeType.checked(language).value, flavour)
+        runtime = RuntimeType.checked(language).value
+        requests = [ForkRequest(runtime, flavour.name) for flavour in flavours]
         for _ in range(_TRIES):
             try:
-                with self._guard:
-                    reply, made = self._ask(self._ensure(), request)
+                made = self._first(requests)
             except OSError:  # it was killed, or hangs
                 self._drop()
                 continue
             if made is not None:
                 return made
+            _prepare(requests[0], progress)
+        raise HostFailed("the process that starts sessions does not answer")
+
+    def _first(self, requests: Sequence[ForkRequest]) -> Worker | None:
+        """Returns a worker of the first request for which all is prepared; None if none is.
+
+        Raises:
+            HostFailed: there can't be one.
+            ConnectionError, TimeoutError: the process is gone, or does not answer.
+        """
+        for request in requests:
+            with self._guard:
+                reply, made = self._ask(self._ensure(), request)
+            if made is not None:
+                return made
             if not reply.is_unprepared:
                 raise HostFailed(reply.why)
-            _prepare(request, progress)
-        raise HostFailed("the process that starts sessions does not answer")
+        return None
 
     def _ensure(self) -> socket.socket:
         if self._is_closed:

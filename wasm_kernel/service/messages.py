@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import FlavourName
 from wasm_kernel.errors import FrameError, HostFailed, WasmKernelError
 from wasm_kernel.guests import protocol
@@ -335,6 +336,12 @@ class Event(_Message, frozen=True, tag="event"):
     fields: Annotated[dict[Short, Scalar | tuple[str, ...]], Meta(max_length=50)]
 
 
+class Stuck(_Message, frozen=True, tag="stuck"):
+    """The guest can't be stopped but by ending the worker, and must be for this reason."""
+
+    reason: StopReason
+
+
 class Closed(_Message, frozen=True, tag="closed"):
     """The session is closed as it should be; the last message.
 
@@ -370,6 +377,7 @@ Report = (
     | Unwanted
     | Event
     | Logged
+    | Stuck
     | Closed
     | Pong
 )

@@ -17,7 +17,6 @@ from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import files
 
 _CLOSED = "this sandbox is closed; the service can open its session again"
-_LATE_SECONDS = 30.0  # for a worker to end a cell whose time is over, beyond its grace
 ForkSession = Callable[[int, bool], "Sequence[RemoteSandbox]"]
 
 
@@ -106,11 +105,8 @@ class RemoteSandbox:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         cell = RemoteCell(self.worker)
-        limits = [limit for limit in (self.policy.cell_timeout, timeout) if limit is not None]
-        late = 2 * self.policy.grace_seconds + _LATE_SECONDS
-        limit = min(limits) + late if limits else None
         nothing = never_ran(self.workspace, self.session_id)
-        pending = PendingCell(cell, listener, self.policy, limit, nothing)
+        pending = PendingCell(cell, listener, self.policy, timeout, nothing)
 
         def make(call: int) -> messages.Execute:
             cell.call = call

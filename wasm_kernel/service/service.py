@@ -11,7 +11,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from wasm_kernel.engine.flavours import EPOCH, FUEL_EPOCH
+from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED
 from wasm_kernel.errors import LimitReached, PolicyError, SessionInUse, WasmKernelError
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
@@ -274,14 +274,13 @@ class Service:
 
         with self._guard:
             entry = self._sessions.pop(session_id, None)
+            self._gone[session_id] = why
+            for oldest in [*self._gone][:-_GONE_MOST]:
+                del self._gone[oldest]
         if entry is not None:
             entry.sandbox.close(why=why)
         private = self._sessions_root.private_root
         delete_session_workspace(session_id, self.root, self._logger, private_root=private)
-        with self._guard:
-            self._gone[session_id] = why
-            for oldest in [*self._gone][:-_GONE_MOST]:
-                del self._gone[oldest]
 
     def close(self) -> None:
         """Stops what runs, and closes all sessions; they stay on disk. Safe to call twice."""
@@ -417,8 +416,9 @@ class Service:
         """Returns a new worker for a session."""
         opened = session.opened
         make_room(None, _DESCRIPTORS)
-        flavour = EPOCH if opened.policy["fuel_budget"] is None else FUEL_EPOCH
-        return self.fork_server.spawn(opened.language, flavour.name, progress)
+        metered = opened.policy["fuel_budget"] is not None
+        flavours = (FUEL, FUEL_EPOCH) if metered else (UNCHECKED, EPOCH)
+        return self.fork_server.spawn(opened.language, flavours, progress)
 
     def handlers(self, session: SessionWorker) -> Handlers:
         """Returns what is done for a session beyond its worker's walls."""

@@ -20,8 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from wasm_kernel import events
+from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.errors import (
     FrameError,
+    GuestClosed,
+    GuestStopped,
     LimitReached,
     SandboxClosed,
     WasmKernelError,
@@ -248,7 +251,7 @@ class SessionWorker:
         except FrameError as broken:
             _LOG.error("a worker broke the protocol: %s", ascii(str(broken)))
             problem = WorkerLost(_BROKE, _KEPT)
-        except WasmKernelError as failure:  # the session can't be opened
+        except WasmKernelError as failure:  # stuck, or the session can't be opened
             problem = failure
         finally:
             self.usage.ended_seconds = self.usage.cpu_seconds
@@ -277,6 +280,8 @@ class SessionWorker:
         match report:
             case messages.Pong():
                 pass
+            case messages.Stuck():
+                raise self._stopped(report.reason)
             case messages.Closed():
                 self.opened = replace(self.opened, verified=report.verified)
             case messages.Ended() | messages.Failed():
@@ -319,6 +324,14 @@ class SessionWorker:
                 self._calls = {report.call: pending, **self._calls}
             raise
 
+    def _stopped(self, reason: StopReason) -> GuestStopped:
+        """Returns the error of a guest that only the end of its worker could stop."""
+        from wasm_kernel.state import texts
+
+        error = reason.error()
+        error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else texts.KEPT
+        return error
+
     def _log(self, event: messages.Event) -> None:
         """Sends an event on, if it is one of ours."""
         fields = {name: value for name, value in event.fields.items() if name.isidentifier()}
@@ -342,7 +355,7 @@ class SessionWorker:
             self._wanted = {}
             self._changed.notify_all()
         for number, pending in enumerate(left):
-            if isinstance(problem, WorkerLost):
+            if isinstance(problem, GuestStopped):
                 pending.lost(problem, began=number == 0)
             else:
                 pending.refuse(problem or SandboxClosed(self._why_closed))

@@ -12,6 +12,7 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar, assert_never
@@ -19,6 +20,8 @@ from typing import Any, Literal, TypeVar, assert_never
 import msgspec
 from msgspec import Raw, Struct
 
+from wasm_kernel.engine.clock import StopReason
+from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
 from wasm_kernel.errors import FrameError, HostFailed
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.execution.cell_future import CellFuture
@@ -40,6 +43,7 @@ from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, session_paths
 
 _POLL_SECONDS = 0.05
+_SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 1.0  # without a message, before memory that nobody uses is given back
 _TOO_LARGE = "the answer is too large"
 _GONE = "the service has ended"
@@ -48,12 +52,13 @@ _PROGRESS_CHARACTERS, _LOG_CHARACTERS = 1000, 16 * 1024
 Reply = TypeVar("Reply", bound=Struct)
 
 
-def serve(channel: Channel, language: GuestLanguage) -> None:
+def serve(channel: Channel, language: GuestLanguage, flavour: Flavour) -> None:
     """Serves the session that the first message names, until the service closes it or is gone.
 
     Args:
         channel: The line to the service.
         language: The guest's language, loaded.
+        flavour: The flavour of its code.
     """
     logging.getLogger("wasm_kernel").addHandler(_LogHandler(channel))
     try:
@@ -63,6 +68,8 @@ def serve(channel: Channel, language: GuestLanguage) -> None:
     assert isinstance(opened, messages.Open), "it comes first"
     try:
         worker = _Worker(channel, language, opened)
+        if not flavour.epochs:
+            THIS_PROCESS.may_be_killed_by(worker)
     except Exception as problem:
         channel.send(messages.failure(0, problem))
         return
@@ -118,6 +125,13 @@ class _Worker:
         self._sandbox.close(anew=anew)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
+
+    def kill(self, reason: StopReason) -> None:
+        """Has the service end this process, when the state before the running cell is on disk."""
+        end = time.monotonic() + _SAVE_SECONDS
+        while not self._sandbox.facts.all().get("history_is_saved") and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        self._send(messages.Stuck(reason))
 
     def _next(self) -> messages.Request:
         if self._channel.is_quiet(_QUIET_SECONDS) and not self._sandbox.busy:
