@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces import says, wait_for
+from tests.faces import PATIENCE, says, wait_for
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.service import Service
@@ -64,9 +64,11 @@ def worker_of(sandbox: RemoteSandbox) -> Worker:
 
 
 def keep(sandbox: RemoteSandbox, code: str) -> None:
-    """Runs a cell whose effects are on disk afterwards."""
+    """Runs a cell whose effects are on disk afterwards; the session is awake."""
     says(sandbox, code)
-    sandbox.checkpoint("kept")
+    sandbox.worker.sleep()
+    sandbox.worker.wait_asleep()
+    sandbox.start().result(PATIENCE)
 
 
 def ends(process: int) -> None:
