@@ -159,6 +159,7 @@ def main(line: int, owner: int) -> NoReturn:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system buries the dead
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it computes for cells: one core
     for name in _NEEDED:
         importlib.import_module(name)
     loop = ForkLoop(socket.socket(fileno=line), owner)
