@@ -72,7 +72,7 @@ for problem in ("deep(10**6)", "np.linalg.inv(np.zeros((2, 2)))", "lxml.etree.fr
                 "[].pop()", "'x'.encode('utf-7').decode('ascii')", "np.zeros(10**12)", "1 // 0"):
     try: print(eval(problem))
     except BaseException as e: print(type(e).__name__, str(e)[:80])
-print(sympy.factor('x**8 - 1'), sympy.integrate('exp(-x)*x**3', 'x'))
+x = sympy.Symbol('x'); print(sympy.factor(x**8 - 1), sympy.integrate(sympy.exp(-x) * x**3, x))
 """,
 ]
 
