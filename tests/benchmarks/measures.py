@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from tests.benchmarks import compute, history, service
+from tests.benchmarks.cold import cold
 from tests.benchmarks.memory import pss_bytes
 from tests.benchmarks.sides import Kernel, Side, running
 from tests.benchmarks.states import keeping
@@ -177,4 +178,5 @@ MEASURES: dict[str, Measure] = {
     "fork": _with_native(history.forks),
     "service": _with_native(service.sessions),
     "states": _with_native(keeping),
+    "cold": cold,
 }
