@@ -26,7 +26,7 @@ BEFORE_THE_GUEST = {
 }
 BEFORE_THE_REPLY = {
     *("IPython.core.interactiveshell", "IPython.terminal", "jupyter_client.manager", "psutil"),
-    *("debugpy", "email", "http", "markdown_it", "nbformat", "nh3"),
+    *("debugpy", "email", "http", "markdown_it", "nbformat", "nh3", "numpy", "threadpoolctl"),
     *(
         "importlib.metadata",
         "sqlite3",

@@ -46,8 +46,8 @@ _ASIDE = 1 << 22  # numbers of a piece that is not computed in its place
 _SORTED_AT_ONCE = 1 << 22  # numbers; half a second at most
 _SORTED_MOST = 1 << 27
 
-# As much as the guest burns for the same: a multiplication with its addition counts as many units
-# as a number has bytes, and each of the n * log2(n) comparisons of a sort as these.
+# Fuel burns about as in the guest: one unit a byte of a number for a multiplication with its
+# addition, and this for each of the n * log2(n) comparisons of a sort.
 _COMPARISON_FUEL = 30
 
 
