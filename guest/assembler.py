@@ -5,13 +5,19 @@ The encodings are those of the core specification, section 5.4. Only what a patc
 
 from __future__ import annotations
 
+import struct
+
 ADDRESS_BYTES = 5
 """The linker writes each address of data with all five bytes, so that it can fill them in late."""
 
 I32_EQ, I32_ADD, I32_AND, I32_OR = b"\x46", b"\x6a", b"\x71", b"\x72"
 I32_EQZ, I32_GT_S, I64_GT_S, I64_MUL = b"\x45", b"\x4a", b"\x55", b"\x7e"
 I64_EXTEND_I32_S = b"\xac"
+I32_WRAP_I64, I64_XOR = b"\xa7", b"\x85"
+F64_ABS, F64_SUB, F64_LT, F64_GE = b"\x99", b"\xa1", b"\x63", b"\x66"
+F64_PROMOTE_F32 = b"\xbb"
 SELECT = b"\x1b"
+F64 = b"\x7c"  # the type
 IF, END, RETURN = b"\x04\x40", b"\x0b", b"\x0f"
 
 
@@ -48,6 +54,30 @@ def i64_const(number: int) -> bytes:
 def call(function: int) -> bytes:
     """Calls a function, by its index."""
     return b"\x10" + unsigned(function)
+
+
+def f64_const(number: float) -> bytes:
+    """Pushes a number."""
+    return b"\x44" + struct.pack("<d", number)
+
+
+def trunc_sat(*, is_wide: bool, is_double: bool, is_unsigned: bool) -> bytes:
+    """Casts a float to an i32 or an i64; what does not fit becomes the nearest, NaN becomes 0."""
+    return b"\xfc" + unsigned(4 * is_wide + 2 * is_double + is_unsigned)
+
+
+I32_TRUNC_SAT_F64_S = trunc_sat(is_wide=False, is_double=True, is_unsigned=False)
+I64_TRUNC_SAT_F64_S = trunc_sat(is_wide=True, is_double=True, is_unsigned=False)
+
+
+def local_set(index: int) -> bytes:
+    """Takes a number from the stack into a local variable."""
+    return b"\x21" + unsigned(index)
+
+
+def local_tee(index: int) -> bytes:
+    """Copies the number on the stack into a local variable."""
+    return b"\x22" + unsigned(index)
 
 
 def local_get(index: int) -> bytes:

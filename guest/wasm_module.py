@@ -6,6 +6,7 @@ expects: a module of another build is refused, never half patched.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ START = -1
 """The place in a function before its first instruction, after the types of its local variables."""
 
 _HEADER = b"\0asm\1\0\0\0"
-_CUSTOM, _IMPORTS, _CODE, _DATA = 0, 2, 10, 11
+_CUSTOM, _TYPES, _IMPORTS, _FUNCTIONS, _CODE, _DATA = 0, 1, 2, 3, 10, 11
 _FUNCTION_NAMES = 1
 _I32_CONST, _END = 0x41, 0x0B
 _FUNCTION_KIND = 0
@@ -104,6 +105,34 @@ class WasmModule:
         """
         span = self._bodies[self._number(function)]
         return self._data[span.start : span.end]
+
+    def functions_like(self, pattern: str) -> list[str]:
+        """Returns the names of the functions that a regular expression matches as a whole."""
+        return sorted(filter(re.compile(pattern).fullmatch, self._names))
+
+    def further_local(self, function: str, kind: bytes, why: str) -> tuple[int, list[Edit]]:
+        """Returns the index of one more local variable, and the edits that declare it."""
+        number = self._number(function)
+        span = self._bodies[number]
+        groups, position = self._unsigned(span.start)
+        index = self._parameters(number)
+        for _ in range(groups):
+            count, position = self._unsigned(position)
+            index, position = index + count, position + 1
+        more = Edit(function, 0, unsigned(groups), unsigned(groups + 1), why)
+        return index, [more, Edit(function, START, b"", unsigned(1) + kind, why)]
+
+    def _parameters(self, number: int) -> int:
+        """How many parameters a function has."""
+        wanted, position = 0, self._unsigned(self._sections[_FUNCTIONS].start)[1]
+        for _ in range(number + 1):
+            wanted, position = self._unsigned(position)
+        count, position = 0, self._unsigned(self._sections[_TYPES].start)[1]
+        for _ in range(wanted + 1):
+            count, start = self._unsigned(position + 1)
+            results, position = self._unsigned(start + count)
+            position += results
+        return count
 
     def patched(self, edits: Iterable[Edit], data_edits: Iterable[DataEdit] = ()) -> bytes:
         """Returns the module's bytes with all edits made.

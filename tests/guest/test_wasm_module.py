@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wasmtime import Engine, Func, FuncType, Instance, Memory, Module, Store, ValType, wat2wasm
 
-from guest.assembler import I32_ADD, i32_const, local_get, signed, unsigned
+from guest.assembler import I32_ADD, i32_const, local_get, local_set, signed, unsigned
 from guest.wasm_module import START, DataEdit, Edit, ModuleError, WasmModule
 
 SOURCE = """
@@ -45,6 +45,17 @@ def test_what_was_edited_runs(module: WasmModule) -> None:
     assert memory.read(store, 70_000, 70_006) == b"abXYef"
     assert WasmModule(changed).patched(()) == changed
     assert module.patched(()) == bytes(wat2wasm(SOURCE))
+
+
+def test_a_function_gets_a_further_local_variable(module: WasmModule) -> None:
+    """`seven` has a parameter and three variables of its own."""
+    index, declared = module.further_local("seven", b"\x7d", "an f32")
+    assert index == 4
+    keep = b"\x43" + bytes(4) + local_set(index)
+    at = module.body("seven").index(SEVEN)
+    changed = module.patched([*declared, Edit("seven", at, b"", keep, "a use")])
+    Module(Engine(), changed)
+    assert module.functions_like("se?ven|e.*") == ["eight", "seven"]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ def sample_without_replacement(
 
 
 def _check(n_population: int, n_samples: int) -> None:
+    if n_samples < 0:
+        raise ValueError("negative dimensions are not allowed")
     if n_population < 0:
         raise ValueError(f"n_population should be greater than 0, got {n_population}.")
     if n_samples > n_population:

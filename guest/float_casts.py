@@ -1,0 +1,89 @@
+"""The patch that casts floats which no integer holds to the integers that x86-64 gives.
+
+WebAssembly's casts saturate, and make 0 of NaN: `np.array([-1.5]).astype("u1")` was 0 and not 255,
+a NaN became 0 and not the smallest integer. Processors of the x86 family have one answer to what
+their instruction can't cast, the smallest integer of 32 or 64 bits. Compilers cut narrower integers
+out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from guest.assembler import (
+    F64,
+    F64_ABS,
+    F64_GE,
+    F64_LT,
+    F64_PROMOTE_F32,
+    F64_SUB,
+    I32_TRUNC_SAT_F64_S,
+    I32_WRAP_I64,
+    I64_TRUNC_SAT_F64_S,
+    I64_XOR,
+    SELECT,
+    f64_const,
+    i32_const,
+    i64_const,
+    local_get,
+    local_set,
+    local_tee,
+    trunc_sat,
+)
+from guest.wasm_module import Edit, ModuleError, WasmModule
+
+_FROM, _TO = "c?(?:float|double)|half", "byte|short|int|long|longlong"
+_CASTS = f"_(?:aligned_)?(?:contig_)?cast_({_FROM})_to_(u?)({_TO})"
+_WHY = "floats beyond an integer's range, and NaN"
+_LEAST_32, _LEAST_64 = -(2**31), -(2**63)
+
+
+def edits(module: WasmModule) -> Iterator[Edit]:
+    """Yields the edits of all of numpy's loops that cast floats to integers."""
+    for function in module.functions_like(_CASTS):
+        found = re.fullmatch(_CASTS, function)
+        assert found is not None
+        source, unsigned, target = found.groups()
+        is_single, is_wide = source in ("float", "cfloat", "half"), target == "longlong"
+        old = trunc_sat(is_wide=is_wide, is_double=not is_single, is_unsigned=bool(unsigned))
+        value, declared = module.further_local(function, F64, _WHY)
+        new = _cast(target, bool(unsigned), value)
+        if is_single:
+            new = F64_PROMOTE_F32 + new
+        places = [match.start() for match in re.finditer(re.escape(old), module.body(function))]
+        if len(places) != (3 if source == "half" else 6):
+            raise ModuleError(f"{function} casts at {places}, which are not the expected places")
+        yield from declared
+        yield from (Edit(function, at, old, new, _WHY) for at in places)
+
+
+def _cast(target: str, unsigned: bool, value: int) -> bytes:
+    """The number on the stack, an f64, as an integer. `value` is a local variable to use."""
+    if target == "longlong" and unsigned:
+        return _cast_unsigned(value)
+    if target == "longlong":
+        return _cast_wide(value)
+    if unsigned and target in ("int", "long"):
+        return _cast_wide(value) + I32_WRAP_I64
+    fits = local_get(value) + F64_ABS + f64_const(2.0**31) + F64_LT
+    return local_tee(value) + I32_TRUNC_SAT_F64_S + i32_const(_LEAST_32) + fits + SELECT
+
+
+def _cast_wide(value: int) -> bytes:
+    fits = local_get(value) + F64_ABS + f64_const(2.0**63) + F64_LT
+    return local_tee(value) + I64_TRUNC_SAT_F64_S + i64_const(_LEAST_64) + fits + SELECT
+
+
+def _cast_unsigned(value: int) -> bytes:
+    """What is 2**63 or more is cast less 2**63, as compilers for x86-64 do it."""
+    is_high = local_get(value) + f64_const(2.0**63) + F64_GE
+    return (
+        local_set(value)
+        + (i64_const(_LEAST_64) + i64_const(0) + is_high + SELECT)
+        + local_get(value)
+        + (f64_const(2.0**63) + f64_const(0.0) + is_high + SELECT)
+        + F64_SUB
+        + _cast_wide(value)
+        + I64_XOR
+    )
