@@ -71,7 +71,7 @@ class Model:
         self.look(ran, is_broken=what != "run" or is_lost(result))
 
     def look(self, most: list[int] | None = None, *, is_broken: bool = False) -> None:
-        """Checks what the session has: all, or if its cell was cut short, a state that there was."""
+        """Checks what the session has: all, or if a cell was cut short, a state that there was."""
         result = self.sandbox.execute(LOOK)
         while is_lost(result):
             result, is_broken = self.sandbox.execute(LOOK), True

@@ -62,7 +62,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     owner_sessions: int | None = None
     memory_bytes: int | None = None
     queue: int = 16
-    idle_seconds: float | None = 600.0
+    idle_seconds: float | None = 120.0
     expire_seconds: float | None = None
     answer_seconds: float = 60.0
 
