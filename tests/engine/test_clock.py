@@ -403,6 +403,16 @@ def test_the_ticker_advances_only_while_a_guest_runs() -> None:
         assert time.monotonic() < until, "it goes on"
 
 
+def test_a_guest_that_can_not_be_advanced_leaves_the_others_their_limits() -> None:
+    ticker, ticks = Ticker(), threading.Semaphore(0)
+    ticker.add(1, lambda: 1 // 0)  # type: ignore[arg-type]
+    ticker.add(2, ticks.release)
+    for _ in range(3):
+        assert ticks.acquire(timeout=5)
+    ticker.remove(1)
+    ticker.remove(2)
+
+
 def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(
     clock: Clock, signals: Signals, at: Time
 ) -> None:

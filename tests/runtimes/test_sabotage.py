@@ -51,3 +51,9 @@ def test_a_cleared_namespace_works_again(serve: Serve) -> None:
 def test_a_print_of_the_users_own_is_kept(serve: Serve) -> None:
     code = "import builtins; mine = lambda *_: 5; builtins.print = mine"
     assert serve(code, "print is mine")[1].text == "True"
+
+
+def test_names_that_ipython_adds_may_be_gone_when_it_takes_them_away(serve: Serve) -> None:
+    """As if an interrupt came between two of them."""
+    turn = serve("import builtins; del builtins.get_ipython; kept = 1")[0]
+    assert turn.reply["status"] == "ok"

@@ -12,6 +12,7 @@ same way as if an epoch had stopped it. One that does not react can only be kill
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from wasm_kernel.errors import CellTimeout, GuestClosed, GuestStopped, Interrupted, NeverBegan
 
+_LOG = logging.getLogger("wasm_kernel.engine")
 TICK_SECONDS = 0.01
 BEGIN_SECONDS = 5.0  # for a guest to ask for its request, which takes milliseconds: see `arm`
 BEGIN_LEAST = 1.0  # the same, however low the turn's limit is; so much is not counted to it
@@ -375,8 +377,9 @@ class Ticker:
         with self._changed:
             self._running[key] = advance
             if self._thread is None:
-                self._thread = threading.Thread(target=self._tick, name="epochs", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._tick, name="epochs", daemon=True)
+                thread.start()
+                self._thread = thread  # not if it can't be started: the next guest tries again
             self._changed.notify()
 
     def remove(self, key: int) -> None:
@@ -391,7 +394,10 @@ class Ticker:
                     self._changed.wait()
                 advances = set(self._running.values())
             for advance in advances:
-                advance()
+                try:
+                    advance()
+                except Exception:  # all other guests would run without limits
+                    _LOG.exception("a guest's epoch can't be advanced")
             time.sleep(TICK_SECONDS)
 
 

@@ -104,9 +104,8 @@ def end_cell(shell: Any) -> None:
     tracebacks = shell.InteractiveTB
     if tracebacks.pdb is not None and "stop_here" in vars(tracebacks.pdb):
         tracebacks.pdb = None  # a debugger that was interrupted never stops again
-    if shell.builtin_trap._nested_level:
-        shell.builtin_trap._nested_level = 0
-        shell.builtin_trap.deactivate()
+    shell.builtin_trap._nested_level = 0
+    shell.builtin_trap.deactivate()
 
 
 def _expression(answer: Any) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,7 @@ from typing import Any
 
 from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
+from IPython.core.builtin_trap import BuiltinTrap, BuiltinUndefined
 from IPython.core.error import UsageError
 from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
@@ -64,6 +66,20 @@ class InterruptibleEvents(EventManager):
                 self.shell.showtraceback()
 
 
+class Builtins(BuiltinTrap):
+    """Adds names to `builtins` while a cell runs, and takes them away from any state they are in.
+
+    A cell may have deleted one, and an interrupt may come when some of them are gone.
+    """
+
+    def remove_builtin(self, key: str, orig: Any) -> None:
+        """Puts back what stood in `builtins` before the cell."""
+        if orig is BuiltinUndefined:
+            vars(builtins).pop(key, None)
+        else:
+            setattr(builtins, key, orig)
+
+
 class GuestShell(_Base):  # type: ignore[misc]
     """Runs cells as ipykernel's shell does. There is one in each interpreter."""
 
@@ -111,6 +127,11 @@ class GuestShell(_Base):  # type: ignore[misc]
 
     def init_virtualenv(self) -> None:
         """Does nothing: the guest has no virtual environment."""
+
+    def init_builtins(self) -> None:
+        """Gives cells the names that IPython adds."""
+        super().init_builtins()
+        self.builtin_trap = Builtins(shell=self)
 
     def init_events(self) -> None:
         """Registers IPython's own callback with events that let an interrupt through."""
