@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,11 +114,18 @@ def test_memory_and_files_go_back_and_forth(sandbox: RemoteSandbox) -> None:
         sandbox.restore("two")
 
 
-def test_a_fork_goes_its_own_way(sandbox: RemoteSandbox) -> None:
+def test_a_fork_goes_its_own_way(sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     says(sandbox, "x = [1]; open('both', 'w').write('kept')")
+    with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as server:
+        patch.chdir(sandbox.workspace)
+        server.bind("socket")
     (fork,) = sandbox.fork()
     with fork:
-        assert says(fork, "x.append(2); print(x, open('both').read())") == "[1, 2] kept"
+        first = fork.execute("x.append(2); print(x, open('both').read())")
+        assert first.stdout == "[1, 2] kept\n"
+        assert "'socket'" in first.stderr
+        fork.worker.sleep()
+        assert fork.execute("1").stderr == ""
     assert says(sandbox, "print(x)") == "[1]"
     with pytest.raises(ValueError, match="one sandbox or more"):
         sandbox.fork(0)

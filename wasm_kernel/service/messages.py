@@ -92,6 +92,7 @@ class Open(_Message, frozen=True, tag="open"):
         pip: Whether cells may install packages.
         confinement: `off`, `auto` or `required`.
         verified: What the session's last worker left, as `Closed` has it.
+        notices: Sentences for the first cell.
     """
 
     language: str
@@ -102,6 +103,7 @@ class Open(_Message, frozen=True, tag="open"):
     pip: bool
     confinement: str
     verified: Stamps = {}
+    notices: tuple[str, ...] = ()
 
 
 class Start(_Call, frozen=True, tag="start"):

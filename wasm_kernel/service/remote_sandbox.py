@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -229,8 +230,8 @@ class RemoteSandbox:
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[RemoteSandbox]:
         """Makes further sessions with the same variables and copies of the files.
 
-        They are asleep until they are called, and belong to the same owner. Waits until the running
-        cell is over.
+        They are asleep until they are called, and belong to the same owner. What could not be
+        copied is named in the stderr of a fork's first cell. Waits until the running cell is over.
 
         Args:
             n: How many.
@@ -245,13 +246,18 @@ class RemoteSandbox:
             raise ValueError(f"fork makes one sandbox or more, not {n}")
         return [*self._fork(n, not deterministic)]
 
-    def fork_into(self, names: Sequence[str], *, reseed: bool) -> None:
+    def fork_into(self, names: Sequence[str], *, reseed: bool) -> list[str]:
         """Has sessions of these ids made, which begin where this one is. For the service.
+
+        Returns:
+            What the first cell of each has to say, such as which files were left out.
 
         Raises:
             ForkError: one can't be made.
         """
-        self._call(lambda call: messages.Fork(call, tuple(names), reseed), list[str]).result()
+        make = partial(messages.Fork, ids=tuple(names), reseed=reseed)
+        notices: list[str] = self._call(make, list[str]).result()
+        return notices
 
     # -- its files
 

@@ -359,12 +359,16 @@ class Service:
         self._check_room(owner, n)
         names = tuple(ids.new() for _ in range(n))
         try:
-            parent.fork_into(names, reseed=reseed)
+            notices = parent.fork_into(names, reseed=reseed)
         except BaseException:
             for name in names:
                 self.delete(name)
             raise
-        return [self.get(name, owner=owner) for name in names]
+        forks = [self.get(name, owner=owner) for name in names]
+        for fork, notice in zip(forks, notices, strict=False):
+            if notice:
+                fork.worker.tell(notice)
+        return forks
 
     # -- what a session needs of it
 

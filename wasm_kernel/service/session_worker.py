@@ -144,6 +144,10 @@ class SessionWorker:
         self._wanted: dict[int, _RemoteTask] = {}
         self._sending = threading.Lock()
 
+    def tell(self, notice: str) -> None:
+        """Has the first cell say something; for a session that no worker has opened yet."""
+        self.opened = replace(self.opened, notices=(notice,))
+
     # -- calls
 
     def call(self, make: Callable[[int], Struct], pending: PendingCall) -> int:
@@ -314,6 +318,7 @@ class SessionWorker:
         try:
             if isinstance(report, messages.Ended):
                 self.usage.figures = report.figures
+                self.opened = replace(self.opened, notices=())
                 self.usage.cells += pending.is_cell
                 self.usage.fuel += report.figures.fuel
                 pending.ended(report)

@@ -93,6 +93,7 @@ class _Worker:
             mounts=policy.mounts,
         )
         session.folders.verified |= opened.verified
+        session.folders.notices += opened.notices
         # no thread and no guest yet: what is given up now, no code of a cell ever has
         walls.close_files(session_paths(session.folders, policy))
         walls.close_calls()
