@@ -129,3 +129,8 @@ def test_scikit_learn_samples_as_natively(module_sandbox: BaseSandbox) -> None:
         "int64 [831, 341, 115, 348, 271]",
         "int64 [874, 664, 249, 643, 952]",
     ]
+
+
+def test_scipy_takes_peaks_as_natively(module_sandbox: BaseSandbox) -> None:
+    cell = "from scipy.signal import peak_widths\nprint(peak_widths([0, 1, 0, 2, 0], [1, 3])[0])"
+    assert put_back(module_sandbox).execute(cell).stdout == "[1. 1.]\n"

@@ -108,11 +108,27 @@ def show_plotly(module: ModuleType) -> None:
         renderers.default = _PLOTLY
 
 
+def take_wide_peaks(module: ModuleType) -> None:
+    """Lets scipy take peaks as numpy's default integers, which are wider than positions here."""
+    finding: Any = module
+    original = finding._arg_peaks_as_expected
+
+    def as_expected(value: Any) -> Any:
+        peaks = finding.np.asarray(value)
+        if peaks.dtype == finding.np.int64:
+            positions = peaks.astype(finding.np.intp)
+            value = positions if (positions == peaks).all() else value
+        return original(value)
+
+    finding._arg_peaks_as_expected = as_expected
+
+
 CHANGES: dict[str, Change] = {
     "altair": show_vegalite,
     "matplotlib.animation": keep_a_picture,
     "plotly.io._base_renderers": name_plotlys_renderer,
     "plotly.io._renderers": show_plotly,
+    "scipy.signal._peak_finding": take_wide_peaks,
     "sklearn.utils._random": sample_in_python,
 }
 """The modules that are changed once they have been imported."""
