@@ -109,6 +109,7 @@ class ForkServer:
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
+        self._owner = os.getpid()
 
     @property
     def process(self) -> int:
@@ -170,6 +171,8 @@ class ForkServer:
     def _ensure(self) -> socket.socket:
         if self._is_closed:
             raise HostFailed("the service is closed")
+        if os.getpid() != self._owner:
+            raise HostFailed("this process was forked from the one whose service it is")
         if self._line is None:
             own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             own.settimeout(_SECONDS)

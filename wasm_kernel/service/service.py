@@ -119,7 +119,8 @@ class Service:
     """Many sessions, each in a process of its own, behind both walls. Any thread may use it.
 
     One process has everything loaded, and forks a worker for each session that is called. It ends,
-    and the workers with it, when the service is closed or its process ends in whatever way.
+    and the workers with it, when the service is closed or its process ends in whatever way. A
+    process that is forked from this one can't use the service: it makes its own.
 
     Args:
         workspace_root: The folder that holds the sessions' folders.

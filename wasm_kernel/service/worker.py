@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from wasm_kernel.engine.clock import StopReason
 from wasm_kernel.engine.flavours import THIS_PROCESS, Flavour
@@ -42,6 +43,8 @@ from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
 from wasm_kernel.sessions.root import SessionsRoot
 from wasm_kernel.sessions.session import Session, session_paths
 
+_PACKAGES = ("wasmtime", "msgspec", "installer", "packaging", "numpy", "threadpoolctl")
+"""The packages of which something may be imported behind the walls, wherever they lie."""
 _POLL_SECONDS = 0.05
 _SAVE_SECONDS = 30.0
 _QUIET_SECONDS = 1.0  # without a message, before memory that nobody uses is given back
@@ -95,7 +98,7 @@ class _Worker:
         session.folders.verified |= opened.verified
         session.folders.notices += opened.notices
         # no thread and no guest yet: what is given up now, no code of a cell ever has
-        walls.close_files(session_paths(session.folders, policy))
+        walls.close_files(replace(session_paths(session.folders, policy), packages=_PACKAGES))
         walls.close_calls()
         self._sandbox = create_sandbox(
             opened.language,
