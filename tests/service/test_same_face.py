@@ -25,7 +25,7 @@ from tests.execution.test_guest_errors import (
     test_a_group_of_exceptions_is_an_error_with_its_parts,  # noqa: F401
 )
 from tests.faces import put_back, says
-from wasm_kernel.errors import SandboxClosed, TravelError
+from wasm_kernel.errors import FrameError, SandboxClosed, TravelError
 from wasm_kernel.execution.interfaces import (
     InputInterrupted,
     NoListener,
@@ -85,6 +85,13 @@ def test_what_a_cell_shows_is_streamed_and_in_its_result(sandbox: RemoteSandbox)
     assert [each.data for each in page.heard if isinstance(each, Result)] == [{"text/plain": "42"}]
     assert sandbox.next_count == result.reply["execution_count"] + 1
     assert sandbox.read_file("f") == b""
+
+
+def test_what_no_message_can_carry_is_replaced_or_refused(sandbox: RemoteSandbox) -> None:
+    assert sandbox.execute("print('\ud800')").stdout == "?\n"
+    with pytest.raises(FrameError, match="surrogates"):
+        sandbox.query({"op": "complete", "code": "\ud800", "cursor_pos": 1}).result(30)
+    assert not sandbox.busy
 
 
 def test_input_is_answered_refused_and_interrupted(sandbox: RemoteSandbox) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from wasm_kernel.execution.cell_future import CellFuture, never_ran
 from wasm_kernel.execution.interfaces import Listener, OfferedMessage
+from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.service import messages
@@ -113,7 +114,7 @@ class RemoteSandbox:
             cell.call = call
             return messages.Execute(
                 call,
-                code,
+                without_surrogates(code),
                 silent=silent,
                 store_history=store_history and not silent,
                 allow_stdin=allow_stdin,

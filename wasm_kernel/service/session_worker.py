@@ -29,6 +29,7 @@ from wasm_kernel.errors import (
     SandboxClosed,
     WasmKernelError,
     WorkerLost,
+    describe,
 )
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Handlers, log_failure
@@ -228,6 +229,8 @@ class SessionWorker:
                     return  # the thread hears of it, too
                 except FrameError as problem:
                     self._refuse(message, problem)
+                except (ValueError, TypeError, RecursionError) as problem:  # it is no JSON
+                    self._refuse(message, FrameError(describe(problem)))
 
     def _refuse(self, message: Struct, problem: FrameError) -> None:
         with self._changed:
