@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,18 @@ def test_the_doctor_finds_a_warm_machine_well(
     told = capsys.readouterr().out
     assert "the base image with pandas and matplotlib is built" in told
     assert "earlier versions of files are c" in told
+
+
+def test_pages_of_another_size_are_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = os.sysconf
+    large = {"SC_PAGE_SIZE": 65_536}
+    monkeypatch.setattr(os, "sysconf", lambda name: large.get(name) or real(name))
+    assert cli.main(["doctor"]) == 1
+    assert "broken  This machine's memory has pages of 64 KiB" in capsys.readouterr().out
+    assert cli.main(["warm"]) == 1
+    assert "none can run here. Nothing was changed." in capsys.readouterr().err
 
 
 def test_the_doctor_names_an_interpreter_that_is_gone(

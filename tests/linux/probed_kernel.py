@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 SECRET = Path(os.environ["PROBE_SECRET"])
 PRIVATE = Path(os.environ["XDG_STATE_HOME"], "wasm-kernel", "private")
 NOTEBOOKS = PRIVATE.with_name("notebooks")
+
+
+def _write_and_remove(path: Path) -> None:
+    path.write_bytes(b"x")
+    path.unlink()
+
+
 TRIES: dict[str, Callable[[], object]] = {
     "own files": lambda: list(Path("/proc/self/fd").iterdir()),
     "home": lambda: list(Path.home().iterdir()),
@@ -44,7 +51,7 @@ TRIES: dict[str, Callable[[], object]] = {
     "a notebook's session": lambda: (NOTEBOOKS / "notebooks.json").write_text("[]"),
     "passwords": Path("/etc/passwd").read_text,
     "tmp": lambda: Path("/tmp/wasm-kernel-probe").write_text("x"),
-    "cache": lambda: Path(os.environ["PROBE_CACHE"], "probe.cwasm").write_bytes(b"x"),
+    "cache": lambda: _write_and_remove(Path(os.environ["PROBE_CACHE"], "probe.cwasm")),
     "tcp": lambda: socket.create_connection(("127.0.0.1", int(os.environ["PROBE_PORT"]))),
     "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
     "unix": lambda: socket.socket(socket.AF_UNIX),

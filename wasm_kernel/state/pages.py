@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Protocol
 
+from wasm_kernel.errors import ImageError
 from wasm_kernel.linux.libc import checked, system_call
 from wasm_kernel.linux.memory import Range
 
@@ -132,6 +133,21 @@ def without(ranges: Iterable[Range], gone: Sequence[Range]) -> list[Range]:
         if begin < end:
             left.append((begin, end))
     return left
+
+
+def check_pages() -> None:
+    """Checks that this machine's pages are those that memory is kept in.
+
+    Raises:
+        ImageError: they are larger; what is mapped and looked at here would be something else.
+    """
+    here = os.sysconf("SC_PAGE_SIZE")
+    if here != PAGE:
+        raise ImageError(
+            f"This machine's memory has pages of {here // 1024} KiB, and sandboxes keep theirs in "
+            "pages of 4 KiB: none can run here. Nothing was changed. Start the machine with a "
+            "Linux whose pages have 4 KiB, or use another one."
+        )
 
 
 def best(address: int, size: int) -> Tracker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,13 @@ def language_in(cache: Cache, binary: Path, *, walls: bool) -> PythonLanguage:
 
 
 @pytest.mark.parametrize(
-    ("walls", "setting", "first"),
+    ("walls", "setting", "processor", "first"),
     [
-        (True, None, BASELINE),
-        (True, "0", EPOCH),
-        (False, None, EPOCH),
-        (False, "1", BASELINE),
+        (True, None, "x86_64", BASELINE),
+        (True, None, "aarch64", EPOCH),
+        (True, "0", "x86_64", EPOCH),
+        (False, None, "x86_64", EPOCH),
+        (False, "1", "x86_64", BASELINE),
     ],
 )
 def test_a_guest_begins_with_the_baseline_behind_a_second_wall_or_where_it_is_asked_for(
@@ -56,8 +58,10 @@ def test_a_guest_begins_with_the_baseline_behind_a_second_wall_or_where_it_is_as
     monkeypatch: pytest.MonkeyPatch,
     walls: bool,
     setting: str | None,
+    processor: str,
     first: object,
 ) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: processor)
     monkeypatch.delenv(BASELINE_SETTING, raising=False)
     if setting is not None:
         monkeypatch.setenv(BASELINE_SETTING, setting)

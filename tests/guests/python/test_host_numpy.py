@@ -191,6 +191,15 @@ def test_what_is_broken_off_is_called_done_and_what_is_refused_not(guest: Guarde
     assert {guest.ask(request, at, 20, 20) for request in (*range(16), 15 * 16, 1023)} == {NOT_DONE}
 
 
+def test_an_order_that_names_no_number_is_refused_and_not_logged(
+    guest: GuardedGuest, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = guest.put(4096, np.arange(20.0))
+    order_at = guest.put(8192, np.full(20, 1 << 20, "<i4"))
+    assert guest.ask(ARGSORT + 1, at, order_at, 20) == NOT_DONE
+    assert not caplog.records
+
+
 def test_without_numpy_nothing_is_done(
     guest: GuardedGuest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

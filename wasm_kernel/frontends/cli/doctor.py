@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from wasm_kernel.errors import BundleError
+from wasm_kernel.errors import BundleError, ImageError
 from wasm_kernel.frontends.cli import kernelspecs
 from wasm_kernel.guests.base import Finding, languages
 
@@ -34,8 +34,13 @@ def examine(workspace_root: Path) -> Iterator[Finding]:
     yield _host_numpy()
     for language in languages():
         yield from language.examine()
-    yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
-    yield _TRACKING[pages.available()]
+    try:
+        pages.check_pages()
+    except ImageError as problem:
+        yield Finding("broken", str(problem))
+    else:
+        yield Finding("ok", "kernels share the base image's memory (mapped copy-on-write)")
+        yield _TRACKING[pages.available()]
     yield _confinement()
     yield from _picker()
     yield from _workspaces(workspace_root)

@@ -113,7 +113,7 @@ class HostNumpy:
                 _KINDS[kind](self, variant, first, second, third)
         except _Ended:
             return _DONE
-        except (_Refused, OutOfBounds, MemoryError):
+        except (_Refused, OutOfBounds, IndexError, MemoryError):  # an order may name any index
             return _NOT_DONE
         except Exception:
             _LOG.exception("the host's numpy failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, partial
@@ -47,6 +48,7 @@ from wasm_kernel.linux.task import Reporting
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.state import image
 from wasm_kernel.state.image import BaseImage, ImageRecord
+from wasm_kernel.state.pages import check_pages
 from wasm_kernel.wasi_files.preopens import Preopen, Preopens
 
 if TYPE_CHECKING:  # kernels start sooner without it
@@ -54,6 +56,7 @@ if TYPE_CHECKING:  # kernels start sooner without it
 
 BASELINE_SETTING = "WASM_KERNEL_BASELINE"
 """The environment variable that allows (`1`) or forbids (`0`) the baseline compiler's code."""
+_BASELINE_TRIED = {"x86_64"}
 
 _HELP_LINKS = (
     ("Python Reference", "https://docs.python.org/3.15"),
@@ -162,6 +165,8 @@ class PythonLanguage:
         binary, how = self.files.wasm, f"`wasm-kernel warm --flavour {flavour.name}`"
         name = self.compiler.name(binary, flavour)
         late = f"the first that needs it waits a minute or more ({how})"
+        if flavour is EPOCH:
+            late = "the first kernel waits for it, or begins with slower code (`wasm-kernel warm`)"
         if self.cache.path(name).is_file():
             return Finding("ok", "compiled")
         installed = self.cache.installed(name)
@@ -239,6 +244,7 @@ class PythonLanguage:
     def prepare(self, flavour: Flavour, progress: Progress) -> BaseImage:
         """Compiles the guest and builds its base image, if either is missing."""
         with self._guard:
+            check_pages()
             is_final = not flavour.baseline
             if self._broker is not None and not (is_final and self._use_remembered(flavour)):
                 self._broker.call(PrepareGuest(flavour.name), Done, Reporting(progress))
@@ -262,8 +268,12 @@ class PythonLanguage:
 
     @cached_property
     def _begins_with_baseline(self) -> bool:
-        """True if the baseline compiler's code may run here: by default, behind a second wall."""
-        return os.environ.get(BASELINE_SETTING, "1" if self._broker is not None else "0") == "1"
+        """True if the baseline compiler's code may run here.
+
+        By default it may behind a second wall, on the processors that it was tried on.
+        """
+        is_safe = self._broker is not None and platform.machine() in _BASELINE_TRIED
+        return os.environ.get(BASELINE_SETTING, "1" if is_safe else "0") == "1"
 
     def _use_remembered(self, flavour: Flavour) -> bool:
         """Takes the guest's files as they were last found; returns False if the cache lacks any."""
