@@ -184,7 +184,8 @@ class Tree(Struct, frozen=True):
                 left.append(commit)
             at = commit.parent
         if len(left) < cells:
-            raise TravelError(f"Only {len(left)} cells can be undone here; nothing was changed.")
+            few = {0: "No cell", 1: "Only 1 cell"}.get(len(left), f"Only {len(left)} cells")
+            raise TravelError(f"{few} can be undone here; nothing was changed.")
         return Travel(at, tuple(reversed(left)), self.undone_after_leaving())
 
     def undone_after_leaving(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Never
 from traitlets import TraitError
 from traitlets.config import Application
 
-from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.errors import PolicyError, WasmKernelError, describe
 from wasm_kernel.frontends.jupyter.settings import (
     ROOT_ENVIRONMENT,
     SECTION,
@@ -67,16 +67,19 @@ def reason(problem: BaseException, app: Application) -> str:
             return _UNREAD.format(why=str(problem).partition(" (/")[0])  # without its path
         case WasmKernelError() | TraitError():
             told = str(problem)
-            return f"{told}{'' if told.endswith(('.', '?')) else '.'}{_where_set(told, app)}"
+            return f"{told}{'' if told.endswith(('.', '?')) else '.'}{_where_set(problem, app)}"
         case OSError():
             return f"The kernel could not be started: {describe(problem)}."
     logging.getLogger("wasm_kernel").error("the kernel could not be started", exc_info=problem)
     return _INTERNAL
 
 
-def _where_set(text: str, app: Application) -> str:
+def _where_set(problem: BaseException, app: Application) -> str:
     """Says where the setting that an error names was set; empty if it names none."""
-    named = {"".join(found) for found in _NAMED.findall(text.replace("session id", "session_id"))}
+    text = str(problem).replace("session id", "session_id")
+    named = {"".join(found) for found in _NAMED.findall(text)}
+    if isinstance(problem, PolicyError) and not problem.where:
+        named.add(problem.field)
     if named & set(app.cli_config.get(SECTION, {})):
         return " The setting stands on the kernel's command line, the argv of its kernelspec."
     if named & set(app.config.get(SECTION, {})):

@@ -328,9 +328,19 @@ class _Session(Configurable):
         return {name: os.environ[name] for name in named if name in os.environ}
 
     def _written(self) -> dict[str, Any]:
-        """The limits in the policy's file that no trait sets."""
+        """The limits in the policy's file that no trait sets.
+
+        Raises:
+            PolicyError: the file can't be read, or holds a limit that can't be.
+        """
         file = _absolute("policy_file", self.policy_file)
-        limits = ExecutionPolicy.from_toml(file)
+        try:
+            limits = ExecutionPolicy.from_toml(file)
+        except PolicyError as problem:
+            if problem.where:
+                raise  # it names the file and the key
+            rule = f"names {problem.field}, which {problem.rule}"
+            raise PolicyError(f"{SECTION}.policy_file", rule) from problem
         said = self._find_my_config(self.config)
         return {name: getattr(limits, name) for name in read_toml(file) if name not in said}
 
