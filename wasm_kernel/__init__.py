@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from wasm_kernel.result import Checkpoint as Checkpoint
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
+    from wasm_kernel.service.registry import SessionInfo as SessionInfo
     from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
     from wasm_kernel.service.service import Service as Service
     from wasm_kernel.service.service import ServiceLimits as ServiceLimits
-    from wasm_kernel.service.service import SessionInfo as SessionInfo
     from wasm_kernel.sessions.archives import export_session as export_session
     from wasm_kernel.sessions.archives import import_session as import_session
     from wasm_kernel.sessions.files import delete_session_path as delete_session_path
@@ -101,7 +101,8 @@ _NAMES = {  # the public names by module
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint SandboxResult Travelled",
     "service.remote_sandbox": "RemoteSandbox",
-    "service.service": "Service ServiceLimits SessionInfo",
+    "service.registry": "SessionInfo",
+    "service.service": "Service ServiceLimits",
     "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
     "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -411,6 +413,25 @@ def test_a_guest_that_can_not_be_advanced_leaves_the_others_their_limits() -> No
         assert ticks.acquire(timeout=5)
     ticker.remove(1)
     ticker.remove(2)
+
+
+def test_a_forked_process_has_a_ticker_of_its_own() -> None:
+    """Before, guests of a program's forked children ran without limits."""
+    code = (
+        "import os, threading\n"
+        "from wasm_kernel.engine.clock import TICKER\n"
+        "ticks = threading.Semaphore(0)\n"
+        "TICKER.add(1, ticks.release)\n"
+        "ticks.acquire()\n"
+        "if child := os.fork():\n"
+        "    print(os.waitpid(child, 0)[1])\n"
+        "else:\n"
+        "    own = threading.Semaphore(0)\n"
+        "    TICKER.add(2, own.release)\n"
+        "    os._exit(not own.acquire(timeout=5))\n"
+    )
+    said = subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=-1, check=True)
+    assert said.stdout == b"0\n"
 
 
 def test_an_interrupt_before_the_guest_has_its_request_is_raised_again(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,36 @@ def test_sessions_are_counted_by_owner_and_in_all(starting: Starting) -> None:
     service.delete(ada[1].session_id)
     service.create(owner="ada")
     assert len([*service.root.iterdir()]) == 3
+
+
+def test_many_at_once_get_no_more_than_the_limits_allow(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteSandbox, "start", lambda sandbox: None)  # none of them is woken
+    service = starting(limits=ServiceLimits(sessions=3))
+    wide = threading.Barrier(12)
+
+    def create(_: int) -> bool:
+        wide.wait()
+        try:
+            service.create()
+        except LimitReached:
+            return False
+        return True
+
+    with ThreadPoolExecutor(12) as threads:
+        assert sum(threads.map(create, range(12))) == 3
+    assert len(service.list()) == len([*service.root.iterdir()]) == 3
+
+
+def test_a_call_of_a_closed_session_takes_no_memory_of_others(starting: Starting) -> None:
+    """Before, each took its policy's memory out of the service's for good."""
+    service = starting(limits=ServiceLimits(memory_bytes=700 * MIB), policy=SMALL)
+    first = service.create()
+    first.close()
+    with pytest.raises(SandboxClosed):
+        first.execute("x")
+    assert says(service.create(), "print(2)") == "2"
 
 
 def test_a_session_has_one_owner(service: Service) -> None:

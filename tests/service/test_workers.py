@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.linux.inside import needs_walls
 from tests.service.conftest import Starting, descriptors, ends, keep, worker_of
 from wasm_kernel.engine.cache import default_folder
 from wasm_kernel.errors import FrameError, TravelError, WasmKernelError, WorkerLost
+from wasm_kernel.execution.interfaces import NoListener
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.service import fork_server, messages
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
@@ -105,6 +107,54 @@ def test_a_stopped_worker_is_noticed_and_replaced(starting: Starting) -> None:
     assert says(sandbox, "print(x)") == "41"
 
 
+@pytest.mark.usefixtures("one_fork_server")
+@pytest.mark.parametrize("reads", ["nothing of its line", "no answer to what it asks"])
+def test_a_worker_that_reads_nothing_keeps_nobody_waiting(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """Before, `close` waited for its line without an end."""
+    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 1.0)
+    sandbox = starting(limits=ServiceLimits(answer_seconds=0.5)).create()
+    keep(sandbox, "x = 41")
+    process = worker_of(sandbox).process
+    if reads == "nothing of its line":
+        os.kill(process, signal.SIGSTOP)
+        code = "#" * 4 * 2**20
+        threading.Thread(target=sandbox.submit, args=(code,), daemon=True).start()
+        wait_for(lambda: sandbox.busy)
+        sandbox.close()
+    else:
+        cell = sandbox.submit("input()", allow_stdin=True, listener=_Flooded(process))
+        error = cell.result(60).error
+        assert error is not None
+        assert "did not answer" in error.evalue
+    ends(process)
+
+
+class _Flooded(NoListener):
+    """Answers with more than a line holds, to a process that it has stopped."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+
+    def ask(self, prompt: str, password: bool) -> str:
+        """Returns the line."""
+        os.kill(self._process, signal.SIGSTOP)
+        return "x" * 4 * 2**20
+
+
+@pytest.mark.usefixtures("one_fork_server")
+def test_a_stopped_worker_does_not_keep_its_session_asleep(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wasm_kernel.service.session_worker._CLOSE_SECONDS", 0.5)
+    sandbox = starting().create()
+    keep(sandbox, "x = 41")
+    os.kill(worker_of(sandbox).process, signal.SIGSTOP)
+    sandbox.worker.sleep()
+    assert says(sandbox, "print(x)") == "41"
+
+
 def test_all_workers_end_with_the_process_that_forked_them_and_come_again(
     starting: Starting,
 ) -> None:
@@ -173,8 +223,14 @@ def test_the_walls_of_a_worker_hold_against_native_code(
         probe |= {"PROBE_CACHE": str(default_folder()), "PYTHONPATH": str(ROOT)}
         for name, value in probe.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setenv("SERVICE_KEY", "secret")
+        monkeypatch.setattr(fork_server, "VARIABLES", (*fork_server.VARIABLES, "PROBE_"))
         monkeypatch.setattr(fork_server, "PROGRAM", "tests.service.probed_worker")
-        sandbox = starting(confinement=confinement).create()
+        service = starting(confinement=confinement)
+        assert (
+            b"SERVICE_KEY" not in Path(f"/proc/{service.fork_server.process}/environ").read_bytes()
+        )
+        sandbox = service.create()
         walls = says(sandbox, "info = %session_info\nprint(info['confinement'])")
         says(sandbox, "open('probe', 'w').close()")
         place = sandbox.workspace / "found"

@@ -13,6 +13,7 @@ same way as if an epoch had stopped it. One that does not react can only be kill
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -376,7 +377,7 @@ class Ticker:
         """Adds a guest that starts to run; `advance` moves its engine's epoch on."""
         with self._changed:
             self._running[key] = advance
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._tick, name="epochs", daemon=True)
                 thread.start()
                 self._thread = thread  # not if it can't be started: the next guest tries again
@@ -386,6 +387,10 @@ class Ticker:
         """Removes a guest that is back."""
         with self._changed:
             self._running.pop(key, None)
+
+    def after_fork(self) -> None:
+        """Begins anew in a forked process, which has neither the thread nor its parent's guests."""
+        self._changed, self._running, self._thread = threading.Condition(), {}, None
 
     def _tick(self) -> None:
         while True:
@@ -402,3 +407,4 @@ class Ticker:
 
 
 TICKER = Ticker()
+os.register_at_fork(after_in_child=TICKER.after_fork)

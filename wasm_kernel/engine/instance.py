@@ -144,7 +144,10 @@ class Instance:
         if self._dispatcher.is_in_host:
             return
         self._streams.on_tick()
-        ran = time.clock_gettime(self._processor_time)
+        try:
+            ran = time.clock_gettime(self._processor_time)
+        except OSError:  # its turn is over, and its thread has ended
+            return
         if ran - self._ran < _LOOK_SECONDS:
             return  # on a busy machine a grace can pass before the guest has had a chance
         self._ran = ran

@@ -69,5 +69,6 @@ class Channel:
         return not self._connection.poll(seconds)
 
     def close(self) -> None:
-        """Closes this end. Safe to call twice."""
-        self._connection.close()
+        """Closes this end, when the other side is gone. Safe to call twice."""
+        with self._sending:  # the number of its descriptor may be another line's at once
+            self._connection.close()

@@ -41,6 +41,10 @@ try:
 except WasmKernelError as problem:
     raise SystemExit(str(problem))
 """
+VARIABLES = (  # of the environment that workers get, by their beginnings
+    *("HOME", "LANG", "LC_", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHON", "TMPDIR", "TZ"),
+    *("OMP_", "OPENBLAS_", "USER", "VIRTUAL_ENV", "WASM_KERNEL_", "XDG_"),
+)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -184,7 +188,7 @@ class ForkServer:
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # a Ctrl-C is for the owner
-                    env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+                    env={**_environment(), "MALLOC_ARENA_MAX": "1"},
                 )
             self._line = own
         return self._line
@@ -218,6 +222,11 @@ class ForkServer:
         """Ends the process, and the workers that are left. Safe to call twice."""
         self._is_closed = True
         self._drop()
+
+
+def _environment() -> dict[str, str]:
+    """The variables that workers need: others hold keys, and a worker may be taken over."""
+    return {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
 
 
 def _prepare(request: ForkRequest, progress: Callable[[str], None]) -> None:

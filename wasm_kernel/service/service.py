@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import Self
 from msgspec import Struct
 
 from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED
-from wasm_kernel.errors import LimitReached, PolicyError, SessionInUse, WasmKernelError
+from wasm_kernel.errors import LimitReached, PolicyError, WasmKernelError
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import broker_handlers
@@ -23,8 +24,9 @@ from wasm_kernel.policy import MIB, ExecutionPolicy, RuntimeType
 from wasm_kernel.result import readable
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.registry import Entry, SessionInfo
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
-from wasm_kernel.service.session_worker import SessionWorker, State
+from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import ids
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
@@ -73,48 +75,6 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
                 raise PolicyError(name, f"must be above 0, or None for no limit, not {value!r}")
 
 
-class SessionInfo(Struct, frozen=True):
-    """What a service knows of a session.
-
-    Attributes:
-        session_id: Its id.
-        owner: Whom it belongs to.
-        language: The guest's language.
-        created: When the service made or opened it, in seconds since 1970.
-        last_used: When a call of it began or ended last.
-        state: `starting`, `idle`, `busy` or `asleep`.
-        guest_bytes: The size of the guest's memory, as of the last cell.
-        host_bytes: The memory that its worker shares with nobody; 0 if it is asleep.
-        cpu_seconds: The processor time of its workers, as of the last call that ended.
-        fuel: The fuel that its cells burnt, if it was counted.
-        disk_bytes: What it takes on disk, files and history; None if that was not measured.
-        cells: How many cells have ended.
-        commits: How many states of its memory are kept, as of the last cell.
-    """
-
-    session_id: str
-    owner: str
-    language: str
-    created: float
-    last_used: float
-    state: State
-    guest_bytes: int
-    host_bytes: int
-    cpu_seconds: float
-    fuel: int
-    disk_bytes: int | None
-    cells: int
-    commits: int
-
-
-class _Entry(Struct):
-    """A session of the registry."""
-
-    sandbox: RemoteSandbox
-    owner: str
-    created: float
-
-
 class Service:
     """Many sessions, each in a process of its own, behind both walls. Any thread may use it.
 
@@ -158,9 +118,9 @@ class Service:
         self._policy = policy or ExecutionPolicy()
         self._logger = SandboxLogger.of(logger)
         self._confinement = confinement
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._making_room = threading.Lock()
-        self._sessions: dict[str, _Entry] = {}
+        self._sessions: dict[str, Entry] = {}
         self._awake: dict[SessionWorker, int] = {}
         self._gone: dict[str, str] = {}
         self._why_closed = ""
@@ -198,7 +158,7 @@ class Service:
         self._check_room(owner, 1)
         session = Session(self._sessions_root, name, self._logger, new=True, mounts=limits.mounts)
         session.leave()  # a worker opens it again
-        sandbox = self._add(name, language, owner, limits, pip=pip)
+        sandbox = self._add_new(name, language, owner, limits, pip=pip)
         sandbox.start()
         return sandbox
 
@@ -226,15 +186,9 @@ class Service:
         with self._guard:
             entry, gone = self._sessions.get(name), self._gone.get(name)
         if entry is not None and not entry.sandbox.closed:
-            if entry.owner != owner:
-                raise SessionInUse(
-                    "This session belongs to another owner. Nothing was changed. Name its owner, "
-                    "or create a session."
-                )
-            return entry.sandbox
+            return entry.sandbox_of(owner)
         if not (self.root / name).is_dir():
             raise FileNotFoundError(gone or f"There is no session {name}.")
-        self._check_room(owner, 1)
         limits, language = policy or self._policy, RuntimeType.checked(language)
         return self._add(name, language, owner, limits, pip=pip)
 
@@ -242,7 +196,7 @@ class Service:
         """Returns what is known of all sessions, or those of an owner; disks are not measured."""
         with self._guard:
             entries = [*self._sessions.values()]
-        return [_info(each) for each in entries if owner is None or each.owner == owner]
+        return [each.info() for each in entries if owner is None or each.owner == owner]
 
     def info(self, session_id: str) -> SessionInfo:
         """Returns what is known of a session, with what it takes on disk.
@@ -258,7 +212,7 @@ class Service:
             raise FileNotFoundError(
                 self._gone.get(session_id, f"There is no session {session_id}.")
             )
-        return _info(entry, session_in(self._sessions_root, session_id).disk_bytes)
+        return entry.info(session_in(self._sessions_root, session_id).disk_bytes)
 
     def delete(self, session_id: str, why: str = "the service deleted this session") -> None:
         """Deletes a session: its variables, its files, its folder. A running cell is stopped.
@@ -300,6 +254,15 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _add_new(
+        self, name: str, language: RuntimeType, owner: str, policy: ExecutionPolicy, *, pip: bool
+    ) -> RemoteSandbox:
+        try:
+            return self._add(name, language, owner, policy, pip=pip)
+        except LimitReached:  # others came first
+            self.delete(name)
+            raise
+
     def _add(
         self, name: str, language: RuntimeType, owner: str, policy: ExecutionPolicy, *, pip: bool
     ) -> RemoteSandbox:
@@ -325,8 +288,9 @@ class Service:
         )
         with self._guard:
             if (known := self._sessions.get(name)) is not None and not known.sandbox.closed:
-                return known.sandbox
-            self._sessions[name] = _Entry(sandbox, owner, time.time())
+                return known.sandbox_of(owner)
+            self._check_room(owner, 1)
+            self._sessions[name] = Entry(sandbox, owner, time.time())
         return sandbox
 
     def _check_room(self, owner: str, more: int) -> None:
@@ -419,6 +383,7 @@ class Service:
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
         """Returns a new worker for a session."""
+        self.admit(session)  # it may have fallen asleep since it was called
         opened = session.opened
         make_room(None, _DESCRIPTORS)
         metered = opened.policy["fuel_budget"] is not None
@@ -443,7 +408,8 @@ class Service:
             self._check_room(entry.owner, 1)
             made, own = make(request, task), entry.sandbox.worker.opened
             language = RuntimeType.checked(own.language)
-            self._add(request.session_id, language, entry.owner, entry.sandbox.policy, pip=own.pip)
+            name, policy = request.session_id, entry.sandbox.policy
+            self._add_new(name, language, entry.owner, policy, pip=own.pip)
             return made
 
         return fork
@@ -461,35 +427,16 @@ class Service:
                 except (WasmKernelError, OSError) as problem:
                     _LOG.warning("a session can't be put away: %s", problem)
 
-    def _look_at(self, entry: _Entry) -> None:
+    def _look_at(self, entry: Entry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
         worker.look_after()
         idle, state = time.time() - worker.last_used, worker.state
+        most = min(each or math.inf for each in (limits.idle_seconds, limits.expire_seconds))
         if entry.sandbox.closed and state == "asleep":
             with self._guard:
                 self._sessions.pop(entry.sandbox.session_id, None)
-        elif limits.expire_seconds and state in ("idle", "asleep") and idle > limits.expire_seconds:
+        elif limits.expire_seconds and state == "asleep" and idle > limits.expire_seconds:
             why = _EXPIRED.format(seconds=limits.expire_seconds)
             self.delete(entry.sandbox.session_id, why)
-        elif limits.idle_seconds and state == "idle" and idle > limits.idle_seconds:
+        elif state == "idle" and idle > most:
             worker.sleep()
-
-
-def _info(entry: _Entry, disk_bytes: int | None = None) -> SessionInfo:
-    session = entry.sandbox.worker
-    worker, usage = session.worker, session.usage
-    return SessionInfo(
-        session_id=entry.sandbox.session_id,
-        owner=entry.owner,
-        language=session.opened.language,
-        created=entry.created,
-        last_used=session.last_used,
-        state=session.state,
-        guest_bytes=usage.figures.memory_bytes,
-        host_bytes=worker.memory_bytes if worker is not None else 0,
-        cpu_seconds=usage.cpu_seconds,
-        fuel=usage.fuel,
-        disk_bytes=disk_bytes,
-        cells=usage.cells,
-        commits=usage.figures.commits,
-    )

@@ -139,6 +139,7 @@ class SessionWorker:
         self._thread: threading.Thread | None = None
         self._worker: Worker | None = None
         self._is_leaving = self._is_hearing = False
+        self._leave_by = 0.0
         self._silent_since: float | None = None
         self._condemned = ""
         self._why_closed = ""
@@ -169,6 +170,8 @@ class SessionWorker:
         with self._changed:
             self._changed.wait_for(lambda: not self._is_leaving or self._why_closed)
             if self._why_closed:
+                if self._thread is None:
+                    self._home.release(self)
                 raise SandboxClosed(self._why_closed)
             if pending.is_cell:
                 self._check_queue()
@@ -305,6 +308,7 @@ class SessionWorker:
             case _:
                 pending = self._calls.get(report.call)
                 if pending is not None and (answer := pending.take(report, size)) is not None:
+                    self._is_hearing = True  # whoever asks has to read the answer
                     worker.channel.send(answer)
 
     def _ended(self, report: messages.Ended | messages.Failed, worker: Worker) -> None:
@@ -433,40 +437,40 @@ class SessionWorker:
             self._why_closed = self._why_closed or why
             if self._thread is None or (self._calls and not why):
                 return False
-            if not self._is_leaving:
-                self._is_leaving = True
-                self._unsent.append(messages.Close(anew))
             self._changed.notify_all()
-        self._flush()
+            if self._is_leaving:
+                return True
+            self._is_leaving, self._leave_by = True, time.monotonic() + _CLOSE_SECONDS
+            self._unsent.append(messages.Close(anew))
+        threading.Thread(target=self._flush, daemon=True).start()  # the worker may not read
         return True
 
     def wait_asleep(self) -> None:
         """Waits until the worker has ended; kills it if it takes too long."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._thread is None, _CLOSE_SECONDS):
+        with self._changed:  # the next call may wake it at once: its thread says nothing
+            left = self._leave_by - time.monotonic()
+            if not self._changed.wait_for(lambda: not self._is_leaving, left):
                 self._kill(_SILENT.format(seconds=_CLOSE_SECONDS))
-                self._changed.wait_for(lambda: self._thread is None)
+                self._changed.wait_for(lambda: not self._is_leaving)
 
     def look_after(self) -> None:
         """Ends a worker that does not answer, or goes on for too long; called every second."""
         with self._changed:
             worker, first = self._worker, next(iter(self._calls.values()), None)
             is_hearing, since = self._is_hearing, self._silent_since
-        if worker is None or first is None or self._is_leaving or not is_hearing:
+            is_leaving = self._is_leaving
+        if is_leaving and time.monotonic() > self._leave_by:
+            self._kill(_SILENT.format(seconds=_CLOSE_SECONDS))
+        if worker is None or first is None or is_leaving or not is_hearing:
             return
         if first.is_overdue():
             self._kill(_OVERDUE)
         elif since is None:
             self._silent_since = time.monotonic()
-            self._ping(worker)
+            with contextlib.suppress(OSError):  # the thread hears of it
+                worker.channel.send_at_once(messages.Ping())
         elif time.monotonic() - since > self._answer_seconds:
             self._kill(_SILENT.format(seconds=self._answer_seconds))
-
-    def _ping(self, worker: Worker) -> None:
-        try:
-            worker.channel.send_at_once(messages.Ping())
-        except OSError:
-            return  # the thread hears of it
 
     def _kill(self, why: str) -> None:
         self._condemned = why
