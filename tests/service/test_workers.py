@@ -280,8 +280,9 @@ def test_an_error_of_a_worker_is_one_of_ours_and_whole() -> None:
         messages.error_of(messages.Failed(1, "OutOfFuel", "text"))
 
 
-def test_a_worker_that_sends_rubbish_is_ended(
-    remote: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["{}", '{"kind":"logged","level":30,"text":"much"}'])
+def test_a_worker_that_sends_rubbish_or_logs_too_much_is_ended(
+    remote: RemoteSandbox, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     keep(remote, "x = 41")
     process = worker_of(remote).process
@@ -289,11 +290,13 @@ def test_a_worker_that_sends_rubbish_is_ended(
 
     def traitor(data: bytes) -> Any:
         report = real(data)
-        return real(b"{}") if isinstance(report, messages.Shown) else report
+        return real(what.encode()) if isinstance(report, messages.Shown) else report
 
     with monkeypatch.context() as patch:
+        patch.setattr("wasm_kernel.service.session_worker._NOTES_BYTES", 3000)
+        says(remote, "1")
         patch.setattr(messages, "read_report", traitor)
-        error = remote.execute("x").error
+        error = remote.execute("'y' * 5000").error
     assert error is not None
     assert "sent what it must not" in error.evalue
     ends(process)

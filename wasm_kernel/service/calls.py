@@ -1,7 +1,8 @@
-"""The calls of a session that wait for their worker: what each has sent, and how each ends."""
+"""The calls of a session that wait for their worker, and the tasks that a worker waits for."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.service import messages
+from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import CellResult, Failed, Figures, Report
 
 _ENDED = "ended before this cell began"
@@ -224,3 +226,25 @@ class PendingCell(PendingCall):
     def _with_output(self, **fields: Any) -> SandboxResult:
         fields |= {name: self._output.text(name) for name in ("stdout", "stderr")}
         return replace(self._nothing, outputs=tuple(self._output.outputs), **fields)
+
+
+class RemoteTask:
+    """A task whose owner waits in a worker.
+
+    Attributes:
+        cancelled: Whether nobody waits any more.
+    """
+
+    def __init__(self, worker: Worker, number: int) -> None:
+        self.cancelled = False
+        self._worker = worker
+        self._number = number
+
+    def tell(self, answer: messages.Answer) -> None:
+        """Sends an answer, if the worker is still there."""
+        with contextlib.suppress(OSError):
+            self._worker.channel.send(answer)
+
+    def report(self, text: str) -> None:
+        """Tells the worker how far it is."""
+        self.tell(messages.Answer(self._number, progress=text))

@@ -34,8 +34,9 @@ from wasm_kernel.errors import (
 from wasm_kernel.events import SandboxLogger
 from wasm_kernel.linux.broker import INTERNAL_ERROR, Handlers, log_failure
 from wasm_kernel.linux.task import Cancelled
+from wasm_kernel.policy import MIB
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall
+from wasm_kernel.service.calls import PendingCall, RemoteTask
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
 
@@ -43,6 +44,7 @@ State = Literal["starting", "idle", "busy", "asleep"]
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _CLOSE_SECONDS = 130.0  # for a worker to write what is left of its session
+_NOTES_BYTES = 4 * MIB  # of events and what it logs, from one answer to the next
 _WANTED_MOST = 4  # things beyond the walls that a worker may ask for at once
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
@@ -140,10 +142,11 @@ class SessionWorker:
         self._worker: Worker | None = None
         self._is_leaving = self._is_hearing = False
         self._leave_by = 0.0
+        self._notes_left = _NOTES_BYTES
         self._silent_since: float | None = None
         self._condemned = ""
         self._why_closed = ""
-        self._wanted: dict[int, _RemoteTask] = {}
+        self._wanted: dict[int, RemoteTask] = {}
         self._sending = threading.Lock()
 
     def tell(self, notice: str) -> None:
@@ -296,10 +299,11 @@ class SessionWorker:
                 self.opened = replace(self.opened, verified=report.verified)
             case messages.Ended() | messages.Failed():
                 self._ended(report, worker)
-            case messages.Event():
+            case messages.Event() | messages.Logged():
+                self._notes_left -= size
+                if self._notes_left < 0:
+                    raise FrameError("it logs more than anybody reads")
                 self._log(report)
-            case messages.Logged():
-                _LOG.log(report.level, "a worker: %s", ascii(report.text))
             case messages.Wanted():
                 self._do(report, worker)
             case messages.Unwanted():
@@ -319,6 +323,7 @@ class SessionWorker:
             pending = self._calls.pop(report.call, None)
             if pending is None:
                 return
+            self._notes_left = _NOTES_BYTES
             for first in [*self._calls.values()][:1]:
                 first.begin()
             self.last_used = time.time()
@@ -344,8 +349,11 @@ class SessionWorker:
         error.kept = texts.FILES_KEPT if isinstance(error, GuestClosed) else texts.KEPT
         return error
 
-    def _log(self, event: messages.Event) -> None:
-        """Sends an event on, if it is one of ours."""
+    def _log(self, event: messages.Event | messages.Logged) -> None:
+        """Sends an event on, if it is one of ours, or logs what the worker logged."""
+        if isinstance(event, messages.Logged):
+            _LOG.log(event.level, "a worker: %s", ascii(event.text))
+            return
         fields = {name: value for name, value in event.fields.items() if name.isidentifier()}
         if event.name in _EVENTS and "event" not in fields:
             self._logger.log_event(event.name, **{**fields, "session_id": self.opened.session_id})
@@ -362,6 +370,7 @@ class SessionWorker:
             self._unsent.clear()
             self._worker = self._thread = self._silent_since = None
             self._is_leaving, self._condemned = False, ""
+            self._notes_left = _NOTES_BYTES
             for task in self._wanted.values():
                 task.cancelled = True
             self._wanted = {}
@@ -377,11 +386,11 @@ class SessionWorker:
     def _do(self, wanted: messages.Wanted, worker: Worker) -> None:
         if len(self._wanted) >= _WANTED_MOST or wanted.number in self._wanted:
             raise FrameError("it asks for too much at once")
-        task = _RemoteTask(worker, wanted.number)
+        task = RemoteTask(worker, wanted.number)
         self._wanted[wanted.number] = task
         threading.Thread(target=lambda: self._handle(wanted, task), daemon=True).start()
 
-    def _handle(self, wanted: messages.Wanted, task: _RemoteTask) -> None:
+    def _handle(self, wanted: messages.Wanted, task: RemoteTask) -> None:
         try:
             answer = self._answered(wanted, task)
         except Cancelled:
@@ -396,7 +405,7 @@ class SessionWorker:
                 del self._wanted[wanted.number]
         task.tell(answer)
 
-    def _answered(self, wanted: messages.Wanted, task: _RemoteTask) -> messages.Answer:
+    def _answered(self, wanted: messages.Wanted, task: RemoteTask) -> messages.Answer:
         for kind, handler in self._home.handlers(self).items():
             if kind.__name__ == wanted.name:
                 reply = handler(messages.read_value(wanted.request, kind), task)
@@ -476,25 +485,3 @@ class SessionWorker:
         self._condemned = why
         if self._worker is not None:
             self._worker.kill()
-
-
-class _RemoteTask:
-    """A task whose owner waits in a worker.
-
-    Attributes:
-        cancelled: Whether nobody waits any more.
-    """
-
-    def __init__(self, worker: Worker, number: int) -> None:
-        self.cancelled = False
-        self._worker = worker
-        self._number = number
-
-    def tell(self, answer: messages.Answer) -> None:
-        """Sends an answer, if the worker is still there."""
-        with contextlib.suppress(OSError):
-            self._worker.channel.send(answer)
-
-    def report(self, text: str) -> None:
-        """Tells the worker how far it is."""
-        self.tell(messages.Answer(self._number, progress=text))
