@@ -79,6 +79,7 @@ def list_session_files(
         FileNotFoundError: there is no such session.
         OSError: the files can't be listed.
     """
+    ids.checked(session_id)
     workspace = SessionsRoot(workspace_root, private_root).find(session_id)
     log = SandboxLogger.of(logger)
     wanted = None if pattern is None else Pattern(pattern)
@@ -113,6 +114,7 @@ def read_session_file(
         IsADirectoryError: it is a folder.
         OSError: it is not a regular file, is larger than `max_bytes`, or can't be read.
     """
+    ids.checked(session_id)
     log, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def read(walk: FolderWalk, name: str) -> bytes:
@@ -161,6 +163,7 @@ def write_session_file(
     def write(walk: FolderWalk, name: str) -> None:
         entries.replace(walk.root, walk.fd, name, content, overwrite=overwrite)
 
+    ids.checked(session_id)
     root = SessionsRoot(workspace_root, private_root)
     workspace = root.place_of(session_id)
     split_path(relative_path)
@@ -233,6 +236,7 @@ def delete_session_path(
         OSError: the folder is not empty and `recursive` is False; or it can't be deleted, and a
             part of it may be gone.
     """
+    ids.checked(session_id)
     log, root = SandboxLogger.of(logger), SessionsRoot(workspace_root, private_root)
 
     def delete(walk: FolderWalk, name: str) -> None:

@@ -213,7 +213,8 @@ class Session(SessionHooks):
         Raises:
             WasmKernelError: it can't be made.
         """
-        session = Session(self.root, ids.new(), self.logger, new=True)
+        root = SessionsRoot(self.root.path, self.root.privates.named)  # wherever the process is
+        session = Session(root, ids.new(), self.logger, new=True)
         session._parent = self
         return NewSession(session.folders, session.id, session)
 
