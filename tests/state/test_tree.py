@@ -52,14 +52,14 @@ def test_undo_takes_a_number_of_cells(cells: int) -> None:
 
 
 def test_before_the_first_cell_there_is_nothing_to_undo() -> None:
-    with pytest.raises(TravelError, match="Only 0 cells"):
+    with pytest.raises(TravelError, match="No cell can be undone"):
         Tree({}, 0, {}).plan("undo", 1)
 
 
 def test_undo_stops_at_what_older_cells_were_folded_into() -> None:
     folded = Tree({5: commit(5, 0, cells=5), 6: commit(6, 5)}, 6, {})
     assert folded.plan("undo", 1).target == 5
-    with pytest.raises(TravelError, match="Only 1 cells"):
+    with pytest.raises(TravelError, match="Only 1 cell can"):
         folded.plan("undo", 2)
 
 
