@@ -76,7 +76,7 @@ def _cast_wide(value: int) -> bytes:
 
 
 def _cast_unsigned(value: int) -> bytes:
-    """What is 2**63 or more is cast less 2**63, as compilers for x86-64 do it."""
+    """Casts numbers from 2**63 on less 2**63, as compilers for x86-64 do."""
     is_high = local_get(value) + f64_const(2.0**63) + F64_GE
     return (
         local_set(value)

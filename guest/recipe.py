@@ -66,7 +66,7 @@ PATCHES = (
 
 @dataclass(frozen=True)
 class Pins:
-    """What the guest is made from, and what must come of it.
+    """The version and sums of what the guest is made from, and the sum of what comes of it.
 
     Attributes:
         version: Upstream's version.

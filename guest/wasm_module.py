@@ -66,7 +66,7 @@ class DataEdit:
 
 @dataclass(frozen=True)
 class _Span:
-    """Where something lies in the module's bytes; `start` is behind what tells its size."""
+    """A place in the module's bytes: `header` begins with the size, `start` is behind it."""
 
     header: int
     start: int

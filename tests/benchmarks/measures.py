@@ -113,7 +113,7 @@ def libraries(sides: Sides, rounds: int) -> Iterator[Row]:
 
 
 def fast(sides: Sides, rounds: int) -> Iterator[Row]:
-    """What `wasm-kernel[fast]` has the host do, in processor time, on one processor."""
+    """The work that `wasm-kernel[fast]` gives to the host, in time of one processor."""
     rows = _computed(sides, rounds, compute.FAST, compute.processor_seconds)
     yield Row("with wasm-kernel[fast], geometric mean of:", [_mean(rows)], [1.0], "x", 1.5)
     yield from rows

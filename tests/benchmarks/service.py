@@ -1,4 +1,4 @@
-"""What a session of a service costs: to start it, to keep it, to wake it."""
+"""The costs of a session of a service: to start it, to keep it, to wake it."""
 
 from __future__ import annotations
 

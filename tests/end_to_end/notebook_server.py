@@ -125,11 +125,11 @@ class NotebookServer:
         return json.loads(said) if said else None
 
     def new(self) -> str:
-        """What a front end does for "New notebook"; the path."""
+        """Makes a notebook as "New notebook" does; returns its path."""
         return str(self.ask("POST", "contents/", {"type": "notebook"})["path"])
 
     def save(self, path: str, *cells: str) -> None:
-        """What a front end does for "Save"."""
+        """Saves a notebook as "Save" does."""
         made = [
             {"cell_type": "code", "source": cell, "metadata": {}, "outputs": [], "id": f"cell-{n}"}
             | {"execution_count": None}

@@ -14,7 +14,7 @@ SECONDS = 60
 
 
 def heard(client: Any, code: str) -> dict[str, str]:
-    """What a cell wrote, by stream; `value` is its result, `error` the name of its error."""
+    """Returns what a cell wrote, by stream; `value` is its result, `error` its error's name."""
     said: dict[str, str] = {"stdout": "", "stderr": "", "value": "", "error": ""}
 
     def hear(message: Any) -> None:
@@ -57,7 +57,7 @@ class RealKernel:
         self.client.wait_for_ready(timeout=SECONDS)
 
     def run(self, code: str) -> dict[str, str]:
-        """What a cell wrote, as `heard`."""
+        """Returns what a cell wrote, as `heard` does."""
         return heard(self.client, code)
 
     @property

@@ -75,3 +75,29 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = f"{sys.executable} -m wasm_kernel.frontends.cli.main doctor | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+TAKEN_PORT = """
+import os, socket, sys, threading
+from wasm_kernel.frontends.jupyter.connection import Connection, KernelSockets
+
+taken = socket.create_server(("127.0.0.1", 0))
+port = taken.getsockname()[1]
+connection = Connection(connection_file=sys.argv[1], shell_port=port)
+connection.open(allow_unsigned=False)
+threading.Timer(0.3, taken.close).start()
+KernelSockets(connection)
+os._exit(connection.shell_port != port)
+"""
+
+
+def test_a_port_that_is_free_a_moment_later_is_listened_on(tmp_path: Path) -> None:
+    """A restarted kernel has the ports of the last one, which others may have had meanwhile."""
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN_PORT, str(tmp_path / "k.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
-"""What is changed in a package when a cell imports it: how it shows its figures here, and what
-its compiled code can't do.
+"""Changes to packages when a cell imports them: how they show figures here, and what their
+compiled code can't do.
 """
 
 from __future__ import annotations
