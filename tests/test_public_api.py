@@ -40,6 +40,7 @@ NAMES = {
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
     *("Service", "ServiceLimits", "SessionInfo", "RemoteSandbox", "LimitReached", "WorkerLost"),
+    *("run_notebooks", "Outcome", "Budgets", "BatchError"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
 }
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from wasm_kernel.folders.hiding import OverlapError as OverlapError
     from wasm_kernel.folders.locks import Resume as Resume
     from wasm_kernel.folders.places import PrivateFolderError as PrivateFolderError
+    from wasm_kernel.frontends.batch.outcome import BatchError as BatchError
+    from wasm_kernel.frontends.batch.outcome import Budgets as Budgets
+    from wasm_kernel.frontends.batch.outcome import Outcome as Outcome
+    from wasm_kernel.frontends.batch.runner import run_notebooks as run_notebooks
     from wasm_kernel.guests.protocol import Stream as Stream
     from wasm_kernel.linux.folders import PlantedLinkError as PlantedLinkError
     from wasm_kernel.policy import ExecutionPolicy as ExecutionPolicy
@@ -96,6 +100,8 @@ _NAMES = {  # the public names by module
     "folders.locks": "Resume",
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
+    "frontends.batch.outcome": "BatchError Budgets Outcome",
+    "frontends.batch.runner": "run_notebooks",
     "guests.protocol": "Stream",
     "linux.folders": "PlantedLinkError",
     "policy": "ExecutionPolicy Mount RuntimeType",

@@ -12,6 +12,7 @@ from pathlib import Path
 from wasm_kernel import __version__
 from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
 from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch import command as batch
 from wasm_kernel.frontends.cli import sessions
 
 _BROKEN_PIPE = 141  # the status that a shell gives a program that wrote to nobody
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     sessions.add(commands, _sessions_folder)
+    batch.add_run(commands, _sessions_folder)
     return parser
 
 

@@ -1,0 +1,128 @@
+"""Which notebooks a batch has, how they are read, and where they are written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.batch.conftest import Making
+from wasm_kernel.frontends.batch.notebooks import (
+    METADATA,
+    NotebookRefused,
+    code_cells,
+    find_sources,
+    parse_notebook,
+    read_executed,
+    read_notebook,
+    write_notebook,
+)
+from wasm_kernel.frontends.batch.outcome import BatchError, size_of
+from wasm_kernel.frontends.batch.parameters import read_parameters, value_of
+
+
+def test_folders_globs_and_files_are_found_once(
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.ipynb", "b/c.ipynb", "b/.ipynb_checkpoints/c.ipynb", "done/a.ipynb"):
+        make(name, "1")
+    monkeypatch.chdir(tmp_path / "in")
+    found = find_sources([".", "b/*.ipynb", "a.ipynb"], Path("done"))
+    assert [each.name for each in found] == ["a.ipynb", "b/c.ipynb"]
+    assert found[1].output == tmp_path / "in" / "done" / "b" / "c.ipynb"
+    assert found[1].folder == tmp_path / "in" / "b"
+    one = find_sources(["a.ipynb"], Path("x.ipynb"))[0]
+    assert one.output == tmp_path / "in" / "x.ipynb"
+
+
+def test_what_cannot_begin_is_refused_before_anything_runs(make: Making, tmp_path: Path) -> None:
+    file = make("a.ipynb", "1")
+    make("b.ipynb", "1")
+    with pytest.raises(BatchError, match="no notebook"):
+        find_sources([str(tmp_path / "*.nothing")], tmp_path / "out")
+    with pytest.raises(BatchError, match="one file"):
+        find_sources([str(tmp_path / "in")], tmp_path / "out.ipynb")
+    with pytest.raises(BatchError, match="replaced by its own outputs"):
+        find_sources([str(file)], tmp_path / "in")
+
+
+def test_standard_input_is_a_notebook(
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make("a.ipynb", "print(1)").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    (source,) = find_sources(["-"], tmp_path / "out")
+    assert source.output.name == "stdin.ipynb"
+    assert [cell.source for _, cell in code_cells(read_notebook(source))] == ["print(1)"]
+
+
+def test_old_notebooks_get_the_same_ids_each_time() -> None:
+    cell = {"cell_type": "code", "source": ["a\n", "b"], "metadata": {}, "outputs": []}
+    cells = [{**cell, "execution_count": None}] * 2
+    old = {"nbformat": 4, "nbformat_minor": 2, "metadata": {}, "cells": cells}
+    book = parse_notebook(json.dumps(old).encode())
+    assert [each.id for each in book.cells] == ["cell-1", "cell-2"]
+    assert book.cells[0].source == "a\nb"
+    v3 = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": []}
+    assert parse_notebook(json.dumps(v3).encode()).nbformat == 4
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nbformat": 4}', "[" * 100_000, "\xff"])
+def test_what_is_no_notebook_is_refused_in_words(text: str) -> None:
+    with pytest.raises(NotebookRefused, match="no notebook"):
+        parse_notebook(text.encode("latin-1"))
+
+
+def test_a_notebook_cannot_bring_a_verdict_or_outputs(make: Making, tmp_path: Path) -> None:
+    file = make("a.ipynb", "1")
+    raw = json.loads(file.read_text())
+    raw["metadata"][METADATA] = {"verdict": "ok", "done": 9}
+    raw["cells"][0]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "42"}]
+    file.write_text(json.dumps(raw))
+    (source,) = find_sources([str(file)], tmp_path / "out")
+    book = read_notebook(source)
+    assert METADATA not in book.metadata and not book.cells[0].outputs
+
+
+def test_a_write_that_fails_keeps_what_was_written_before(
+    make: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source,) = find_sources([str(make("a.ipynb", "1"))], tmp_path / "out")
+    book = read_notebook(source)
+    write_notebook(book, source.output, {"verdict": "ok", "done": 1})
+
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(BatchError, match="can't be written"):
+        write_notebook(book, source.output, {"verdict": "error"})
+    found = read_executed(source.output)
+    assert found is not None and found[1] == {"verdict": "ok", "done": 1}
+    assert [each.name for each in source.output.parent.iterdir()] == ["a.ipynb"]
+
+
+def test_values_of_parameters_are_papermills(tmp_path: Path) -> None:
+    texts = ["1", "-2.5", "1e3", "True", "None", "yes", "007x", "a b"]
+    assert [value_of(each) for each in texts] == [1, -2.5, 1e3, True, None, "yes", "007x", "a b"]
+    file = tmp_path / "p.yaml"
+    file.write_text("n: 3\nday: tue\n")
+    assert read_parameters([file], [("n", "4")]) == {"n": 4, "day": "tue"}
+    file.write_text("- 1")
+    with pytest.raises(BatchError, match="no names with values"):
+        read_parameters([file], [])
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    assert [size_of(each) for each in ("512M", "1.5 GiB", "10", "2kb")] == [
+        512 * 1024**2,
+        3 * 512 * 1024**2,
+        10,
+        2048,
+    ]
+    with pytest.raises(ValueError, match="not a size"):
+        size_of("much")

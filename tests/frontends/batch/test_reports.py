@@ -1,0 +1,113 @@
+# mypy: disable-error-code="no-untyped-call"
+
+"""What a run tells: lines, JSON lines, JUnit XML, a page, and differences."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from junitparser import JUnitXml
+
+from tests.frontends.batch.conftest import Making, Running, executed
+from wasm_kernel.frontends.batch.comparing import difference
+from wasm_kernel.frontends.batch.live_table import LiveTable
+from wasm_kernel.frontends.batch.notebooks import write_notebook
+from wasm_kernel.frontends.batch.outcome import Outcome
+from wasm_kernel.frontends.batch.report_files import write_junit, write_page
+from wasm_kernel.frontends.batch.reporting import JsonLines, line_of, summary
+
+EVIL = "<script>alert(1)</script>\x1b[2J"
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nrest").decode()
+
+
+def book(*outputs: dict[str, Any]) -> Any:
+    made = [nbformat.from_dict(each) for each in outputs]
+    cell = nbformat.v4.new_code_cell("1", outputs=made, execution_count=1, id="a")
+    return nbformat.v4.new_notebook(cells=[cell])
+
+
+def shown(**data: str) -> dict[str, Any]:
+    named = {kind.replace("_", "/"): text for kind, text in data.items()}
+    return {"output_type": "display_data", "data": named, "metadata": {}}
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path) -> list[Outcome]:
+    done = tmp_path / "out" / "a #1.ipynb"
+    write_notebook(book(shown(image_png=PIXEL), shown(image_png="<svg")), done, {})
+    return [
+        Outcome("a #1.ipynb", "ok", cells=3, output=str(done)),
+        Outcome(EVIL, "error", reason=f"E: {EVIL}", cell=2, output=str(tmp_path / "gone")),
+        Outcome("c.ipynb", "cancelled"),
+        Outcome("d.ipynb", "kernel-lost"),
+    ]
+
+
+def test_junit_says_which_failed(outcomes: list[Outcome], tmp_path: Path) -> None:
+    write_junit(tmp_path / "r" / "junit.xml", outcomes)
+    (suite,) = JUnitXml.fromfile(str(tmp_path / "r" / "junit.xml"))
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 1, 1, 1)
+    assert [case.is_passed for case in suite] == [True, False, False, False]
+
+
+def test_the_page_links_shows_figures_and_runs_nothing(
+    outcomes: list[Outcome], tmp_path: Path
+) -> None:
+    write_page(tmp_path / "index.html", outcomes)
+    page = (tmp_path / "index.html").read_text()
+    assert 'href="out/a%20%231.ipynb"' in page
+    assert page.count("data:image/png;base64,") == 1
+    assert "<script" not in page and "\x1b" not in page and "default-src 'none'" in page
+
+
+def test_lines_say_it_to_people_and_to_programs(outcomes: list[Outcome]) -> None:
+    assert "\x1b" not in line_of(outcomes[1]) and "in cell 2" in line_of(outcomes[1])
+    assert summary(outcomes) == "4 notebooks: 1 ok, 1 error, 1 kernel-lost, 1 cancelled"
+    stream = io.StringIO()
+    lines = JsonLines(stream)
+    lines.began("a", 2)
+    lines.cell_ended("a", 1, 2)
+    lines.ended(outcomes[1])
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each["event"] for each in told] == ["began", "cell", "ended"]
+    assert (told[2]["verdict"], told[2]["cell"]) == ("error", 2)
+
+
+def test_the_table_shows_what_runs(outcomes: list[Outcome]) -> None:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with LiveTable(console) as table:
+        table.began("running.ipynb", 5)
+        table.cell_ended("running.ipynb", 2, 5)
+        table.ended(outcomes[0])
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "running.ipynb" in text and "2/5 cells" in text and "a #1.ipynb" in text
+
+
+def test_a_difference_is_found_unless_it_may_be() -> None:
+    old = book(shown(text_plain="<A at 0x1a2b>", image_png=PIXEL))
+    new = book(shown(text_plain="<A at 0xffff>", image_png="other"))
+    assert "0xffff" in difference(old, new, ["images"])
+    assert difference(old, new, ["addresses"])
+    assert not difference(old, new, ["addresses", "images"])
+    assert difference(old, book(), ["addresses", "images"])
+
+
+def test_a_run_is_compared_with_what_was_stored(make: Making, run: Running, tmp_path: Path) -> None:
+    make("a.ipynb", "print(1)\nprint(2)", "3")
+    run()
+    stored = (tmp_path / "out" / "a.ipynb").read_bytes()
+    (tmp_path / "in" / "a.ipynb").write_bytes(stored)
+    (tmp_path / "in" / "b.ipynb").write_bytes(stored.replace(b'"2\\n"', b'"5\\n"'))
+    outcomes = run(compare=True)
+    assert outcomes["a.ipynb"].ok
+    assert (outcomes["b.ipynb"].verdict, outcomes["b.ipynb"].cell) == ("error", 1)
+    assert "-5" in outcomes["b.ipynb"].difference
+    assert executed(tmp_path / "out" / "b.ipynb")[0][1] == "1\n2\n"

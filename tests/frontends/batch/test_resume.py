@@ -1,0 +1,82 @@
+"""`--resume`: what was done is not done again, after an edit, a raised budget or a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.faces import wait_for
+from tests.frontends.batch.conftest import Making, Running, executed
+from wasm_kernel.frontends.batch.notebooks import METADATA
+
+NOTE = "open('/app/log', 'a').write('{}');"
+LOG = "print(x, open('/app/log').read())"
+
+
+def test_a_mended_notebook_goes_on_at_the_cell_that_failed(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    first, second = "import random; x = [random.random()]", "x.append(2); " + NOTE.format("b")
+    make("a.ipynb", NOTE.format("a") + first, second, NOTE.format("half") + "1/0", LOG)
+    failed = run()["a.ipynb"]
+    assert (failed.verdict, failed.cell, failed.cells) == ("error", 3, 3)
+    make("a.ipynb", NOTE.format("a") + first, second, NOTE.format("c"), LOG)
+    mended = run(resume=True)["a.ipynb"]
+    assert (mended.verdict, mended.kept, mended.cells) == ("ok", 2, 2)
+    assert executed(tmp_path / "out" / "a.ipynb")[3][1].endswith(", 2] abc\n")
+    assert not any((tmp_path / "sessions").glob("*-*"))
+    again = run(resume=True)["a.ipynb"]
+    assert (again.verdict, again.kept, again.cells) == ("ok", 4, 0)
+
+
+def test_an_edit_above_the_failure_is_noticed(make: Making, run: Running, tmp_path: Path) -> None:
+    make("a.ipynb", "x = [1]", "x.append(2)", "x.append(3)", "1/0")
+    run()
+    make("a.ipynb", "x = [1]", "x.append(20)", "x.append(3)", "print(x)")
+    mended = run(resume=True)["a.ipynb"]
+    assert (mended.verdict, mended.kept) == ("ok", 1)
+    assert "code cell 2 was edited" in mended.note
+    assert executed(tmp_path / "out" / "a.ipynb")[3][1] == "[1, 20, 3]\n"
+
+
+def test_states_that_are_gone_are_run_again(make: Making, run: Running, tmp_path: Path) -> None:
+    make("a.ipynb", "x = [1]", "x.append(2)", "1/0")
+    run()
+    (session,) = (tmp_path / "sessions").glob("*-*")
+    session.rename(tmp_path / "gone")
+    make("a.ipynb", "x = [1]", "x.append(2)", "print(x)")
+    mended = run(resume=True)["a.ipynb"]
+    assert (mended.verdict, mended.kept, mended.cells) == ("ok", 0, 3)
+
+
+def test_a_run_that_was_killed_goes_on_and_runs_no_cell_twice(
+    warm: None, make: Making, run: Running, tmp_path: Path
+) -> None:
+    body = ["import time; x = [1]; " + NOTE.format("a"), "x.append(2); " + NOTE.format("b")]
+    make("a.ipynb", *body, NOTE.format("c") + "time.sleep(600)", LOG)
+    out = tmp_path / "out" / "a.ipynb"
+    command = [sys.executable, "-P", "-m", "wasm_kernel.frontends.cli.main", "run"]
+    command += [str(tmp_path / "in"), "-o", str(out.parent), "--sessions", str(tmp_path / "kept")]
+    runner = subprocess.Popen(command)
+    try:
+        wait_for(lambda: out.exists() and _record(out).get("done") == 2, "the second cell")
+        assert _record(out)["verdict"] == "running"
+    finally:
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+    make("a.ipynb", *body, NOTE.format("c"), LOG)
+    roots = {
+        "workspace_root": tmp_path / "kept/sessions",
+        "private_root": tmp_path / "kept/private",
+    }
+    outcome = run(resume=True, **roots)["a.ipynb"]
+    assert (outcome.verdict, outcome.kept) == ("ok", 2)
+    assert executed(out)[3][1] == "[1, 2] abc\n"
+
+
+def _record(file: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(file.read_text())["metadata"][METADATA]
+    return found

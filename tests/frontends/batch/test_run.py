@@ -1,0 +1,106 @@
+"""Runs of notebooks: what becomes of each, what is written, and what is never followed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.batch.conftest import Making, Running, code, executed
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.frontends.batch.batch_kernel import verdict_of
+from wasm_kernel.frontends.batch.notebooks import METADATA
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
+
+MIB = 1024 * 1024
+
+
+def test_each_notebook_gets_the_verdict_that_it_earns(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    good = (
+        code("day = 'mon'\nn = 1", "parameters"),
+        code("1/0", "raises-exception"),
+        code("1/0", "skip-execution"),
+        "import os\nos.listdir('/notebook')",
+        "(day, n, open('/app/extra.csv').read())",
+    )
+    make("ok.ipynb", *good)
+    make("deep/late.ipynb", "while True: pass", "print('never')")
+    make("loud.ipynb", "print('x' * 3_000_000)")
+    make("full.ipynb", "open('/app/big', 'wb').write(bytes(9_000_000))")
+    make("forged.ipynb", "class OutOfFuel(Exception): ...\nraise OutOfFuel")
+    make("other.ipynb", "x <- 3", language="R")
+    (tmp_path / "in" / "none.ipynb").write_text("{}")
+    (tmp_path / "extra.csv").write_text("7")
+    budgets = Budgets(cell_seconds=1.5, output_bytes=2 * MIB, disk_bytes=8 * MIB)
+    outcomes = run(budgets=budgets, inputs=[tmp_path / "extra.csv"])
+    verdicts = {name: outcome.verdict for name, outcome in outcomes.items()}
+    assert verdicts == {
+        "ok.ipynb": "ok",
+        "deep/late.ipynb": "timeout",
+        "loud.ipynb": "output-limit",
+        "full.ipynb": "disk-full",
+        "forged.ipynb": "error",
+        "other.ipynb": "error",
+        "none.ipynb": "error",
+    }
+    late, other = outcomes["deep/late.ipynb"], outcomes["other.ipynb"]
+    assert late.cell == 1 and "1.5 seconds" in late.reason
+    assert "in R" in other.reason
+    cells = executed(tmp_path / "out" / "ok.ipynb")
+    assert cells[1][1] == "ZeroDivisionError" and cells[2][1] == ""
+    assert "ok.ipynb" in cells[3][1]
+    assert cells[4][1] == "('mon', 1, '7')"
+    written = json.loads((tmp_path / "out" / "deep" / "late.ipynb").read_text())
+    assert written["metadata"][METADATA]["verdict"] == "timeout"
+    assert str(tmp_path) not in json.dumps(written)
+    assert executed(tmp_path / "out" / "deep" / "late.ipynb")[1] == ("print('never')", "")
+
+
+def test_parameters_reach_the_notebook_and_an_unknown_one_runs_nothing(
+    make: Making, run: Running, tmp_path: Path
+) -> None:
+    make("report.ipynb", code("day = 'mon'", "parameters"), "print('ran on', day)")
+    with pytest.raises(BatchError, match="no parameter dya; it has day"):
+        run(parameters={"dya": "tue"})
+    assert not (tmp_path / "out" / "report.ipynb").exists()
+    assert run(parameters={"day": "tue"})["report.ipynb"].ok
+    assert executed(tmp_path / "out" / "report.ipynb")[-1][1] == "ran on tue\n"
+
+
+def test_fuel_is_counted_and_a_notebook_has_its_own_time(
+    warm_metered: None, make: Making, run: Running
+) -> None:
+    make("hungry.ipynb", "for i in range(10**9): pass")
+    assert run(budgets=Budgets(fuel=10**9))["hungry.ipynb"].verdict == "out-of-fuel"
+    outcome = run(budgets=Budgets(notebook_seconds=0.5))["hungry.ipynb"]
+    assert outcome.verdict == "timeout" and "notebook" in outcome.reason
+
+
+def test_a_budget_that_cannot_be_is_refused() -> None:
+    with pytest.raises(PolicyError, match="cell_seconds must be above 0"):
+        Budgets(cell_seconds=-1)
+    with pytest.raises(PolicyError, match="memory_bytes"):
+        Budgets(memory_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("limits", "ename", "verdict"),
+    [
+        ({"cell_timeout"}, "CellTimeout", "timeout"),
+        ({"fuel_budget"}, "OutOfFuel", "out-of-fuel"),
+        ({"workspace_files", "stdout_bytes"}, "OSError", "disk-full"),
+        ({"display_count"}, "ValueError", "output-limit"),
+        (set(), "MemoryError", "out-of-memory"),
+        (set(), "CellTimeout", "error"),
+    ],
+)
+def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdict: str) -> None:
+    assert verdict_of(limits, ename) == verdict
+
+
+def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
+    assert plain("a\x1b[31mb\x1b]0;x\x07\n\u202ec") == "a b ]0;x c"
+    assert len(plain("x" * 10_000)) == 300

@@ -1,0 +1,165 @@
+"""`BatchKernel`: the kernel of one notebook, in a process of its own behind both walls.
+
+It is started by this interpreter, whatever the notebook's kernelspec says. What became of a cell is
+read from the kernel's own events, which no cell can write; a cell can raise an error of any name.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.client import NotebookClient
+from nbclient.util import ensure_async
+from nbformat import NotebookNode
+
+from wasm_kernel import events
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch.outcome import Verdict
+
+START_SECONDS = 600.0  # the first kernel on a machine compiles the guest
+_ARGV = ("-P", "-m", "wasm_kernel", "-f", "{connection_file}")
+_LOG = "events.jsonl"
+_OUTPUT_LIMITS = (
+    *("stdout_bytes", "stderr_bytes", "display_bytes", "display_count"),
+    *("output_bytes", "session_output_bytes"),
+)
+_VERDICTS: Mapping[str, Verdict] = {
+    "cell_timeout": "timeout",
+    "fuel_budget": "out-of-fuel",
+    "workspace_bytes": "disk-full",
+    "workspace_files": "disk-full",
+}
+"""What it means that a failed cell met a limit."""
+
+_STOPPING = ("cell_timeout", "fuel_budget", *_OUTPUT_LIMITS)
+
+
+class KernelLost(WasmKernelError):
+    """The kernel's process is gone, or does not answer."""
+
+
+class _OwnKernelSpec(KernelSpecManager):
+    """Knows one kernelspec: this package's."""
+
+    def __init__(self, spec: KernelSpec) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """Returns it, whatever the name."""
+        return self._spec
+
+
+class BatchKernel:
+    """A kernel, and nbclient's client of it.
+
+    Args:
+        settings: The kernel's settings, by the names of its traits.
+        folder: The folder that it is started in.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        self._place = TemporaryDirectory(prefix="wasm-kernel-run-")
+        self._log = Path(self._place.name, _LOG)
+        self._read = 0
+        self._folder = folder
+        words = [*_words({**settings, "event_log": str(self._log)})]
+        spec = KernelSpec(
+            argv=[sys.executable, *_ARGV, *words],
+            language="python",
+            env={"PYTHONSAFEPATH": "1"},
+            interrupt_mode="message",
+        )
+        self._manager = AsyncKernelManager(kernel_spec_manager=_OwnKernelSpec(spec))
+        self._client: Any = None  # nbclient's
+
+    async def start(self, book: NotebookNode) -> NotebookClient:
+        """Starts the kernel; returns a client that runs the cells of a notebook in it.
+
+        Raises:
+            KernelLost: it does not come up.
+        """
+        try:
+            await self._manager.start_kernel(
+                cwd=str(self._folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            client = NotebookClient(book, km=self._manager, startup_timeout=int(START_SECONDS))
+            await client.async_start_new_kernel_client()
+        except (RuntimeError, TimeoutError, OSError) as problem:
+            raise KernelLost("The kernel did not start.") from problem
+        self._client = client
+        reply = await client.async_wait_for_reply(self._client.kc.kernel_info())
+        if reply is None:
+            raise KernelLost("The kernel did not answer.")
+        book.metadata["language_info"] = dict(reply["content"]["language_info"])
+        return client
+
+    async def restore(self, count: int) -> bool:
+        """Brings variables and files back as they were after a cell; False if nobody kept that."""
+        sent = self._client.kc.execute(f"%restore {count} --files", store_history=False)
+        reply = await self._client.async_wait_for_reply(sent)
+        return reply is not None and reply["content"]["status"] == "ok"
+
+    def limits_met(self) -> set[str]:
+        """Returns the limits that were met since this was last asked, as the kernel says."""
+        found = set()
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                event = json.loads(line)
+                if event["event"] == events.EXECUTION_LIMIT:
+                    found.add(str(event["limit"]))
+        return found
+
+    async def close(self, *, kill: bool) -> None:
+        """Ends the kernel; its session stays.
+
+        Args:
+            kill: Whether it is not asked first; states that are not on disk yet are lost.
+        """
+        with suppress(RuntimeError, OSError):  # it is gone already
+            await self._manager.shutdown_kernel(now=kill)
+        if self._client is not None:
+            self._client.kc.stop_channels()
+        await ensure_async(self._manager.cleanup_resources())
+        self._place.cleanup()
+
+
+def verdict_of(limits: set[str], ename: str) -> Verdict:
+    """Returns the verdict on a cell that failed.
+
+    Args:
+        limits: The limits that it met.
+        ename: The class of its error, as the guest says.
+    """
+    for limit, verdict in _VERDICTS.items():
+        if limit in limits:
+            return verdict
+    if limits & set(_OUTPUT_LIMITS):
+        return "output-limit"
+    return "out-of-memory" if ename == "MemoryError" else "error"
+
+
+def stopping_limit(limits: set[str]) -> str:
+    """Returns a limit that ends a notebook even if its cell may fail, or did not; or nothing."""
+    return next((limit for limit in _STOPPING if limit in limits), "")
+
+
+def _words(settings: Mapping[str, Any]) -> list[str]:
+    """The kernel's command line."""
+    listed = {
+        name: value if isinstance(value, tuple) else (value,) for name, value in settings.items()
+    }
+    return [f"--WasmKernel.{name}={each}" for name, values in listed.items() for each in values]

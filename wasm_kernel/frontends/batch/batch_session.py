@@ -1,0 +1,111 @@
+"""`BatchSession`: the session in which a notebook of a batch is run.
+
+It belongs to the place where the executed notebook lies, so that a later run finds it there: the
+variables and files after each cell. It is deleted once all cells ran as they should.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from wasm_kernel.errors import SessionInUse, WasmKernelError, describe
+from wasm_kernel.folders.locks import is_used
+from wasm_kernel.frontends.batch.outcome import BatchError
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.files import write_session_file
+from wasm_kernel.sessions.lifecycle import delete_session_workspace
+from wasm_kernel.sessions.root import SessionsRoot
+
+_LEAVE_SECONDS = 30.0  # for the kernels of a run that was killed to end
+_POLL_SECONDS = 0.05
+_MARK = b"wasm-kernel run"
+
+
+class BatchSession:
+    """The session of one executed notebook. Its methods take time: call them on a thread.
+
+    Args:
+        root: The folder that holds the sessions' folders.
+        output: Where the executed notebook lies.
+
+    Attributes:
+        id: Its id, which depends on `output` alone.
+        root: The same.
+    """
+
+    def __init__(self, root: SessionsRoot, output: Path) -> None:
+        self.root = root
+        self.id = ids.derived(_MARK, os.fsencode(output))
+
+    @property
+    def exists(self) -> bool:
+        """True if an earlier run left it."""
+        return (self.root.path / self.id).is_dir()
+
+    def begin(self, inputs: Sequence[Path]) -> None:
+        """Makes it anew, with copies of some files.
+
+        Raises:
+            BatchError: a file can't be copied.
+            WasmKernelError: it can't be made, or somebody uses it.
+        """
+        self.delete()
+        for file in inputs:
+            try:
+                data = file.read_bytes()
+            except OSError as problem:
+                raise BatchError(f"{file.name} can't be read ({describe(problem)}).") from None
+            write_session_file(
+                self.id, file.name, data, self.root.path, private_root=self.root.private_root
+            )
+
+    def delete(self) -> None:
+        """Deletes it, if it is there.
+
+        Raises:
+            WasmKernelError: somebody uses it, or something in it can't be deleted.
+        """
+        if not self.exists:
+            return
+        end = time.monotonic() + _LEAVE_SECONDS
+        while True:
+            try:
+                delete_session_workspace(
+                    self.id, self.root.path, private_root=self.root.private_root
+                )
+            except SessionInUse:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    def discard(self) -> None:
+        """Deletes it if that can be done; otherwise the next run does."""
+        with suppress(WasmKernelError, OSError):
+            self.delete()
+
+    def wait_unused(self) -> None:
+        """Waits until nobody uses it: the kernel of a killed run ends a moment after it.
+
+        Raises:
+            SessionInUse: somebody goes on using it.
+        """
+        end = time.monotonic() + _LEAVE_SECONDS
+        while self._is_used():
+            if time.monotonic() > end:
+                raise SessionInUse("Another run works on this notebook. Nothing was changed.")
+            time.sleep(_POLL_SECONDS)
+
+    def _is_used(self) -> bool:
+        with suppress(OSError), Folder.open(self.root.path) as top, top.enter(self.id) as here:
+            found = self.root.privates.find(self.id, here)
+            if found is not None:
+                with found:
+                    return is_used(found)
+        return False

@@ -1,0 +1,241 @@
+"""`wasm-kernel run`: its options, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wasm_kernel.errors import WasmKernelError
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.batch.notebook_run import Progress
+    from wasm_kernel.frontends.batch.outcome import Budgets, Outcome
+
+_USAGE = 2
+_EXTRA = "pip install 'wasm-kernel[batch]'"
+_ABOUT = (
+    "Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells. The "
+    "status is 0 if all are ok, 1 if one is not, 2 if nothing was run."
+)
+
+
+def add_run(commands: Any, root: Callable[[], Path]) -> None:
+    """Adds the command to those of `wasm-kernel`.
+
+    Args:
+        commands: The subparsers.
+        root: Returns the sessions' folder if no other is named.
+    """
+    parser = commands.add_parser("run", help="run notebooks that nobody trusts", description=_ABOUT)
+    parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
+    parser.add_argument("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
+    parser.add_argument(
+        *("-p", "--parameter"),
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="a value for the cell tagged parameters; may be repeated",
+    )
+    parser.add_argument(
+        *("-f", "--parameters"),
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a YAML file of such values",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where an earlier run into OUT ended"
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="fail notebooks whose outputs are not those that they were stored with",
+    )
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        choices=("images", "counts", "addresses", "metadata"),
+        help="a part of outputs that may differ; may be repeated",
+    )
+    add_reports(parser)
+    add_running(parser, folder="read")
+    parser.set_defaults(run=lambda options: _run(options, root))
+
+
+_NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
+_OUT = "the folder for executed notebooks, or the file for a single one"
+
+
+def add_running(parser: argparse.ArgumentParser, *, folder: str) -> None:
+    """Adds the options that say how notebooks are run.
+
+    Args:
+        parser: Gets them.
+        folder: What cells see of a notebook's folder by default.
+    """
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many at a time; by default one "
+                        "for each processor")  # fmt: skip
+    parser.add_argument(
+        "--folder",
+        choices=("none", "read", "write"),
+        default=folder,
+        help=f"what cells see of the notebook's folder; by default {folder}",
+    )
+    parser.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="HOST:GUEST",
+        help="a further folder that cells see, read-only unless :rw follows; may be repeated",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a file that is copied into /app first; may be repeated",
+    )
+    parser.add_argument(
+        "--sessions", type=Path, metavar="FOLDER", help="where notebooks have their sessions"
+    )
+    for name, kind, about in _BUDGETS:
+        parser.add_argument(name, type=kind, metavar=kind.__name__.upper(), help=about)
+
+
+def add_reports(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for reports."""
+    parser.add_argument(
+        "--json", action="store_true", help="write one JSON object a line instead of words"
+    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with links and figures"
+    )
+
+
+def seconds(text: str) -> float:
+    """Returns a number of seconds."""
+    return float(text)
+
+
+def size(text: str) -> int:
+    """Returns a number of bytes."""
+    from wasm_kernel.frontends.batch.outcome import size_of
+
+    return size_of(text)
+
+
+def number(text: str) -> int:
+    """Returns a whole number."""
+    return int(text)
+
+
+_BUDGETS = (
+    ("--cell-seconds", seconds, "the most that a cell may take"),
+    ("--notebook-seconds", seconds, "the most that a notebook may take"),
+    ("--memory", size, "the most memory that a notebook may take, such as 512M"),
+    ("--fuel", number, "the most fuel that a cell may burn, roughly one unit an instruction"),
+    ("--output", size, "the most that a notebook may show; by default 64M"),
+    ("--disk", size, "the most that a notebook's files may hold"),
+)
+
+
+def budgets_of(options: argparse.Namespace) -> Budgets:
+    """Returns the budgets that were named.
+
+    Raises:
+        PolicyError: one can't be.
+    """
+    from wasm_kernel.frontends.batch.outcome import Budgets
+
+    named = {
+        "cell_seconds": options.cell_seconds,
+        "notebook_seconds": options.notebook_seconds,
+        "memory_bytes": options.memory,
+        "fuel": options.fuel,
+        "output_bytes": options.output,
+        "disk_bytes": options.disk,
+    }
+    return Budgets(**{name: value for name, value in named.items() if value is not None})
+
+
+def roots_of(options: argparse.Namespace, root: Callable[[], Path]) -> tuple[Path, Path | None]:
+    """Returns the sessions' folder and that of private folders, if one is named."""
+    if options.sessions is None:
+        return root(), None
+    return options.sessions / "sessions", options.sessions / "private"
+
+
+@contextmanager
+def progress_of(options: argparse.Namespace) -> Iterator[Progress]:
+    """What tells how far a run is: a table on a terminal, lines elsewhere."""
+    from wasm_kernel.frontends.batch.reporting import JsonLines, Lines
+
+    if options.json:
+        yield JsonLines(sys.stdout)
+    elif sys.stdout.isatty() and find_spec("rich") is not None:
+        from wasm_kernel.frontends.batch.live_table import LiveTable
+
+        with LiveTable() as table:
+            yield table
+    else:
+        yield Lines(sys.stdout)
+
+
+def report(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    """Writes the reports that were asked for, and the last line."""
+    from wasm_kernel.frontends.batch.report_files import write_junit, write_page
+    from wasm_kernel.frontends.batch.reporting import summary
+
+    if options.junit is not None:
+        write_junit(options.junit, outcomes)
+    if options.html is not None:
+        write_page(options.html, outcomes)
+    if not options.json:
+        print(summary(outcomes))
+
+
+def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
+    from wasm_kernel.frontends.batch.parameters import read_parameters
+    from wasm_kernel.frontends.batch.runner import run_notebooks
+
+    workspace_root, private_root = roots_of(options, root)
+    try:
+        parameters = {}
+        if options.parameter or options.parameters:
+            parameters = read_parameters(options.parameters, options.parameter)
+        with progress_of(options) as progress:
+            outcomes = run_notebooks(
+                options.notebooks,
+                options.out,
+                workspace_root=workspace_root,
+                private_root=private_root,
+                jobs=options.jobs,
+                progress=progress,
+                budgets=budgets_of(options),
+                folder=options.folder,
+                mounts=options.mount,
+                inputs=options.input,
+                parameters=parameters,
+                resume=options.resume,
+                compare=options.compare,
+                ignored=options.ignore,
+            )
+        report(options, outcomes)
+    except ImportError as problem:
+        missing = str(problem.name).partition(".")[0]
+        print(f"wasm-kernel: this needs {missing}: {_EXTRA}", file=sys.stderr)
+        return _USAGE
+    except WasmKernelError as problem:
+        print(f"wasm-kernel: {problem}", file=sys.stderr)
+        return _USAGE
+    return int(not all(outcome.ok for outcome in outcomes))

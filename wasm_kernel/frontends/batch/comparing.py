@@ -1,0 +1,89 @@
+"""Compares the outputs of a run with those that a notebook held before, with nbdime."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+from collections.abc import Collection
+from typing import Any
+
+from nbformat import NotebookNode
+
+from wasm_kernel.frontends.batch.notebooks import merge_streams
+
+IGNORABLE = ("images", "counts", "addresses", "metadata")
+"""The parts of outputs that a comparison may pass over."""
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,16}")
+_DIFFERENCE_CHARACTERS = 20_000
+
+
+def difference(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> str:
+    """Returns how the outputs of two notebooks differ, as nbdime prints it; empty if they do not.
+
+    Args:
+        before: The notebook with its stored outputs.
+        after: The same notebook, executed.
+        ignored: Some of `IGNORABLE`.
+    """
+    from nbdime import diff_notebooks
+    from nbdime.prettyprint import PrettyPrintConfig, pretty_print_notebook_diff
+
+    old, new = _comparable(before, ignored), _comparable(after, ignored)
+    found: Any = diff_notebooks(old, new)
+    if not found:
+        return ""
+    written = io.StringIO()
+    pretty_print_notebook_diff(
+        "stored", "now", old, found, PrettyPrintConfig(out=written, use_color=False)
+    )
+    return written.getvalue()[:_DIFFERENCE_CHARACTERS]
+
+
+def differing_cell(before: NotebookNode, after: NotebookNode, ignored: Collection[str]) -> int:
+    """Returns the number of the first cell whose outputs differ, from 1; 0 if there is none."""
+    cells = zip(_comparable(before, ignored).cells, _comparable(after, ignored).cells, strict=False)
+    return next((number for number, (old, new) in enumerate(cells, 1) if old != new), 0)
+
+
+def _comparable(book: NotebookNode, ignored: Collection[str]) -> NotebookNode:
+    """A copy that holds what is compared: sources and outputs."""
+    made = copy.deepcopy(book)
+    made.metadata = {}
+    made.cells = [cell for cell in made.cells if "injected-parameters" not in _tags(cell)]
+    for number, cell in enumerate(made.cells, start=1):
+        cell.id = f"cell-{number}"
+        cell.metadata = {}
+        if cell.cell_type == "code":
+            if "counts" in ignored:
+                cell.execution_count = None
+            merge_streams(cell)
+            cell.outputs = [_output(each, ignored) for each in cell.outputs]
+    return made
+
+
+def _tags(cell: NotebookNode) -> Collection[str]:
+    tags: Collection[str] = cell.metadata.get("tags", [])
+    return tags
+
+
+def _output(output: NotebookNode, ignored: Collection[str]) -> NotebookNode:
+    if "counts" in ignored and "execution_count" in output:
+        output.execution_count = None
+    if "metadata" in ignored and "metadata" in output:
+        output.metadata = {}
+    for kind in [*output.get("data", {})]:
+        if "images" in ignored and kind.startswith("image/"):
+            output.data[kind] = ""
+    return _without_addresses(output) if "addresses" in ignored else output
+
+
+def _without_addresses(value: Any) -> Any:
+    if isinstance(value, str):
+        return _ADDRESS.sub("0x…", value)
+    if isinstance(value, dict):
+        for name in value:
+            value[name] = _without_addresses(value[name])
+        return value
+    return [_without_addresses(each) for each in value] if isinstance(value, list) else value

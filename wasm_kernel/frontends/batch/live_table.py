@@ -1,0 +1,62 @@
+"""`LiveTable`: what a run shows on a terminal while it goes on, with rich."""
+
+from __future__ import annotations
+
+import time
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from wasm_kernel.frontends.batch.outcome import Outcome
+from wasm_kernel.frontends.batch.reporting import line_of
+
+_STYLES = {"ok": "green", "cancelled": "yellow"}
+_FAILED = "red"
+
+
+class LiveTable:
+    """A table of the notebooks that run now, and a line for each that ended.
+
+    Args:
+        console: Where it is shown; by default standard output.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._running: dict[str, tuple[int, int, float]] = {}
+        self._live = Live(
+            console=console, get_renderable=self._shown, refresh_per_second=4, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def began(self, name: str, cells: int) -> None:
+        """Adds a row."""
+        self._running[name] = (0, cells, time.monotonic())
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """Says how far a notebook is."""
+        self._running[name] = (done, cells, self._running[name][2])
+
+    def ended(self, outcome: Outcome) -> None:
+        """Takes the row away, and prints a line above the table."""
+        self._running.pop(outcome.notebook, None)
+        style = _STYLES.get(outcome.verdict, _FAILED)
+        line = line_of(outcome)
+        shown = Text(line)
+        shown.stylize(style, 0, len(outcome.verdict))
+        self._live.console.print(shown, soft_wrap=True)
+
+    def _shown(self) -> Table:
+        table = Table(box=None, padding=(0, 2), show_header=False)
+        now = time.monotonic()
+        for name, (done, cells, since) in [*self._running.items()]:
+            table.add_row(Text(name), f"{done}/{cells} cells", f"{now - since:.0f} s")
+        return table

@@ -1,0 +1,299 @@
+"""`NotebookRun`: one notebook, run cell by cell in a kernel of its own, and written after each."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (nbformat carries no types)
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+from nbclient.client import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch.batch_kernel import (
+    BatchKernel,
+    KernelLost,
+    stopping_limit,
+    verdict_of,
+)
+from wasm_kernel.frontends.batch.batch_session import BatchSession
+from wasm_kernel.frontends.batch.comparing import difference, differing_cell
+from wasm_kernel.frontends.batch.notebooks import (
+    Cell,
+    NotebookRefused,
+    Source,
+    code_cells,
+    merge_streams,
+    read_notebook,
+    read_stored,
+    write_notebook,
+)
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome, Verdict, plain
+from wasm_kernel.frontends.batch.parameters import put_in
+from wasm_kernel.frontends.batch.resuming import DONE, Earlier
+from wasm_kernel.sessions.root import SessionsRoot
+
+RUNNING = "running"
+"""What stands in the place of a verdict until there is one."""
+
+_SPARE_SECONDS = 60.0  # beyond a cell's own limit, for the kernel to say how it ended
+_SPARE_STATES = 100  # that attempts to resume may leave
+_STATES_MOST = 10_000
+_LOST = "The kernel's process ended by itself."
+_SILENT = "The kernel did not say how the cell ended."
+_CANCELLED = "The run was cancelled."
+_LATE = "The notebook ran longer than its limit of {seconds:g} seconds."
+_DIFFERS = "The outputs are not those that the notebook was stored with."
+_UNRECORDED = ("notebook", "output", "difference")
+_TOO_MUCH = "The outputs are longer than allowed ({limit}); the rest is cut."
+
+T = TypeVar("T")
+
+
+class RunSettings(Struct, frozen=True, kw_only=True):
+    """How notebooks are run.
+
+    Attributes:
+        root: The folder that holds the sessions' folders.
+        budgets: What each notebook may use.
+        folder: What cells see of the notebook's folder: `none`, `read` or `write`.
+        mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
+        inputs: Files that are copied into `/app` first.
+        parameters: Values for the cell that is tagged `parameters`.
+        resume: Whether what an earlier run did is not done again.
+        compare: Whether outputs must be those that the notebook was stored with.
+        ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
+    """
+
+    root: SessionsRoot
+    budgets: Budgets = Budgets()
+    folder: str = "read"
+    mounts: tuple[str, ...] = ()
+    inputs: tuple[Path, ...] = ()
+    parameters: Mapping[str, Any] = {}
+    resume: bool = False
+    compare: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+class Progress(Protocol):
+    """Gets what happens in a batch."""
+
+    def began(self, name: str, cells: int) -> None:
+        """A notebook of so many code cells begins."""
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """So many of its code cells are done."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """A notebook has its verdict."""
+
+
+class _Ended(Exception):
+    """The notebook has a verdict before its last cell is done."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict: Verdict = verdict
+        self.reason = reason
+
+
+class NotebookRun:
+    """The run of one notebook.
+
+    Args:
+        source: The notebook.
+        settings: How it is run.
+        progress: Gets what happens.
+        stopping: Is set when the whole batch is to end.
+    """
+
+    def __init__(
+        self, source: Source, settings: RunSettings, progress: Progress, stopping: asyncio.Event
+    ) -> None:
+        self._source = source
+        self._settings = settings
+        self._progress = progress
+        self._stopping = stopping
+        self._session = BatchSession(settings.root, source.output)
+        self._outcome = Outcome(source.name, "ok", output=str(source.output))
+        self._kernel: BatchKernel | None = None
+        self._book = NotebookNode()
+        self._cells: Sequence[Cell] = ()
+        self._done = 0
+        self._end = math.inf
+        self._stuck = False
+
+    async def run(self) -> Outcome:
+        """Runs the notebook; returns what became of it, whatever that is.
+
+        Raises:
+            BatchError: the executed notebook can't be written.
+        """
+        began = time.monotonic()
+        try:
+            self._read()
+        except NotebookRefused as problem:
+            self._note(verdict="error", reason=str(problem), output="")
+            return self._outcome
+        earlier = Earlier.found(self._source.output, self._cells) if self._settings.resume else None
+        if earlier is not None and earlier.is_whole:
+            self._note(kept=len(self._cells), note="an earlier run did it")
+            return self._outcome
+        self._progress.began(self._source.name, len(self._cells))
+        try:
+            await self._run_all(earlier)
+        except _Ended as ended:
+            self._note(verdict=ended.verdict, reason=ended.reason)
+        except (KernelLost, DeadKernelError) as problem:
+            lost = str(problem) if isinstance(problem, KernelLost) else _LOST
+            self._note(verdict="kernel-lost", reason=lost)
+        except BatchError:
+            raise
+        except WasmKernelError as problem:
+            self._note(verdict="error", reason=str(problem))
+        if self._outcome.ok:
+            await asyncio.to_thread(self._session.discard)
+            if self._settings.compare:
+                self._compare()
+        self._note(seconds=round(time.monotonic() - began, 3))
+        await self._write(self._outcome.verdict)
+        return self._outcome
+
+    def _read(self) -> None:
+        book = read_notebook(self._source)
+        self._book = put_in(book, self._settings.parameters) if self._settings.parameters else book
+        self._cells = code_cells(self._book)
+
+    def _compare(self) -> None:
+        before, ignored = read_stored(self._source), self._settings.ignored
+        if found := difference(before, self._book, ignored):
+            cell = differing_cell(before, self._book, ignored)
+            self._note(verdict="error", reason=_DIFFERS, cell=cell, difference=found)
+
+    def _note(self, **fields: Any) -> None:
+        self._outcome = replace(self._outcome, **fields)
+
+    async def _write(self, verdict: str) -> None:
+        told = to_builtins(self._outcome) | {"verdict": verdict, DONE: self._done}
+        record = {name: told[name] for name in told if name not in _UNRECORDED}
+        await asyncio.to_thread(write_notebook, self._book, self._source.output, record)
+
+    async def _run_all(self, earlier: Earlier | None) -> None:
+        """Runs all cells that an earlier run did not do."""
+        try:
+            client = await self._open(earlier)
+            self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)
+            await self._write(RUNNING)
+            for place, cell in self._cells[self._done :]:
+                self._note(cell=place + 1, cells=self._outcome.cells + 1)
+                await self._run_cell(client, place, cell)
+                self._done += 1
+                self._progress.cell_ended(self._source.name, self._done, len(self._cells))
+                await self._write(RUNNING)
+            self._note(cell=0)
+            client.set_widgets_metadata()
+        finally:
+            if self._kernel is not None:
+                await self._kernel.close(kill=self._stuck)
+
+    async def _open(self, earlier: Earlier | None) -> NotebookClient:
+        """Returns the client of a kernel that stands before the first cell to run."""
+        if earlier is not None and earlier.can_resume and self._session.exists:
+            await asyncio.to_thread(self._session.wait_unused)
+            kernel, client = await self._started()
+            self._done = await self._limited(earlier.go_back(kernel))
+            earlier.copy_outputs(self._done)
+            self._note(kept=self._done, note=earlier.note(self._done))
+            if self._done:
+                return client
+            await kernel.close(kill=True)
+            self._kernel = None
+        await asyncio.to_thread(self._session.begin, self._settings.inputs)
+        return (await self._started())[1]
+
+    async def _started(self) -> tuple[BatchKernel, NotebookClient]:
+        settings = self._settings
+        traits = {
+            "session_id": self._session.id,
+            "workspace_root": self._session.root.path,
+            "folder": settings.folder,
+            "resume": "always",
+            "history_cells": min(len(self._cells) + _SPARE_STATES, _STATES_MOST),
+            "mounts": settings.mounts,
+            **settings.budgets.limits(),
+        }
+        if self._session.root.private_root is not None:
+            traits["private_root"] = self._session.root.private_root
+        self._kernel = kernel = BatchKernel(traits, self._source.folder)
+        return kernel, await self._limited(kernel.start(self._book))
+
+    async def _run_cell(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:
+        """Runs one cell.
+
+        Raises:
+            _Ended: the notebook does not go on.
+            KernelLost, DeadKernelError: the kernel is gone.
+        """
+        assert self._kernel is not None
+        seconds = self._settings.budgets.cell_seconds
+        most = math.inf if seconds is None else seconds + _SPARE_SECONDS
+        try:
+            await self._limited(client.async_execute_cell(cell, place), most)
+        except CellExecutionError as problem:
+            verdict = verdict_of(self._kernel.limits_met(), problem.ename)
+            raise _Ended(verdict, _reason(verdict, problem)) from None
+        finally:
+            merge_streams(cell)
+        met = self._kernel.limits_met()
+        if limit := stopping_limit(met):
+            raise _Ended(verdict_of(met, ""), _TOO_MUCH.format(limit=limit))
+
+    async def _limited(self, work: Coroutine[Any, Any, T], most: float = math.inf) -> T:
+        """Waits for something as long as the notebook may take, and the batch is not to end.
+
+        Args:
+            work: What is waited for.
+            most: Seconds after which the kernel is taken for lost.
+        """
+        left = self._end - time.monotonic()
+        task = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            seconds = min(left, most)
+            await asyncio.wait(
+                {task, stopping},
+                timeout=None if seconds == math.inf else max(0.0, seconds),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if task.done():
+                return task.result()
+            self._stuck = True
+            if self._stopping.is_set():
+                raise _Ended("cancelled", _CANCELLED)
+            if most < left:
+                raise KernelLost(_SILENT)
+            limit = self._settings.budgets.notebook_seconds
+            raise _Ended("timeout", _LATE.format(seconds=limit))
+        finally:
+            for each in (task, stopping):
+                each.cancel()
+            with contextlib.suppress(BaseException):
+                await task
+
+
+def _reason(verdict: Verdict, problem: CellExecutionError) -> str:
+    """Why a cell failed. What a kernel says of a limit goes on with advice for its own user."""
+    if verdict in ("timeout", "out-of-fuel"):
+        return plain(problem.evalue).partition(". ")[0] + "."
+    return plain(f"{problem.ename}: {problem.evalue}")

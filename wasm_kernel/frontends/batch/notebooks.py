@@ -1,0 +1,281 @@
+"""Notebooks of a batch: which there are, how they are read and checked, and where they are written.
+
+A notebook that is run is not trusted: its own kernelspec is never followed, and it is bounded and
+checked before anything is made of it.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (nbformat carries no types)
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from msgspec import Struct
+from nbformat import NotebookNode
+
+from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.frontends.batch.outcome import BatchError, plain
+from wasm_kernel.linux.folders import Folder
+
+STDIN = "-"
+METADATA = "wasm_kernel"
+"""The key of a notebook's metadata that holds what a run says of it."""
+
+SUFFIX = ".ipynb"
+SKIP_TAG = "skip-execution"  # nbclient's own
+MOST_BYTES = 256 * 1024 * 1024
+_PYTHON = ("python", "ipython", "python3")
+_STDIN_NAME = "stdin.ipynb"
+_VERSION = 4
+
+
+Cell = tuple[int, NotebookNode]
+"""A cell, with its place among all cells of its notebook."""
+
+
+class NotebookRefused(WasmKernelError):
+    """A notebook that can't be run."""
+
+
+class Source(Struct, frozen=True):
+    """A notebook to run.
+
+    Attributes:
+        name: What people call it.
+        path: The file; None for standard input.
+        data: What standard input held.
+        output: Where the executed notebook is written.
+        folder: The notebook's own folder, in which its kernel is started.
+    """
+
+    name: str
+    path: Path | None
+    output: Path
+    folder: Path
+    data: bytes = b""
+
+
+# -- which there are
+
+
+def find_sources(named: Sequence[str], out: Path) -> list[Source]:
+    """Returns the notebooks that some names stand for, each once.
+
+    Executed notebooks lie in `out` as the notebooks lie below the deepest folder that holds all of
+    them. One notebook may also be written into a file that is named itself.
+
+    Args:
+        named: Files, folders, globs, or `-` for standard input.
+        out: The folder for executed notebooks, or the file for one.
+
+    Raises:
+        BatchError: a name stands for nothing, or an executed notebook would replace its source.
+    """
+    is_file = out.suffix == SUFFIX and not out.is_dir()
+    found: dict[Path | None, str] = {}
+    for name in named:
+        for path in [None] if name == STDIN else _files_of(name, out):
+            found.setdefault(path, name)
+    paths = [path for path in found if path is not None]
+    if is_file and len(found) > 1:
+        raise BatchError(f"{len(found)} notebooks can't be written into one file. Name a folder.")
+    top = Path(os.path.commonpath([path.parent for path in paths])) if paths else Path()
+    sources = []
+    for path in found:
+        below = Path(_STDIN_NAME) if path is None else path.relative_to(top)
+        output = out if is_file else out / below
+        if path is not None and output.exists() and output.samefile(path):
+            raise BatchError(f"{below} would be replaced by its own outputs. Name another folder.")
+        folder = Path.cwd() if path is None else path.parent
+        data = b"" if path is not None else sys.stdin.buffer.read(MOST_BYTES + 1)
+        sources.append(Source(str(below), path, _real(output), folder, data))
+    return sources
+
+
+def _files_of(name: str, out: Path) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        found = sorted(_walk(path, out.resolve()))
+    elif path.exists():
+        found = [path]
+    else:
+        found = [Path(each) for each in sorted(glob.glob(name, recursive=True))]  # noqa: PTH207 - it may be absolute
+        found = [each for each in found if each.is_file()]
+    if not found:
+        raise BatchError(f"There is no notebook {name}. Nothing was run.")
+    return [_real(each) for each in found]
+
+
+def _real(path: Path) -> Path:
+    """A path without links in it; at its end there may be one."""
+    return path.parent.resolve() / path.name
+
+
+def _walk(folder: Path, out: Path) -> Iterable[Path]:
+    """The notebooks below a folder; hidden folders and what was executed before are left out."""
+    for top, folders, files in os.walk(folder):
+        here = Path(top)
+        folders[:] = [
+            each for each in folders if not each.startswith(".") and (here / each).resolve() != out
+        ]
+        yield from (here / each for each in files if each.endswith(SUFFIX) and each[0] != ".")
+
+
+# -- reading
+
+
+def read_stored(source: Source) -> NotebookNode:
+    """Returns a notebook as it is stored, with its outputs.
+
+    Raises:
+        NotebookRefused: it can't be read, is no notebook, or is in another language.
+    """
+    try:
+        data = source.data
+        if source.path is not None:
+            with source.path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except OSError as problem:
+        raise NotebookRefused(f"The notebook can't be read ({describe(problem)}).") from None
+    book = parse_notebook(data)
+    language = language_of(book)
+    if language.lower() not in _PYTHON:
+        raise NotebookRefused(f"The notebook is in {plain(language)}, which no sandbox here runs.")
+    return book
+
+
+def read_notebook(source: Source) -> NotebookNode:
+    """Returns a notebook as it is to be run: without outputs, and without what a run says of it.
+
+    Raises:
+        NotebookRefused: as `read_stored`.
+    """
+    book = read_stored(source)
+    for cell in book.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+            cell.metadata.pop("execution", None)
+    for key in (METADATA, "widgets"):
+        book.metadata.pop(key, None)
+    return book
+
+
+def parse_notebook(data: bytes) -> NotebookNode:
+    """Returns the notebook in a file's content, in the newest format, each cell with an id.
+
+    Raises:
+        NotebookRefused: it is no notebook.
+    """
+    if len(data) > MOST_BYTES:
+        raise NotebookRefused(f"The notebook has more than {MOST_BYTES:,} bytes.")
+    try:
+        found = json.loads(data)
+        if found.get("nbformat") == _VERSION:
+            _name_cells(found["cells"])
+            found["nbformat_minor"] = max(5, int(found["nbformat_minor"]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            book = nbformat.reader.reads(json.dumps(found))
+            if book.nbformat != _VERSION:
+                book = nbformat.convert(book, _VERSION)
+                for number, cell in enumerate(book.cells, start=1):
+                    cell.id = f"cell-{number}"
+            nbformat.validate(book)
+    except KeyError as problem:
+        raise NotebookRefused(f"This is no notebook (it lacks {plain(str(problem))}).") from None
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as problem:
+        raise NotebookRefused(f"This is no notebook ({plain(describe(problem), 120)}).") from None
+    except nbformat.ValidationError as problem:
+        raise NotebookRefused(f"This is no notebook ({plain(problem.message, 120)}).") from None
+    found_book: NotebookNode = book
+    return found_book
+
+
+def _name_cells(cells: Sequence[Any]) -> None:
+    """Gives cells an id that have none of their own; nbformat would draw one at random."""
+    taken: set[Any] = set()
+    for number, cell in enumerate(cells, start=1):
+        name = cell.get("id", f"cell-{number}")
+        while name in taken:
+            name = f"cell-{number}-{len(taken)}"
+        cell["id"] = name
+        taken.add(name)
+
+
+def language_of(book: NotebookNode) -> str:
+    """Returns the language that a notebook says it is in; Python if it says nothing."""
+    info, spec = book.metadata.get("language_info", {}), book.metadata.get("kernelspec", {})
+    return str(info.get("name") or spec.get("language") or "python")
+
+
+def code_cells(book: NotebookNode) -> list[Cell]:
+    """Returns the cells that are run, each with its place among all cells."""
+    return [
+        (place, cell)
+        for place, cell in enumerate(book.cells)
+        if cell.cell_type == "code"
+        and cell.source.strip()
+        and SKIP_TAG not in cell.metadata.get("tags", [])
+    ]
+
+
+def merge_streams(cell: NotebookNode) -> None:
+    """Makes one output of texts that follow one another on one stream, as pages show them."""
+    merged: list[NotebookNode] = []
+    for output in cell.outputs:
+        last = merged[-1] if merged else None
+        is_text = last is not None and last.output_type == output.output_type == "stream"
+        if last is not None and is_text and last.name == output.name:
+            last.text += output.text
+        else:
+            merged.append(output)
+    cell.outputs = merged
+
+
+# -- writing
+
+
+def write_notebook(book: NotebookNode, output: Path, record: Mapping[str, Any]) -> None:
+    """Writes an executed notebook: as a whole, or not at all.
+
+    Args:
+        book: The notebook.
+        output: The file.
+        record: What its metadata say of the run.
+
+    Raises:
+        BatchError: it can't be written.
+    """
+    book.metadata[METADATA] = dict(record)
+    text = nbformat.v4.writes(book) + "\n"
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with Folder.open(output.parent) as folder, folder.replacing(output.name) as file:
+            file.write(text.encode("utf-8", "replace"))
+    except OSError as problem:
+        raise BatchError(
+            f"{output.name} can't be written ({describe(problem)}). What was executed before is "
+            "kept. Make room, or name another folder, and use --resume."
+        ) from problem
+
+
+def read_executed(output: Path) -> tuple[NotebookNode, dict[str, Any]] | None:
+    """Returns the notebook that an earlier run wrote, and what its metadata say of that run.
+
+    None if there is none, or if it is not one of ours.
+    """
+    try:
+        book = parse_notebook(output.read_bytes())
+    except (OSError, NotebookRefused):
+        return None
+    record = book.metadata.get(METADATA)
+    return (book, dict(record)) if isinstance(record, dict) else None

@@ -1,0 +1,130 @@
+"""The outcome of a notebook's run, `Outcome`, and the budgets that lead to it, `Budgets`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, get_args
+
+from msgspec import Struct
+
+from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.policy import ExecutionPolicy
+
+Verdict = Literal[
+    "ok",
+    "error",
+    "timeout",
+    "out-of-fuel",
+    "out-of-memory",
+    "output-limit",
+    "disk-full",
+    "kernel-lost",
+    "cancelled",
+]
+VERDICTS: tuple[str, ...] = get_args(Verdict)
+
+REASON_CHARACTERS = 300
+_CONTROLS = re.compile(
+    r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class BatchError(WasmKernelError):
+    """A run that can't begin: nothing was run."""
+
+
+class Outcome(Struct, frozen=True, omit_defaults=True):
+    """The outcome of one notebook.
+
+    Attributes:
+        notebook: Its name, as the command was given it.
+        verdict: One of `VERDICTS`.
+        reason: Why it is not `ok`, in words for people.
+        cell: The number of the cell that it ended at, among all cells of the notebook, from 1; 0
+            for none.
+        cells: How many code cells were run now.
+        kept: How many code cells were not run again, because an earlier run did it (`--resume`).
+        note: What else there is to say, such as why cells were run again.
+        difference: How its outputs differ from those that were stored (`--compare`).
+        seconds: How long it took.
+        output: The executed notebook's path; empty if none was written.
+    """
+
+    notebook: str
+    verdict: Verdict
+    reason: str = ""
+    cell: int = 0
+    cells: int = 0
+    kept: int = 0
+    note: str = ""
+    difference: str = ""
+    seconds: float = 0.0
+    output: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True if every cell ran as it should."""
+        return self.verdict == "ok"
+
+
+class Budgets(Struct, frozen=True, kw_only=True):
+    """The most that a notebook may use; None leaves what a kernel allows anyway.
+
+    Attributes:
+        cell_seconds: Seconds that a cell may take.
+        notebook_seconds: Seconds that a notebook may take, from when its kernel is ready.
+        memory_bytes: Bytes of memory.
+        fuel: Fuel that a cell may burn, roughly one unit an instruction.
+        output_bytes: Bytes of text and rich output that the notebook may show.
+        disk_bytes: Bytes that its files may hold.
+    """
+
+    cell_seconds: float | None = None
+    notebook_seconds: float | None = None
+    memory_bytes: int | None = None
+    fuel: int | None = None
+    output_bytes: int | None = 64 * 1024 * 1024
+    disk_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise PolicyError(name, f"must be above 0, not {value!r}")
+        ExecutionPolicy.from_values(self.limits())
+
+    def limits(self) -> dict[str, Any]:
+        """Returns them as fields of `ExecutionPolicy`."""
+        fields = {
+            "cell_timeout": self.cell_seconds,
+            "memory_bytes": self.memory_bytes,
+            "fuel_budget": self.fuel,
+            "session_output_bytes": self.output_bytes,
+            "workspace_bytes": self.disk_bytes,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def size_of(text: str) -> int:
+    """Returns the bytes that a text such as `512M` or `1.5 GiB` stands for.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a size such as 512M")
+    return int(float(found[1]) * 1024 ** _POWERS[found[2].lower()])
+
+
+def plain(text: str, most: int = REASON_CHARACTERS) -> str:
+    """Returns a text of a guest on one line, without anything that a terminal or a page obeys."""
+    line = " ".join(_CONTROLS.sub(" ", text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def cleaned(text: str) -> str:
+    """Returns a text of a guest with its lines, without anything that a terminal obeys."""
+    return "\n".join(_CONTROLS.sub(" ", line) for line in text.split("\n"))

@@ -1,0 +1,85 @@
+"""Parameters of notebooks, with papermill: read from the command line, checked, and put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from wasm_kernel.errors import describe
+from wasm_kernel.frontends.batch.outcome import BatchError
+
+_WORDS = {"True": True, "False": False, "None": None}
+_WHOLE = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?")
+_CELL_ID = "injected-parameters"
+_TAG = "parameters"
+
+
+def value_of(text: str) -> Any:
+    """Returns the value of a parameter on the command line, by papermill's rules."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def read_parameters(files: Iterable[Path], pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Returns parameters by name; pairs go before files, and later ones before earlier.
+
+    Raises:
+        BatchError: a file can't be read, or holds no table.
+    """
+    import yaml
+
+    found: dict[str, Any] = {}
+    for file in files:
+        try:
+            table = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as problem:
+            why = describe(problem)
+            raise BatchError(f"{file.name} can't be read ({why}). Nothing was run.") from None
+        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table):
+            raise BatchError(f"{file.name} holds no names with values. Nothing was run.")
+        found |= table
+    return found | {name: value_of(text) for name, text in pairs}
+
+
+def check_parameters(book: NotebookNode, name: str, parameters: Mapping[str, Any]) -> None:
+    """Checks that a notebook has such parameters: those of its cell tagged `parameters`.
+
+    Raises:
+        BatchError: it lacks one.
+    """
+    from papermill.translators import papermill_translators
+
+    cell = _parameter_cell(book)
+    translator = papermill_translators.find_translator("", "python")
+    known = [] if cell is None else [each.name for each in translator.inspect(cell)]
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        has = f"it has {', '.join(known)}" if known else "it has no cell tagged parameters"
+        raise BatchError(f"{name} has no parameter {unknown[0]}; {has}. Nothing was run.")
+
+
+def put_in(book: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
+    """Returns the notebook with a cell that sets parameters, after the one that declares them."""
+    from papermill.parameterize import parameterize_notebook
+
+    book.metadata["papermill"] = {}
+    made: NotebookNode = parameterize_notebook(
+        book, dict(parameters), kernel_name="python3", language="python"
+    )
+    for cell in made.cells:
+        if _CELL_ID in cell.metadata.get("tags", []):
+            cell.id = _CELL_ID  # papermill draws one
+    return made
+
+
+def _parameter_cell(book: NotebookNode) -> NotebookNode | None:
+    tagged = (cell for cell in book.cells if _TAG in cell.metadata.get("tags", []))
+    return next(tagged, None)

@@ -1,0 +1,136 @@
+"""Reports of a whole run: JUnit XML for CI, and a page with links and thumbnails for people."""
+
+# mypy: disable-error-code="no-untyped-call"
+# (junitparser has few types)
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from wasm_kernel.errors import describe
+from wasm_kernel.frontends.batch.notebooks import read_executed
+from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, plain
+from wasm_kernel.frontends.batch.reporting import summary
+from wasm_kernel.linux.folders import Folder
+
+_SUITE = "wasm-kernel run"
+_IMAGES = {"image/png": b"\x89PNG\r\n", "image/jpeg": b"\xff\xd8\xff"}
+_IMAGES_MOST = 3  # of one notebook
+_IMAGE_BYTES = 300 * 1024
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2em; }}
+table {{ border-collapse: collapse; }}
+td, th {{ padding: .4em .8em; border-bottom: 1px solid #ddd; text-align: left; }}
+td.ok {{ color: #17692f; }} td.failed {{ color: #a11; font-weight: 600; }}
+img {{ max-height: 90px; max-width: 160px; margin-right: .4em; }}
+</style>
+<h1>{title}</h1>
+<table>
+<tr><th>Notebook<th>Verdict<th>Cells<th>Seconds<th>Why<th>Figures</tr>
+{rows}
+</table>
+</html>
+"""
+_ROW = (
+    '<tr><td>{name}<td class="{kind}">{verdict}<td>{cells}<td>{seconds:.1f}<td>{why}<td>{figures}'
+    "</tr>"
+)
+
+
+def write_junit(file: Path, outcomes: Sequence[Outcome], suite: str = _SUITE) -> None:
+    """Writes the outcomes as JUnit XML: one test case for each notebook.
+
+    Raises:
+        BatchError: the file can't be written.
+    """
+    from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+    results = {"cancelled": Skipped, "kernel-lost": Error}
+    made = TestSuite(suite)
+    for outcome in outcomes:
+        case = TestCase(plain(outcome.notebook), suite, outcome.seconds)
+        if not outcome.ok:
+            kind = results.get(outcome.verdict, Failure)
+            case.result = [kind(_why(outcome), outcome.verdict)]
+        made.add_testcase(case)
+    xml = JUnitXml()
+    xml.add_testsuite(made)
+    _write(file, xml.tostring())
+
+
+def write_page(file: Path, outcomes: Sequence[Outcome]) -> None:
+    """Writes a page with all outcomes, links to the executed notebooks, and their first figures.
+
+    Raises:
+        BatchError: the file can't be written.
+    """
+    rows = "\n".join(_row(file, outcome) for outcome in outcomes)
+    _write(file, _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode())
+
+
+def _row(file: Path, outcome: Outcome) -> str:
+    name = escape(plain(outcome.notebook))
+    if outcome.output:
+        link = quote(os.path.relpath(outcome.output, file.absolute().parent))
+        name = f'<a href="{escape(link)}">{name}</a>'
+    return _ROW.format(
+        name=name,
+        kind="ok" if outcome.ok else "failed",
+        verdict=outcome.verdict,
+        cells=outcome.cells + outcome.kept,
+        seconds=outcome.seconds,
+        why=escape(_why(outcome)),
+        figures="".join(f'<img src="{each}" alt="">' for each in _figures(outcome)),
+    )
+
+
+def _why(outcome: Outcome) -> str:
+    where = f"Cell {outcome.cell}: " if outcome.cell else ""
+    parts = (f"{where}{plain(outcome.reason)}", plain(outcome.note))
+    return " ".join(part for part in parts if part)
+
+
+def _figures(outcome: Outcome) -> Iterator[str]:
+    """The first raster images of an executed notebook, as addresses that hold them."""
+    found = read_executed(Path(outcome.output)) if outcome.output else None
+    cells = [] if found is None else found[0].cells
+    left = _IMAGES_MOST
+    for output in (each for cell in cells for each in cell.get("outputs", [])):
+        for kind, beginning in _IMAGES.items():
+            if left and (data := _image(output.get("data", {}).get(kind), beginning)):
+                left -= 1
+                yield f"data:{kind};base64,{data}"
+
+
+def _image(text: object, beginning: bytes) -> str:
+    """An image in base64, if it is one and not too large; otherwise nothing."""
+    if not isinstance(text, str) or len(text) > _IMAGE_BYTES:
+        return ""
+    try:
+        data = base64.b64decode("".join(text.split()), validate=True)
+    except (ValueError, binascii.Error):
+        return ""
+    return base64.b64encode(data).decode() if data.startswith(beginning) else ""
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with Folder.open(file.absolute().parent) as folder, folder.replacing(file.name) as target:
+            target.write(data)
+    except OSError as problem:
+        raise BatchError(
+            f"The report {file.name} can't be written ({describe(problem)})."
+        ) from None

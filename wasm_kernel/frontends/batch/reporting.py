@@ -1,0 +1,80 @@
+"""What a run tells while it goes on: plain lines for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import TextIO
+
+from msgspec import to_builtins
+
+from wasm_kernel.frontends.batch.outcome import VERDICTS, Outcome, cleaned, plain
+
+
+class Lines:
+    """One line for each notebook that has its verdict.
+
+    Args:
+        stream: Where lines are written.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def began(self, name: str, cells: int) -> None:
+        """Says nothing: a line comes at the end."""
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """Says nothing."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Writes the line."""
+        print(line_of(outcome), file=self._stream, flush=True)
+
+
+class JsonLines:
+    """One JSON object a line for each thing that happens, for programs.
+
+    Args:
+        stream: Where lines are written.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def began(self, name: str, cells: int) -> None:
+        """Writes `began`, with how many code cells there are."""
+        self._write({"event": "began", "notebook": name, "code_cells": cells})
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """Writes `cell`, with how many are done."""
+        self._write({"event": "cell", "notebook": name, "done": done, "code_cells": cells})
+
+    def ended(self, outcome: Outcome) -> None:
+        """Writes `ended`, with the fields of an `Outcome`."""
+        self._write({"event": "ended", **to_builtins(outcome)})
+
+    def _write(self, fields: dict[str, object]) -> None:
+        print(json.dumps(fields), file=self._stream, flush=True)
+
+
+def line_of(outcome: Outcome) -> str:
+    """Returns what became of a notebook, on one line; how it differs follows on others."""
+    ran = "1 code cell" if outcome.cells == 1 else f"{outcome.cells} code cells"
+    facts = [ran, f"{outcome.seconds:.1f} s"]
+    if outcome.kept:
+        facts.insert(1, f"{outcome.kept} kept")
+    where = f" in cell {outcome.cell}" if outcome.cell else ""
+    why = f": {plain(outcome.reason)}" if outcome.reason else ""
+    note = f" ({plain(outcome.note)})" if outcome.note else ""
+    name = plain(outcome.notebook)
+    line = f"{outcome.verdict:<13} {name}  {', '.join(facts)}{where}{why}{note}"
+    return f"{line}\n{cleaned(outcome.difference)}".rstrip()
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Returns how many notebooks have which verdict, on one line."""
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    named = ", ".join(f"{counts[each]} {each}" for each in VERDICTS if counts[each])  # type: ignore[index]
+    return f"{len(outcomes)} notebooks: {named}" if len(outcomes) != 1 else f"1 notebook: {named}"

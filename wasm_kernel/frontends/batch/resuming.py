@@ -1,0 +1,83 @@
+"""`Earlier`: what an earlier run of a notebook did, and how much of that need not be done again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from wasm_kernel.frontends.batch.notebooks import Cell, code_cells, read_executed
+
+DONE = "done"
+"""The key of a run's record that says how many code cells ran as they should."""
+
+
+class _Restoring(Protocol):
+    """A kernel that can go back in its session."""
+
+    async def restore(self, count: int) -> bool:
+        """Brings variables and files back as they were after a cell of this number."""
+
+
+class Earlier:
+    """The executed notebook of an earlier run, compared with the notebook as it is now.
+
+    Args:
+        executed: The code cells of the executed notebook.
+        done: How many of them ran as they should.
+        cells: The code cells of the notebook now.
+        was_ok: Whether its verdict was `ok`.
+    """
+
+    def __init__(
+        self, executed: Sequence[Cell], done: int, cells: Sequence[Cell], *, was_ok: bool
+    ) -> None:
+        self._executed = [cell for _, cell in executed]
+        self._cells = [cell for _, cell in cells]
+        self._done = min(done, len(self._executed))
+        self._same = 0
+        for old, new in zip(self._executed[: self._done], self._cells, strict=False):
+            if old.source != new.source:
+                break
+            self._same += 1
+        self.is_whole = was_ok and self._same == len(self._executed) == len(self._cells)
+        """True if there is nothing left to do."""
+
+    @classmethod
+    def found(cls, output: Path, cells: Sequence[Cell]) -> Earlier | None:
+        """Returns what a run left at `output`; None if it left nothing that can be used."""
+        found = read_executed(output)
+        if found is None:
+            return None
+        book, record = found
+        done = record.get(DONE)
+        if not isinstance(done, int):
+            return None
+        return cls(code_cells(book), done, cells, was_ok=record.get("verdict") == "ok")
+
+    @property
+    def can_resume(self) -> bool:
+        """True if the state after some cell would be of use."""
+        return self._same > 0
+
+    async def go_back(self, kernel: _Restoring) -> int:
+        """Brings a kernel to the last state that is of use; returns how many cells that saves."""
+        for kept in range(self._same, 0, -1):
+            count = self._executed[kept - 1].execution_count
+            if isinstance(count, int) and await kernel.restore(count):
+                return kept
+        return 0
+
+    def copy_outputs(self, kept: int) -> None:
+        """Gives the first cells of the notebook the outputs that they had."""
+        for old, new in zip(self._executed[:kept], self._cells, strict=False):
+            new.outputs, new.execution_count = old.outputs, old.execution_count
+
+    def note(self, kept: int) -> str:
+        """Returns what there is to say about resuming after so many cells; often nothing."""
+        if kept < self._same:
+            lost = f"the states after code cells {kept + 1} to {self._same} are not kept any more"
+            return f"{lost}; these cells ran again"
+        if kept < min(self._done, len(self._cells)):
+            return f"code cell {kept + 1} was edited; it and those after it ran again"
+        return ""

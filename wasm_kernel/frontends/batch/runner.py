@@ -1,0 +1,172 @@
+"""`run_notebooks`: many notebooks, some at a time, each in a kernel of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.frontends.batch.notebook_run import NotebookRun, Progress, RunSettings
+from wasm_kernel.frontends.batch.notebooks import (
+    NotebookRefused,
+    Source,
+    find_sources,
+    read_notebook,
+)
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.parameters import check_parameters
+from wasm_kernel.linux.locks import FileLock
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT
+from wasm_kernel.sessions.root import SessionsRoot
+
+LOCK = ".wasm-kernel-run"
+"""The file beside executed notebooks that a run has locked."""
+
+_IN_USE = "Another run writes into {name}. Nothing was run. Wait for it, or name another folder."
+
+
+def run_notebooks(
+    notebooks: Sequence[Path | str],
+    out: Path | str,
+    *,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    private_root: Path | str | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    budgets: Budgets | None = None,
+    folder: str = "read",
+    mounts: Sequence[str] = (),
+    inputs: Sequence[Path | str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    compare: bool = False,
+    ignored: Sequence[str] = (),
+) -> list[Outcome]:
+    """Runs notebooks in sandboxes, and writes each one, as executed, after each of its cells.
+
+    The notebooks' own kernelspecs are never followed. Ctrl-C ends what runs; what is done is kept.
+
+    Args:
+        notebooks: Files, folders, globs, or `-` for standard input.
+        out: The folder for executed notebooks, or the file for a single one.
+        workspace_root: The folder that holds the sessions in which notebooks run.
+        private_root: The folder that holds their private folders; one of the user's by default.
+        jobs: How many run at a time; by default as many as this process has processors.
+        progress: Gets what happens.
+        budgets: What each notebook may use.
+        folder: What cells see of the notebook's folder: `none`, `read` or `write`.
+        mounts: Further folders of the host that cells see, as `HOST:GUEST` or `HOST:GUEST:rw`.
+        inputs: Files that are copied into `/app` first.
+        parameters: Values for the cell that is tagged `parameters`.
+        resume: Go on where an earlier run with the same `out` ended.
+        compare: Whether outputs must be those that the notebooks were stored with.
+        ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
+
+    Returns:
+        What became of each notebook, in their order.
+
+    Raises:
+        BatchError: the run can't begin, and nothing was run; or `out` can't be written any more.
+        PolicyError: a budget can't be.
+    """
+    sources = find_sources([str(each) for each in notebooks], Path(out))
+    settings = RunSettings(
+        root=SessionsRoot(workspace_root, private_root),
+        budgets=budgets or Budgets(),
+        folder=folder,
+        mounts=tuple(mounts),
+        inputs=tuple(Path(each) for each in inputs),
+        parameters=dict(parameters or {}),
+        resume=resume,
+        compare=compare,
+        ignored=tuple(ignored),
+    )
+    _check(sources, settings)
+    if jobs is not None and jobs < 1:
+        raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
+    with _locked(sources):
+        batch = _Batch(settings, progress or Quiet())
+        return asyncio.run(batch.run(sources, jobs or len(os.sched_getaffinity(0))))
+
+
+class Quiet:
+    """Progress that nobody looks at."""
+
+    def began(self, name: str, cells: int) -> None:
+        """Does nothing."""
+
+    def cell_ended(self, name: str, done: int, cells: int) -> None:
+        """Does nothing."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Does nothing."""
+
+
+class _Batch:
+    """One run of many notebooks."""
+
+    def __init__(self, settings: RunSettings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._stopping = asyncio.Event()
+
+    async def run(self, sources: Sequence[Source], jobs: int) -> list[Outcome]:
+        """Runs all of them; a signal that asks for the end makes the rest `cancelled`."""
+        loop = asyncio.get_running_loop()
+        is_main = threading.current_thread() is threading.main_thread()
+        signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+        for number in signals:
+            loop.add_signal_handler(number, self._stopping.set)
+        free = asyncio.Semaphore(jobs)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._one(source, free)) for source in sources]
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+        return [task.result() for task in tasks]
+
+    async def _one(self, source: Source, free: asyncio.Semaphore) -> Outcome:
+        async with free:
+            if self._stopping.is_set():
+                outcome = Outcome(source.name, "cancelled", "The run was cancelled before it.")
+            else:
+                run = NotebookRun(source, self._settings, self._progress, self._stopping)
+                outcome = await run.run()
+            self._progress.ended(outcome)
+            return outcome
+
+
+def _check(sources: Sequence[Source], settings: RunSettings) -> None:
+    """Checks what would fail every notebook, before any is run.
+
+    Raises:
+        BatchError: the run can't begin.
+    """
+    for file in settings.inputs:
+        if not file.is_file():
+            raise BatchError(f"There is no file {file}. Nothing was run.")
+    for source in sources:
+        if settings.parameters:
+            with contextlib.suppress(NotebookRefused):  # its verdict will say so
+                check_parameters(read_notebook(source), source.name, settings.parameters)
+
+
+@contextlib.contextmanager
+def _locked(sources: Sequence[Source]) -> Iterator[None]:
+    """Keeps other runs from the folders that executed notebooks are written to."""
+    with contextlib.ExitStack() as held:
+        for folder in sorted({source.output.parent for source in sources}):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / LOCK)
+            if not lock.acquire():
+                raise BatchError(_IN_USE.format(name=folder.name))
+            held.callback(lock.release)
+        yield
