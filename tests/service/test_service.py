@@ -168,6 +168,48 @@ def test_a_session_has_one_owner(service: Service) -> None:
         service.get("8d0f2a52-9c4e-4a3b-8a52-5d8f0e6b7c11")
 
 
+def test_a_later_service_knows_whose_a_session_is(starting: Starting) -> None:
+    first = starting()
+    mine, gone = first.create(owner="ada"), first.create(owner="ada")
+    records = [_record_of(first, each.session_id) for each in (mine, gone)]
+    first.close()
+    second = starting()
+    with pytest.raises(SessionInUse, match="another owner"):
+        second.get(mine.session_id, owner="bob")
+    assert second.get(mine.session_id, owner="ada").session_id == mine.session_id
+    # a worker that was taken over can write there, and gives its session to nobody else
+    signed = records[1].read_bytes()
+    for forged in (signed.replace(b"ada", b"bob"), records[0].read_bytes(), b"[]", b"\xff"):
+        records[1].write_bytes(forged)
+        for owner in ("ada", "bob"):
+            with pytest.raises(SessionInUse, match="can't be told whom"):
+                second.get(gone.session_id, owner=owner)
+    records[1].write_bytes(signed)
+    second.get(gone.session_id, owner="ada")
+
+
+def _record_of(service: Service, session_id: str) -> Path:
+    with SessionsRoot(service.root).private_of(session_id)() as (_, private):
+        return private / "service.json"
+
+
+def test_a_later_service_deletes_what_expired_and_nothing_else(
+    starting: Starting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteSandbox, "start", lambda sandbox: None)  # none of them is woken
+    first = starting()
+    left, kernels = first.create().workspace, first.create()
+    _record_of(first, kernels.session_id).unlink()  # as no service had it
+    first.close()
+    later = starting(limits=ServiceLimits(expire_seconds=0.3))
+    kept = later.get(later.create().session_id)
+    wait_for(lambda: not left.exists())
+    wait_for(lambda: not kept.workspace.exists())  # that one has expired by now, too
+    assert kernels.workspace.exists()
+    with pytest.raises(FileNotFoundError, match="nobody had used it"):
+        later.get(left.name)
+
+
 def test_cells_wait_in_a_bounded_queue(starting: Starting) -> None:
     sandbox = starting(limits=ServiceLimits(queue=2)).create()
     says(sandbox, "ran = []")

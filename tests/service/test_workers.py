@@ -293,7 +293,7 @@ def test_a_worker_that_sends_rubbish_or_logs_too_much_is_ended(
         return real(what.encode()) if isinstance(report, messages.Shown) else report
 
     with monkeypatch.context() as patch:
-        patch.setattr("wasm_kernel.service.session_worker._NOTES_BYTES", 3000)
+        patch.setattr("wasm_kernel.service.worker_line._STRAY_BYTES", 6000)
         says(remote, "1")
         patch.setattr(messages, "read_report", traitor)
         error = remote.execute("'y' * 5000").error

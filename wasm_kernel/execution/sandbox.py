@@ -287,12 +287,23 @@ class BaseSandbox:
         Raises:
             TravelError: the name can't be used.
         """
-        self.between_cells(lambda: self._runner.state.name(checked_name(name))).result()
+        self.naming(name).result()
+
+    def naming(self, name: str) -> Future[None]:
+        """As `checkpoint`, without waiting for it."""
+        return self.between_cells(lambda: self._runner.state.name(checked_name(name)))
 
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the states that memory can be brought back to, oldest first."""
-        tree = self.between_cells(lambda: self._runner.state.tree).result()
-        return [Checkpoint(**row) for row in tree.rows()]
+        return self.listing().result()
+
+    def listing(self) -> Future[list[Checkpoint]]:
+        """As `checkpoints`, without waiting for it."""
+
+        def rows() -> list[Checkpoint]:
+            return [Checkpoint(**row) for row in self._runner.state.tree.rows()]
+
+        return self.between_cells(rows)
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
         """Takes back what the last cells did to variables.
@@ -304,7 +315,7 @@ class BaseSandbox:
         Raises:
             TravelError: there are not so many; nothing was changed.
         """
-        return self._travel("undo", cells, files=files)
+        return self.travel("undo", cells, files=files).result()
 
     def redo(self, *, files: bool = False) -> Travelled:
         """Takes back the last undo or restore, as long as no cell ran since.
@@ -315,7 +326,7 @@ class BaseSandbox:
         Raises:
             TravelError: there is nothing to redo.
         """
-        return self._travel("redo", files=files)
+        return self.travel("redo", files=files).result()
 
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
         """Brings variables back as they were at a named checkpoint, or after a cell's number.
@@ -327,7 +338,7 @@ class BaseSandbox:
         Raises:
             TravelError: there is no such state; nothing was changed.
         """
-        return self._travel("restore", 1, str(where), files=files)
+        return self.travel("restore", 1, str(where), files=files).result()
 
     def rollback(self, *, files: bool = False) -> Travelled:
         """Brings variables back as they were after the last cell, in a new guest.
@@ -336,10 +347,13 @@ class BaseSandbox:
             files: Whether the files in the workspace are to be as they were, too: those that a cell
                 that failed, or somebody else, has changed since.
         """
-        return self._travel("rollback", files=files)
+        return self.travel("rollback", files=files).result()
 
-    def _travel(self, how: str, *args: Any, files: bool) -> Travelled:
-        return self.between_cells(lambda: self._runner.go(how, *args, files=files)).result()
+    def travel(
+        self, how: str, cells: int = 1, where: str = "", *, files: bool = False
+    ) -> Future[Travelled]:
+        """As `undo`, `redo`, `restore` or `rollback`, by its name, without waiting for it."""
+        return self.between_cells(lambda: self._runner.go(how, cells, where, files=files))
 
     def fork(self, n: int = 1, *, deterministic: bool = False) -> list[Self]:
         """Makes further sandboxes with the same variables and copies of the files.

@@ -1,8 +1,10 @@
-"""The calls of a session that wait for their worker, and the tasks that a worker waits for."""
+"""The calls of a session that wait for their worker. Each has a time in which it must be answered:
+a worker that was taken over, or hangs, keeps nobody waiting.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,17 +19,20 @@ from wasm_kernel.linux.broker import log_failure
 from wasm_kernel.policy import MIB, ExecutionPolicy
 from wasm_kernel.result import CellError, SandboxResult
 from wasm_kernel.service import messages
-from wasm_kernel.service.fork_server import Worker
-from wasm_kernel.service.messages import CellResult, Failed, Figures, Report
+from wasm_kernel.service.messages import CellResult, Figures, Report
 
 _ENDED = "ended before this cell began"
 _NOT_RUN = "The cell was not run; send it again."
 _MARGIN_BYTES = 128 * MIB  # of a call's messages, beyond what the policy lets a cell show
-_LATE_SECONDS = 30.0  # for a worker to end a cell whose time is over, beyond its grace
+_CALL_SECONDS = 300.0  # for what is no cell: a state of some GiB may be read or written
+_LATE_SECONDS = 30.0  # for a worker to end a call whose time is over, beyond its grace
+START_SECONDS = 120.0
+"""Seconds that the first call of a worker has in addition, as the state is read."""
+
 _CHARACTER_BYTES = 6  # that a character takes in JSON
 
 
-def most_bytes(policy: ExecutionPolicy) -> int:
+def _most_bytes(policy: ExecutionPolicy) -> int:
     """Returns what the messages of one call may have in all: a worker that sends more is lost."""
     text = policy.stdout_bytes + policy.stderr_bytes
     return _MARGIN_BYTES + _CHARACTER_BYTES * text + 2 * (policy.display_bytes + policy.comm_bytes)
@@ -39,40 +44,65 @@ class PendingCall:
     Args:
         future: Gets its value.
         kind: The type of the value.
-        left: How many bytes its messages may have.
+        policy: The limits of its session.
         listener: Gets what the guest shows meanwhile.
         progress: Gets sentences about a start that takes long.
+        seconds: The time that the worker keeps it within; None if it keeps no time.
+        forks: How many forks it makes.
 
     Attributes:
         future: Gets its value.
         listener: Gets what the guest shows meanwhile.
+        forks: How many forks it makes.
     """
 
     def __init__(
         self,
         future: Future[Any],
         kind: Any,
-        left: int,
+        policy: ExecutionPolicy,
         listener: Listener | None = None,
+        *,
         progress: Callable[[str], None] = lambda text: None,
+        seconds: float | None = None,
+        forks: int = 0,
     ) -> None:
         self.future = future
         self.listener = listener or NoListener()
+        self.forks = forks
         self._kind = kind
-        self._left = left
+        self._left = _most_bytes(policy)
         self._progress = progress
+        self._late = 2 * policy.grace_seconds + _LATE_SECONDS
+        self._limit = (1 + forks) * _CALL_SECONDS if seconds is None else seconds + self._late
+        self._overdue_at = math.inf
+        self._has_begun, self._interrupts = False, 0
 
     @property
     def is_cell(self) -> bool:
         """True if it is a cell."""
         return isinstance(self.future, CellFuture)
 
-    def begin(self) -> None:
-        """Notes that no call is before it any more."""
+    def begin(self, more: float = 0.0) -> None:
+        """Begins to count its time, as no call is before it any more.
+
+        Args:
+            more: Seconds that it has in addition.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            limit = self._limit if self._interrupts < 2 else self._late
+            self._overdue_at = time.monotonic() + limit + more
+
+    def interrupted(self) -> None:
+        """Notes that it is interrupted: a second time no cell goes on for longer than its grace."""
+        self._interrupts += 1
+        if self._has_begun and self._interrupts > 1:
+            self._overdue_at = min(self._overdue_at, time.monotonic() + self._late)
 
     def is_overdue(self) -> bool:
         """Returns whether it has gone on for longer than the worker should have let it."""
-        return False
+        return time.monotonic() > self._overdue_at
 
     def take(self, report: Report, size: int) -> messages.Line | None:
         """Takes a message about it, of so many bytes; returns the answer, if it is a question.
@@ -83,6 +113,7 @@ class PendingCall:
         self._left -= size
         if self._left < 0:
             raise FrameError("it sends more than a cell may show")
+        began = time.monotonic()
         try:
             return self._heard(report)
         except FrameError:
@@ -90,6 +121,8 @@ class PendingCall:
         except Exception as problem:  # the application's own code
             log_failure("a listener", problem)
             return None
+        finally:  # what its caller takes does not count
+            self._overdue_at += time.monotonic() - began
 
     def _heard(self, report: Report) -> messages.Line | None:
         match report:
@@ -115,21 +148,17 @@ class PendingCall:
         except InputRefused as refusal:
             return messages.Line(refused=str(refusal) or "input was refused")
 
-    def ended(self, ended: messages.Ended) -> None:
-        """Ends it with its value.
+    def outcome(self, report: messages.Ended | messages.Failed) -> Callable[[], None]:
+        """Reads the worker's answer; returns what ends the call with it.
 
         Raises:
-            FrameError: it is not of the type that it should be.
+            FrameError: it is not of the type that it should be, or not an error of this package.
         """
-        self._finish(messages.read_value(ended.value, self._kind))
-
-    def failed(self, failed: Failed) -> None:
-        """Ends it with the worker's error.
-
-        Raises:
-            FrameError: it is not an error of this package.
-        """
-        self.refuse(messages.error_of(failed))
+        if isinstance(report, messages.Failed):
+            error = messages.error_of(report)
+            return lambda: self.refuse(error)
+        value, figures = messages.read_value(report.value, self._kind), report.figures
+        return lambda: self._finish(value, figures)
 
     def refuse(self, problem: WasmKernelError) -> None:
         """Ends it with an error."""
@@ -145,7 +174,7 @@ class PendingCall:
         """
         self.refuse(problem)
 
-    def _finish(self, value: Any) -> None:
+    def _finish(self, value: Any, figures: Figures) -> None:
         if self.future.set_running_or_notify_cancel():
             self.future.set_result(value)
 
@@ -169,24 +198,12 @@ class PendingCell(PendingCall):
         timeout: float | None,
         nothing: SandboxResult,
     ) -> None:
-        super().__init__(future, CellResult, most_bytes(policy), listener)
+        limits = [limit for limit in (policy.cell_timeout, timeout) if limit]
+        seconds = min(limits, default=math.inf)
+        super().__init__(future, CellResult, policy, listener, seconds=seconds)
         self._output = CellOutput(wanted=self.listener.collects)
         self._timeout = timeout
-        limits = [limit for limit in (policy.cell_timeout, timeout) if limit is not None]
-        late = 2 * policy.grace_seconds + _LATE_SECONDS
-        self._limit = min(limits) + late if limits else None
-        self._overdue_at: float | None = None
         self._nothing = nothing
-        self.figures = Figures()
-
-    def begin(self) -> None:
-        """Begins to count its time."""
-        if self._limit is not None and self._overdue_at is None:
-            self._overdue_at = time.monotonic() + self._limit
-
-    def is_overdue(self) -> bool:
-        """As `PendingCall` has it."""
-        return self._overdue_at is not None and time.monotonic() > self._overdue_at
 
     def _heard(self, report: Report) -> messages.Line | None:
         match report:
@@ -194,22 +211,11 @@ class PendingCell(PendingCall):
                 self._output.add_text(report.name, report.text)
             case messages.Shown():
                 self._output.add(report.output)
-        began = time.monotonic()
-        try:
-            return super()._heard(report)
-        finally:
-            if self._overdue_at is not None:  # what its caller takes does not count
-                self._overdue_at += time.monotonic() - began
+        return super()._heard(report)
 
-    def ended(self, ended: messages.Ended) -> None:
-        """Ends it with its result."""
-        self.figures = ended.figures
-        super().ended(ended)
-
-    def _finish(self, value: CellResult) -> None:
+    def _finish(self, value: CellResult, figures: Figures) -> None:
         fields = {name: getattr(value, name) for name in CellResult.__struct_fields__}
-        memory = self.figures.memory_bytes
-        super()._finish(self._with_output(memory_used_bytes=memory, **fields))
+        self._end(memory_used_bytes=figures.memory_bytes, **fields)
 
     def lost(self, problem: GuestStopped, *, began: bool) -> None:
         """Ends it with a result that says what is kept."""
@@ -221,30 +227,10 @@ class PendingCell(PendingCall):
         except Exception as failure:
             log_failure("a listener", failure)
         error = CellError(shown.ename, shown.evalue, shown.traceback)
-        super()._finish(self._with_output(error=error))
+        self._end(error=error)
 
-    def _with_output(self, **fields: Any) -> SandboxResult:
+    def _end(self, **fields: Any) -> None:
         fields |= {name: self._output.text(name) for name in ("stdout", "stderr")}
-        return replace(self._nothing, outputs=tuple(self._output.outputs), **fields)
-
-
-class RemoteTask:
-    """A task whose owner waits in a worker.
-
-    Attributes:
-        cancelled: Whether nobody waits any more.
-    """
-
-    def __init__(self, worker: Worker, number: int) -> None:
-        self.cancelled = False
-        self._worker = worker
-        self._number = number
-
-    def tell(self, answer: messages.Answer) -> None:
-        """Sends an answer, if the worker is still there."""
-        with contextlib.suppress(OSError):
-            self._worker.channel.send(answer)
-
-    def report(self, text: str) -> None:
-        """Tells the worker how far it is."""
-        self.tell(messages.Answer(self._number, progress=text))
+        result = replace(self._nothing, outputs=tuple(self._output.outputs), **fields)
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(result)

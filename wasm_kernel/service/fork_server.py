@@ -148,8 +148,7 @@ class ForkServer:
         for _ in range(_TRIES):
             try:
                 made = self._first(requests)
-            except OSError:  # it was killed, or hangs
-                self._drop()
+            except OSError:  # it was killed, or hangs: it was let go
                 continue
             if made is not None:
                 return made
@@ -165,7 +164,11 @@ class ForkServer:
         """
         for request in requests:
             with self._guard:
-                reply, made = self._ask(self._ensure(), request)
+                try:
+                    reply, made = self._ask(self._ensure(), request)
+                except OSError:
+                    self._drop()  # before another thread has a worker of the next one
+                    raise
             if made is not None:
                 return made
             if not reply.is_unprepared:
@@ -209,19 +212,21 @@ class ForkServer:
 
     def _drop(self) -> None:
         """Lets the process go, with its workers; the next one that is asked for is another."""
-        with self._guard:
-            if self._line is not None:
-                self._line.close()
-                self._line = None
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
     def close(self) -> None:
         """Ends the process, and the workers that are left. Safe to call twice."""
         self._is_closed = True
-        self._drop()
+        if (process := self._process) is not None:
+            process.kill()  # whoever waits for its answer, under the guard, hears of it
+        with self._guard:
+            self._drop()
 
 
 def _environment() -> dict[str, str]:

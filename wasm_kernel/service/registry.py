@@ -9,6 +9,19 @@ from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_worker import State
 
 
+def check_owner(owner: str, asks: str) -> None:
+    """Checks that a session belongs to whoever asks for it.
+
+    Raises:
+        SessionInUse: it belongs to another owner.
+    """
+    if owner != asks:
+        raise SessionInUse(
+            "This session belongs to another owner. Nothing was changed. Name its owner, or "
+            "create a session."
+        )
+
+
 class SessionInfo(Struct, frozen=True):
     """What a service knows of a session.
 
@@ -56,11 +69,7 @@ class Entry(Struct):
         Raises:
             SessionInUse: it belongs to another owner.
         """
-        if self.owner != owner:
-            raise SessionInUse(
-                "This session belongs to another owner. Nothing was changed. Name its owner, "
-                "or create a session."
-            )
+        check_owner(self.owner, owner)
         return self.sandbox
 
     def info(self, disk_bytes: int | None = None) -> SessionInfo:

@@ -14,7 +14,7 @@ from wasm_kernel.guests.protocol import without_surrogates
 from wasm_kernel.policy import ExecutionPolicy
 from wasm_kernel.result import Checkpoint, CommMessage, SandboxResult, Travelled
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, PendingCell, most_bytes
+from wasm_kernel.service.calls import PendingCall, PendingCell
 from wasm_kernel.service.session_worker import SessionWorker
 from wasm_kernel.sessions import files
 
@@ -68,16 +68,17 @@ class RemoteSandbox:
     def start(self, progress: Callable[[str], None] | None = None) -> Future[None]:
         """Wakes the session; the future ends when its guest is ready.
 
+        As for all calls, it ends with `LimitReached` if the service has no room to wake it.
+
         Args:
             progress: Gets plain sentences about what takes long, from any thread.
 
         Raises:
             SandboxClosed: the sandbox is closed.
-            LimitReached: the service has no room for it.
         """
         future: Future[None] = Future()
         tell = progress or (lambda text: None)
-        pending = PendingCall(future, None, most_bytes(self.policy), progress=tell)
+        pending = PendingCall(future, None, self.policy, progress=tell)
         self.worker.call(messages.Start, pending)
         return future
 
@@ -98,7 +99,7 @@ class RemoteSandbox:
 
         Raises:
             SandboxClosed: the sandbox is closed.
-            LimitReached: the queue is full, or the service has no room to wake the session.
+            LimitReached: the queue is full.
             TypeError: `code` is no text.
             ValueError: `timeout` is not above 0.
         """
@@ -143,7 +144,8 @@ class RemoteSandbox:
 
     def query(self, request: Mapping[str, Any]) -> Future[Mapping[str, Any]]:
         """Asks the guest something: `complete`, `inspect`, `is_complete` or `history`."""
-        return self._call(lambda call: messages.Query(call, dict(request)), dict[str, Any])
+        make = partial(messages.Query, request=dict(request))
+        return self._call(make, dict[str, Any], seconds=self.policy.query_seconds)
 
     def comm(
         self,
@@ -153,8 +155,8 @@ class RemoteSandbox:
         listener: Listener | None = None,
     ) -> Future[None]:
         """Hands a message of the front end to the guest; the future ends when it was served."""
-        told = dict(parent or {})
-        return self._call(lambda call: messages.Comm(call, message, told), None, listener)
+        make = partial(messages.Comm, message=message, parent=dict(parent or {}))
+        return self._call(make, None, listener, seconds=self.policy.comm_seconds)
 
     def offer(self, offered: OfferedMessage) -> None:
         """Leaves a message for its own turn: a cell in a worker takes none while it runs."""
@@ -257,7 +259,7 @@ class RemoteSandbox:
             ForkError: one can't be made.
         """
         make = partial(messages.Fork, ids=tuple(names), reseed=reseed)
-        notices: list[str] = self._call(make, list[str]).result()
+        notices: list[str] = self._call(make, list[str], forks=len(names)).result()
         return notices
 
     # -- its files
@@ -320,8 +322,12 @@ class RemoteSandbox:
         self.close()
 
     def _call(
-        self, make: Callable[[int], Any], kind: Any, listener: Listener | None = None
+        self,
+        make: Callable[[int], Any],
+        kind: Any,
+        listener: Listener | None = None,
+        **options: Any,
     ) -> Future[Any]:
         future: Future[Any] = Future()
-        self.worker.call(make, PendingCall(future, kind, most_bytes(self.policy), listener))
+        self.worker.call(make, PendingCall(future, kind, self.policy, listener, **options))
         return future

@@ -13,21 +13,22 @@ from typing import Self
 from msgspec import Struct
 
 from wasm_kernel.engine.flavours import EPOCH, FUEL, FUEL_EPOCH, UNCHECKED
-from wasm_kernel.errors import LimitReached, PolicyError, WasmKernelError
+from wasm_kernel.errors import LimitReached, PolicyError, WasmKernelError, describe
 from wasm_kernel.events import EventLogger, SandboxLogger
 from wasm_kernel.execution.descriptors import make_room
 from wasm_kernel.guests.base import broker_handlers
-from wasm_kernel.linux.broker import Handlers
-from wasm_kernel.linux.folders import real_path
+from wasm_kernel.linux.broker import Handlers, log_failure
+from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.linux.task import Task
-from wasm_kernel.policy import MIB, ExecutionPolicy, RuntimeType
-from wasm_kernel.result import readable
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.messages import Open, plain_policy
-from wasm_kernel.service.registry import Entry, SessionInfo
+from wasm_kernel.service.records import SessionRecord, SessionRecords
+from wasm_kernel.service.registry import Entry, SessionInfo, check_owner
 from wasm_kernel.service.remote_sandbox import RemoteSandbox
 from wasm_kernel.service.session_worker import SessionWorker
-from wasm_kernel.sessions import ids
+from wasm_kernel.sessions import ids, metadata
 from wasm_kernel.sessions.forking import Forked, ForkSession, fork_session
 from wasm_kernel.sessions.paths import WORKSPACE_ROOT
 from wasm_kernel.sessions.root import SessionsRoot
@@ -35,8 +36,8 @@ from wasm_kernel.sessions.session import Session
 
 _LOG = logging.getLogger("wasm_kernel.service")
 _ROUND_SECONDS = 1.0
+_SCAN_SECONDS = 60.0  # between two looks for sessions that earlier services left
 _DESCRIPTORS = 8  # that a worker takes of this process, or needs for a moment
-_WORKER_BYTES = 64 * MIB  # that a worker takes beside its guest's memory, at most
 _GONE_MOST = 10_000  # deleted sessions whose callers are told so
 _STOPPED = "the service is closed; make another one"
 _EXPIRED = (
@@ -116,12 +117,12 @@ class Service:
         self.root = self._sessions_root.path
         self.limits = limits or ServiceLimits()
         self._policy = policy or ExecutionPolicy()
+        self._records = SessionRecords(self._sessions_root)
         self._logger = SandboxLogger.of(logger)
         self._confinement = confinement
         self._guard = threading.RLock()
-        self._making_room = threading.Lock()
+        self._awake = AwakeSessions(self.limits.memory_bytes)
         self._sessions: dict[str, Entry] = {}
-        self._awake: dict[SessionWorker, int] = {}
         self._gone: dict[str, str] = {}
         self._why_closed = ""
         self._ending = threading.Event()
@@ -165,7 +166,7 @@ class Service:
     def get(
         self,
         session_id: str,
-        language: RuntimeType | str = RuntimeType.PYTHON,
+        language: RuntimeType | str | None = None,
         *,
         owner: str = "",
         policy: ExecutionPolicy | None = None,
@@ -174,10 +175,11 @@ class Service:
         """Returns the sandbox of a session, asleep or awake.
 
         One that an earlier service, a kernel or a program made in the same folder is opened; its
-        variables are there if nobody else has it open. The options are for such a session.
+        variables are there if nobody else has it open. The options are for such a session: its
+        owner and its language are known if a service had it, its limits are not.
 
         Raises:
-            SessionInUse: it belongs to another owner.
+            SessionInUse: it belongs to another owner, or that can't be told.
             FileNotFoundError: there is no such session.
             LimitReached: the service takes no more sessions.
             SessionIdError: `session_id` is not a session id (a `ValueError`).
@@ -189,7 +191,11 @@ class Service:
             return entry.sandbox_of(owner)
         if not (self.root / name).is_dir():
             raise FileNotFoundError(gone or f"There is no session {name}.")
-        limits, language = policy or self._policy, RuntimeType.checked(language)
+        record = self._records.read(name)
+        if record is not None:
+            check_owner(record.owner, owner)
+            language = language or record.language
+        limits, language = policy or self._policy, RuntimeType.checked(language or "python")
         return self._add(name, language, owner, limits, pip=pip)
 
     def list(self, owner: str | None = None) -> list[SessionInfo]:
@@ -291,6 +297,10 @@ class Service:
                 return known.sandbox_of(owner)
             self._check_room(owner, 1)
             self._sessions[name] = Entry(sandbox, owner, time.time())
+        try:
+            self._records.write(name, SessionRecord(owner, language.value))
+        except OSError as problem:
+            _LOG.warning("the owner of a session can't be noted: %s", describe(problem))
         return sandbox
 
     def _check_room(self, owner: str, more: int) -> None:
@@ -337,53 +347,13 @@ class Service:
 
     # -- what a session needs of it
 
-    def admit(self, session: SessionWorker) -> None:
-        """Makes room for a worker, if need be by putting sessions to sleep that nobody uses.
-
-        Raises:
-            LimitReached: all of them are busy.
-        """
-        need = int(session.opened.policy["memory_bytes"]) + _WORKER_BYTES
-        most = self.limits.memory_bytes
-        with self._guard:
-            if session in self._awake or most is None:
-                self._awake[session] = need
-                return
-        with self._making_room:
-            while not self._reserved(session, need, most):
-                if not self._put_one_to_sleep():
-                    raise LimitReached(
-                        "memory_bytes",
-                        f"The workers of this service may take {readable(most)} together, and this "
-                        f"session needs {readable(need)} of it, which busy sessions have.",
-                        "Try again when one of them is idle, or raise memory_bytes.",
-                    )
-
-    def _reserved(self, session: SessionWorker, need: int, most: int) -> bool:
-        with self._guard:
-            if sum(self._awake.values()) + need > most:
-                return False
-            self._awake[session] = need
-            return True
-
-    def _put_one_to_sleep(self) -> bool:
-        """Puts the session to sleep that nobody has used for longest; returns whether there is."""
-        with self._guard:
-            awake = sorted(self._awake, key=lambda each: each.last_used)
-        for session in awake:
-            if session.sleep():
-                session.wait_asleep()
-                return True
-        return False
-
     def release(self, session: SessionWorker) -> None:
         """Takes note that a session is asleep."""
-        with self._guard:
-            self._awake.pop(session, None)
+        self._awake.release(session)
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker for a session."""
-        self.admit(session)  # it may have fallen asleep since it was called
+        """Returns a new worker for a session, as soon as there is room for it."""
+        self._awake.admit(session)
         opened = session.opened
         make_room(None, _DESCRIPTORS)
         metered = opened.policy["fuel_budget"] is not None
@@ -418,14 +388,51 @@ class Service:
 
     def _look_after(self) -> None:
         """Looks after all sessions once a second, until the service is closed."""
+        scanned = -math.inf
         while not self._ending.wait(_ROUND_SECONDS):
             with self._guard:
                 entries = [*self._sessions.values()]
             for entry in entries:
-                try:
-                    self._look_at(entry)
-                except (WasmKernelError, OSError) as problem:
-                    _LOG.warning("a session can't be put away: %s", problem)
+                self._in_peace(lambda entry=entry: self._look_at(entry))  # type: ignore[misc]
+            if self.limits.expire_seconds and time.monotonic() > scanned + _SCAN_SECONDS:
+                self._in_peace(self._expire_left)
+                scanned = time.monotonic()
+
+    def _in_peace(self, work: Callable[[], None]) -> None:
+        """Does what must not end the thread that looks after sessions."""
+        try:
+            work()
+        except (WasmKernelError, OSError) as problem:
+            _LOG.warning("a session can't be put away: %s", describe(problem))
+        except Exception as problem:
+            log_failure("looking after sessions", problem)
+
+    def _expire_left(self) -> None:
+        """Deletes sessions that an earlier service left, and that nobody has used for too long."""
+        if not self.root.is_dir():
+            return
+        with Folder.open(self.root) as root:
+            names = [*filter(ids.is_id, root.names())]
+        for name in names:
+            with self._guard:
+                is_known = name in self._sessions
+            if not is_known and self._has_expired(name):
+                self._in_peace(lambda name=name: self._expire(name))  # type: ignore[misc]
+
+    def _has_expired(self, name: str) -> bool:
+        """Returns whether a session was made by a service, and its last cell is too long ago."""
+        try:
+            with Folder.open(self.root) as root, root.enter(name) as folder:
+                found = metadata.read(folder, name)
+            idle = 0.0 if found is None else time.time() - found.updated_at.timestamp()
+            return idle > (self.limits.expire_seconds or math.inf) and bool(
+                self._records.read(name)
+            )
+        except (WasmKernelError, OSError):  # something else has such a name
+            return False
+
+    def _expire(self, name: str) -> None:
+        self.delete(name, _EXPIRED.format(seconds=self.limits.expire_seconds))
 
     def _look_at(self, entry: Entry) -> None:
         worker, limits = entry.sandbox.worker, self.limits
@@ -436,7 +443,6 @@ class Service:
             with self._guard:
                 self._sessions.pop(entry.sandbox.session_id, None)
         elif limits.expire_seconds and state == "asleep" and idle > limits.expire_seconds:
-            why = _EXPIRED.format(seconds=limits.expire_seconds)
-            self.delete(entry.sandbox.session_id, why)
+            self._expire(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,6 +24,7 @@ from wasm_kernel.errors import (
     FrameError,
     GuestClosed,
     GuestStopped,
+    HostFailed,
     LimitReached,
     SandboxClosed,
     WasmKernelError,
@@ -32,27 +32,30 @@ from wasm_kernel.errors import (
     describe,
 )
 from wasm_kernel.events import SandboxLogger
-from wasm_kernel.linux.broker import INTERNAL_ERROR, Handlers, log_failure
-from wasm_kernel.linux.task import Cancelled
-from wasm_kernel.policy import MIB
+from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.service import messages
-from wasm_kernel.service.calls import PendingCall, RemoteTask
+from wasm_kernel.service.calls import START_SECONDS, PendingCall
 from wasm_kernel.service.fork_server import Worker
 from wasm_kernel.service.messages import Figures, Open, Report
+from wasm_kernel.service.outside_work import OutsideWork
+from wasm_kernel.service.worker_line import SILENT, WorkerLine
 
 State = Literal["starting", "idle", "busy", "asleep"]
 
+SLOW_SECONDS = 2.0
+"""A worker that falls asleep has to answer within so long, or it is ended."""
+
 _LOG = logging.getLogger("wasm_kernel.service")
 _CLOSE_SECONDS = 130.0  # for a worker to write what is left of its session
-_NOTES_BYTES = 4 * MIB  # of events and what it logs, from one answer to the next
-_WANTED_MOST = 4  # things beyond the walls that a worker may ask for at once
+_LEAVE_SECONDS = 5.0  # for a worker to be gone that was killed
+_LOOK_SECONDS = 0.25
 _EVENTS = frozenset(
     value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
 )
 _ENDED = "has ended, or was killed"
-_SILENT = "did not answer for {seconds:g} seconds, and was ended"
-_OVERDUE = "went on after the cell's time was over, and was ended"
+_OVERDUE = "went on after the call's time was over, and was ended"
 _BROKE = "sent what it must not, and was ended"
+_FAILED = "was ended, as its service failed; the log says more"
 _KEPT = (
     "The variables are as they were after the last cell that was kept: the next cell gets another "
     "process, and says which one that was. The files in /app are as the cell left them."
@@ -62,18 +65,11 @@ _KEPT = (
 class SandboxHome(Protocol):
     """What a service does for the sessions in it. Any thread may call it."""
 
-    def admit(self, session: SessionWorker) -> None:
-        """Makes room for a worker of a session, or says that there is none.
-
-        Raises:
-            LimitReached: there is none.
-        """
-
     def release(self, session: SessionWorker) -> None:
         """Notes that a session is asleep."""
 
     def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
-        """Returns a new worker.
+        """Returns a new worker, as soon as there is room for it.
 
         Raises:
             WasmKernelError: there can't be one.
@@ -101,8 +97,20 @@ class Usage(Struct):
     figures: Figures = Figures()
 
 
+class _Leaving(Struct, frozen=True):
+    """A session that is falling asleep.
+
+    Attributes:
+        since: Since when, by the monotonic clock.
+        last_call: The last call before; later ones wait for the next worker.
+    """
+
+    since: float
+    last_call: int
+
+
 class SessionWorker:
-    """The worker of one session, if it is awake. Any thread may use it.
+    """The worker of one session, if it is awake. Any thread may use it; nobody waits for a worker.
 
     Args:
         opened: The session.
@@ -133,21 +141,17 @@ class SessionWorker:
         self._logger = logger
         self._queue = queue
         self._answer_seconds = answer_seconds
+        self._outside = OutsideWork(lambda: home.handlers(self))
         self._changed = threading.Condition()
+        self._sending = threading.Lock()
         self._calls: dict[int, PendingCall] = {}
         self._unsent: deque[Struct] = deque()
         self._number = 0
         self._interrupted = 0  # the number of the call that was interrupted last
         self._thread: threading.Thread | None = None
-        self._worker: Worker | None = None
-        self._is_leaving = self._is_hearing = False
-        self._leave_by = 0.0
-        self._notes_left = _NOTES_BYTES
-        self._silent_since: float | None = None
-        self._condemned = ""
+        self._line: WorkerLine | None = None
+        self._leaving: _Leaving | None = None
         self._why_closed = ""
-        self._wanted: dict[int, RemoteTask] = {}
-        self._sending = threading.Lock()
 
     def tell(self, notice: str) -> None:
         """Has the first cell say something; for a session that no worker has opened yet."""
@@ -167,23 +171,18 @@ class SessionWorker:
 
         Raises:
             SandboxClosed: the session was closed.
-            LimitReached: there is no room for it.
+            LimitReached: too many cells wait.
         """
-        self._home.admit(self)
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_leaving or self._why_closed)
             if self._why_closed:
-                if self._thread is None:
-                    self._home.release(self)
                 raise SandboxClosed(self._why_closed)
             if pending.is_cell:
                 self._check_queue()
-            self._number += 1
-            number = self._number
-            self._calls[number] = pending
-            if len(self._calls) == 1:
-                pending.begin()
+            number = self._number = self._number + 1
             self._unsent.append(make(number))
+            self._calls[number] = pending
+            if len(self._calls) == 1 and self._line is not None and self._leaving is None:
+                pending.begin()
             self.last_used = time.time()
             if self._thread is None:
                 name = f"session {self.opened.session_id}"
@@ -207,9 +206,11 @@ class SessionWorker:
             call: The number; 0 for the one that runs.
         """
         with self._changed:
-            if not (call in self._calls if call else self._calls):
+            number = call or next(iter(self._calls), 0)
+            if (pending := self._calls.get(number)) is None:
                 return False
-            self._interrupted = call or next(iter(self._calls))
+            pending.interrupted()
+            self._interrupted = number
             self._unsent.append(messages.Interrupt(call))
         self._flush()
         return True
@@ -222,124 +223,147 @@ class SessionWorker:
             return bool(self._why_closed) or first in (0, self._interrupted)
 
     def _flush(self) -> None:
-        """Sends what waits, in its order."""
-        while self._unsent and (worker := self._worker) is not None:
-            with self._sending:
-                try:
-                    message = self._unsent.popleft()
-                except IndexError:
+        """Sends what waits, in its order; leaves it to another thread that does so already."""
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                while (found := self._next_unsent()) is not None:
+                    self._send(*found)
+                if self._line is None or self._leaving is not None:
                     return
-                try:
-                    worker.channel.send(message)
-                except OSError:
-                    return  # the thread hears of it, too
-                except FrameError as problem:
-                    self._refuse(message, problem)
-                except (ValueError, TypeError, RecursionError) as problem:  # it is no JSON
-                    self._refuse(message, FrameError(describe(problem)))
+            except OSError:
+                return  # the session's thread hears of it, too
+            finally:
+                self._sending.release()
+
+    def _next_unsent(self) -> tuple[Worker, Struct] | None:
+        with self._changed:
+            if self._line is None or self._leaving is not None or not self._unsent:
+                return None
+            return self._line.worker, self._unsent.popleft()
+
+    def _send(self, worker: Worker, message: Struct) -> None:
+        try:
+            worker.channel.send(message)
+        except FrameError as problem:
+            self._refuse(message, problem)
+        except (ValueError, TypeError, RecursionError) as problem:  # it is no JSON
+            self._refuse(message, FrameError(describe(problem)))
 
     def _refuse(self, message: Struct, problem: FrameError) -> None:
         with self._changed:
             pending = self._calls.pop(getattr(message, "call", 0), None)
+            self._begin_first()
         if pending is not None:
             pending.refuse(problem)
+
+    def _begin_first(self, more: float = 0.0) -> None:
+        for first in [*self._calls.values()][:1]:
+            first.begin(more)
 
     # -- the thread of a session that is awake
 
     def _live(self) -> None:
-        problem: WasmKernelError | None = None
+        """Serves the session with one worker after the other, until nobody calls it any more."""
+        is_called = True
+        while is_called:
+            try:
+                worker = self._home.spawn(self, self._progress)
+            except WasmKernelError as failure:
+                is_called = self._asleep(failure)
+            except Exception as failure:  # such as a lack of descriptors
+                log_failure("a session's start", failure)
+                is_called = self._asleep(HostFailed(describe(failure)))
+            else:
+                problem = self._serve(WorkerLine(worker))
+                self.usage.ended_seconds = self.usage.cpu_seconds
+                worker.close()
+                is_called = self._asleep(problem)
+
+    def _serve(self, line: WorkerLine) -> WasmKernelError | None:
+        """Serves the session with a worker until that has ended; returns why, if it was lost."""
         try:
-            worker = self._home.spawn(self, self._progress)
-        except WasmKernelError as failure:
-            self._asleep(failure)
-            return
-        try:
-            worker.channel.send(self.opened)
-            self._worker = worker
+            with self._sending:
+                with self._changed:
+                    if self._leaving is not None:
+                        return None
+                    self._line = line
+                    self._begin_first(START_SECONDS)
+                line.worker.channel.send(self.opened)
             self._flush()
-            self._hear(worker)
+            while True:
+                self._take(*line.hear(), line)
         except (EOFError, OSError):
-            if not self._is_leaving:
-                problem = WorkerLost(self._condemned or _ENDED, _KEPT)
+            return WorkerLost(line.why_ended or _ENDED, _KEPT) if self._leaving is None else None
         except FrameError as broken:
             _LOG.error("a worker broke the protocol: %s", ascii(str(broken)))
-            problem = WorkerLost(_BROKE, _KEPT)
+            return WorkerLost(_BROKE, _KEPT)
         except WasmKernelError as failure:  # stuck, or the session can't be opened
-            problem = failure
-        finally:
-            self.usage.ended_seconds = self.usage.cpu_seconds
-            worker.close()
-            self._asleep(problem)
+            return failure
+        except Exception as failure:
+            log_failure("a session", failure)
+            return WorkerLost(_FAILED, _KEPT)
 
     def _progress(self, text: str) -> None:
         for pending in [*self._calls.values()]:
             pending.take(messages.Progress(0, text), 0)
 
-    def _hear(self, worker: Worker) -> None:
-        """Takes the worker's messages until it ends.
+    def _take(self, report: Report, size: int, line: WorkerLine) -> None:
+        """Takes a message of the worker.
 
         Raises:
-            EOFError, OSError: it has ended.
             FrameError: it breaks the protocol.
-            WasmKernelError: it could not open the session.
+            WasmKernelError: it could not open the session, or its guest can't be stopped.
         """
-        while True:
-            self._is_hearing = True
-            data = worker.channel.receive()
-            self._is_hearing, self._silent_since = False, None
-            self._take(messages.read_report(data), len(data), worker)
-
-    def _take(self, report: Report, size: int, worker: Worker) -> None:
         match report:
             case messages.Pong():
                 pass
             case messages.Stuck():
                 raise self._stopped(report.reason)
             case messages.Closed():
+                if self._leaving is None:
+                    raise FrameError("nobody closed it")
                 self.opened = replace(self.opened, verified=report.verified)
             case messages.Ended() | messages.Failed():
-                self._ended(report, worker)
+                self._ended(report, line)
             case messages.Event() | messages.Logged():
-                self._notes_left -= size
-                if self._notes_left < 0:
-                    raise FrameError("it logs more than anybody reads")
+                line.count(size)
                 self._log(report)
             case messages.Wanted():
-                self._do(report, worker)
+                line.count(size)
+                self._outside.begin(report, line.worker, self._forks)
             case messages.Unwanted():
-                if (task := self._wanted.get(report.number)) is not None:
-                    task.cancelled = True
+                line.count(size)
+                self._outside.cancel(report.number)
             case _:
-                pending = self._calls.get(report.call)
-                if pending is not None and (answer := pending.take(report, size)) is not None:
-                    self._is_hearing = True  # whoever asks has to read the answer
-                    worker.channel.send(answer)
+                if (pending := self._calls.get(report.call)) is None:
+                    line.count(size)
+                elif (answer := pending.take(report, size)) is not None:
+                    line.answer(answer)
 
-    def _ended(self, report: messages.Ended | messages.Failed, worker: Worker) -> None:
+    @property
+    def _forks(self) -> int:
+        with self._changed:
+            return sum(call.forks for call in self._calls.values())
+
+    def _ended(self, report: messages.Ended | messages.Failed, line: WorkerLine) -> None:
         if isinstance(report, messages.Failed) and report.call == 0:
             raise messages.error_of(report)
-        self.usage.cpu_seconds = self.usage.ended_seconds + worker.cpu_seconds
+        self.usage.cpu_seconds = self.usage.ended_seconds + line.worker.cpu_seconds
+        if (pending := self._calls.get(report.call)) is None:
+            raise FrameError("it answers what nobody asked")
+        end = pending.outcome(report)  # if it is rubbish, this call is lost with the worker
+        if isinstance(report, messages.Ended):
+            self.usage.figures = report.figures
+            self.opened = replace(self.opened, notices=())
+            self.usage.cells += pending.is_cell
+            self.usage.fuel += report.figures.fuel
+        self._outside.renew()
+        line.renew()
         with self._changed:
-            pending = self._calls.pop(report.call, None)
-            if pending is None:
-                return
-            self._notes_left = _NOTES_BYTES
-            for first in [*self._calls.values()][:1]:
-                first.begin()
+            del self._calls[report.call]
+            self._begin_first()
             self.last_used = time.time()
-        try:
-            if isinstance(report, messages.Ended):
-                self.usage.figures = report.figures
-                self.opened = replace(self.opened, notices=())
-                self.usage.cells += pending.is_cell
-                self.usage.fuel += report.figures.fuel
-                pending.ended(report)
-            else:
-                pending.failed(report)
-        except FrameError:  # the worker is lost, and this call with it
-            with self._changed:
-                self._calls = {report.call: pending, **self._calls}
-            raise
+        end()
 
     def _stopped(self, reason: StopReason) -> GuestStopped:
         """Returns the error of a guest that only the end of its worker could stop."""
@@ -358,59 +382,31 @@ class SessionWorker:
         if event.name in _EVENTS and "event" not in fields:
             self._logger.log_event(event.name, **{**fields, "session_id": self.opened.session_id})
 
-    def _asleep(self, problem: WasmKernelError | None) -> None:
-        """Ends the thread's calls, and lets the next call have another worker.
+    def _asleep(self, problem: WasmKernelError | None) -> bool:
+        """Ends the calls that the worker did not; returns whether others came as it was leaving.
 
         Args:
             problem: Why the worker is gone; None if it was closed.
         """
         self._home.release(self)
+        self._outside.cancel_all()
         with self._changed:
-            left, self._calls = [*self._calls.values()], {}
-            self._unsent.clear()
-            self._worker = self._thread = self._silent_since = None
-            self._is_leaving, self._condemned = False, ""
-            self._notes_left = _NOTES_BYTES
-            for task in self._wanted.values():
-                task.cancelled = True
-            self._wanted = {}
+            leaving = None if self._why_closed else self._leaving
+            last = self._number if leaving is None else leaving.last_call
+            left = [call for number, call in self._calls.items() if number <= last]
+            self._calls = {number: call for number, call in self._calls.items() if number > last}
+            if not self._calls:
+                self._unsent.clear()
+                self._thread = None
+            self._line = self._leaving = None
+            is_called = self._thread is not None
             self._changed.notify_all()
         for number, pending in enumerate(left):
             if isinstance(problem, GuestStopped):
                 pending.lost(problem, began=number == 0)
             else:
                 pending.refuse(problem or SandboxClosed(self._why_closed))
-
-    # -- beyond the walls
-
-    def _do(self, wanted: messages.Wanted, worker: Worker) -> None:
-        if len(self._wanted) >= _WANTED_MOST or wanted.number in self._wanted:
-            raise FrameError("it asks for too much at once")
-        task = RemoteTask(worker, wanted.number)
-        self._wanted[wanted.number] = task
-        threading.Thread(target=lambda: self._handle(wanted, task), daemon=True).start()
-
-    def _handle(self, wanted: messages.Wanted, task: RemoteTask) -> None:
-        try:
-            answer = self._answered(wanted, task)
-        except Cancelled:
-            answer = messages.Answer(wanted.number, cancelled=True)
-        except WasmKernelError as problem:
-            answer = messages.Answer(wanted.number, why=str(problem) or INTERNAL_ERROR)
-        except Exception as problem:
-            log_failure(wanted.name, problem)
-            answer = messages.Answer(wanted.number, why=INTERNAL_ERROR)
-        with self._changed:
-            if self._wanted.get(wanted.number) is task:
-                del self._wanted[wanted.number]
-        task.tell(answer)
-
-    def _answered(self, wanted: messages.Wanted, task: RemoteTask) -> messages.Answer:
-        for kind, handler in self._home.handlers(self).items():
-            if kind.__name__ == wanted.name:
-                reply = handler(messages.read_value(wanted.request, kind), task)
-                return messages.Answer(wanted.number, msgspec.Raw(msgspec.json.encode(reply)))
-        raise FrameError("there is no handler for this request")
+        return is_called
 
     # -- sleeping, closing, looking after it
 
@@ -420,22 +416,31 @@ class SessionWorker:
         with self._changed:
             if self._thread is None:
                 return "asleep"
-            if self._worker is None:
+            if self._line is None:
                 return "starting"
             return "busy" if self._calls else "idle"
 
     @property
     def worker(self) -> Worker | None:
         """The worker; None if there is none."""
-        return self._worker
+        line = self._line
+        return None if line is None else line.worker
 
     @property
     def why_closed(self) -> str:
         """Why no further call is taken; empty if they are."""
         return self._why_closed
 
+    @property
+    def leaving_seconds(self) -> float:
+        """How long it has been falling asleep; below 0 if it is not."""
+        leaving = self._leaving
+        return -1.0 if leaving is None else time.monotonic() - leaving.since
+
     def sleep(self, why: str = "", *, anew: bool = False) -> bool:
         """Has the worker close the session, if no call waits for it; returns whether it does so.
+
+        Calls that come meanwhile wait for the next worker.
 
         Args:
             why: Why no further call is taken; empty if the next one may wake it. Calls that wait
@@ -447,41 +452,49 @@ class SessionWorker:
             if self._thread is None or (self._calls and not why):
                 return False
             self._changed.notify_all()
-            if self._is_leaving:
+            if self._leaving is not None:
                 return True
-            self._is_leaving, self._leave_by = True, time.monotonic() + _CLOSE_SECONDS
-            self._unsent.append(messages.Close(anew))
-        threading.Thread(target=self._flush, daemon=True).start()  # the worker may not read
+            self._leaving = _Leaving(time.monotonic(), self._number)
+            self._unsent.clear()
+            line, waiting = self._line, [*self._calls.values()]
+            if line is None:
+                self._calls = {}
+        if line is None:  # nobody else ends them soon
+            for pending in waiting:
+                pending.refuse(SandboxClosed(why))
+            return True
+
+        def say() -> None:
+            with contextlib.suppress(OSError), self._sending:
+                line.worker.channel.send(messages.Close(anew))
+
+        threading.Thread(target=say, daemon=True).start()  # the worker may not read
         return True
 
     def wait_asleep(self) -> None:
-        """Waits until the worker has ended; kills it if it takes too long."""
-        with self._changed:  # the next call may wake it at once: its thread says nothing
-            left = self._leave_by - time.monotonic()
-            if not self._changed.wait_for(lambda: not self._is_leaving, left):
-                self._kill(_SILENT.format(seconds=_CLOSE_SECONDS))
-                self._changed.wait_for(lambda: not self._is_leaving)
+        """Waits until the worker has ended, which is killed if it takes too long.
+
+        A listener may close its own session: its thread waits for nothing.
+        """
+        end = time.monotonic() + _CLOSE_SECONDS + _LEAVE_SECONDS
+        while threading.current_thread() is not self._thread and time.monotonic() < end:
+            with self._changed:
+                is_gone = lambda: self._leaving is None or self._line is None  # noqa: E731
+                if self._changed.wait_for(is_gone, _LOOK_SECONDS):
+                    return
+            self.look_after()
 
     def look_after(self) -> None:
         """Ends a worker that does not answer, or goes on for too long; called every second."""
         with self._changed:
-            worker, first = self._worker, next(iter(self._calls.values()), None)
-            is_hearing, since = self._is_hearing, self._silent_since
-            is_leaving = self._is_leaving
-        if is_leaving and time.monotonic() > self._leave_by:
-            self._kill(_SILENT.format(seconds=_CLOSE_SECONDS))
-        if worker is None or first is None or is_leaving or not is_hearing:
+            line, leaving, first = self._line, self._leaving, next(iter(self._calls.values()), None)
+        if line is None:
             return
-        if first.is_overdue():
-            self._kill(_OVERDUE)
-        elif since is None:
-            self._silent_since = time.monotonic()
-            with contextlib.suppress(OSError):  # the thread hears of it
-                worker.channel.send_at_once(messages.Ping())
-        elif time.monotonic() - since > self._answer_seconds:
-            self._kill(_SILENT.format(seconds=self._answer_seconds))
-
-    def _kill(self, why: str) -> None:
-        self._condemned = why
-        if self._worker is not None:
-            self._worker.kill()
+        if leaving is not None:
+            line.look(SLOW_SECONDS)
+            if time.monotonic() > leaving.since + _CLOSE_SECONDS:
+                line.end(SILENT.format(seconds=_CLOSE_SECONDS))
+        elif first is not None and line.is_hearing:
+            line.look(self._answer_seconds)
+            if first.is_overdue():
+                line.end(_OVERDUE)

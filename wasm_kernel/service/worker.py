@@ -36,7 +36,7 @@ from wasm_kernel.linux.broker import BrokerError
 from wasm_kernel.linux.confinement import Confinement
 from wasm_kernel.linux.task import QUIET, Cancelled, Task
 from wasm_kernel.policy import ExecutionPolicy
-from wasm_kernel.result import CommMessage, SandboxResult, Travelled
+from wasm_kernel.result import CommMessage, SandboxResult
 from wasm_kernel.service import messages
 from wasm_kernel.service.channel import Channel
 from wasm_kernel.sessions.forking import FORK, Forked, ForkSession, fork_command
@@ -124,11 +124,19 @@ class _Worker:
             while not isinstance(message := self._next(), messages.Close):
                 self._take(message)
             anew = message.anew
+            threading.Thread(target=self._answer_pings, daemon=True).start()
         except (EOFError, OSError):
             pass
         self._sandbox.close(anew=anew)
         with contextlib.suppress(OSError, FrameError):
             self._channel.send(messages.Closed(self._sandbox.folders.verified))
+
+    def _answer_pings(self) -> None:
+        """Says that this process is well while it closes the session, which may take long."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                if isinstance(messages.read_request(self._channel.receive()), messages.Ping):
+                    self._channel.send(messages.Pong())
 
     def kill(self, reason: StopReason) -> None:
         """Has the service end this process, when the state before the running cell is on disk."""
@@ -178,13 +186,14 @@ class _Worker:
                 case messages.Comms():
                     self._when_done(number, sandbox.comms(self._page(number)))
                 case messages.Travel():
-                    self._on_thread(number, lambda: _travel(sandbox, call))
+                    gone = sandbox.travel(call.how, call.cells, call.where, files=call.files)
+                    self._when_done(number, gone)
                 case messages.Name():
-                    self._on_thread(number, lambda: sandbox.checkpoint(call.name))
+                    self._when_done(number, sandbox.naming(call.name))
                 case messages.Checkpoints():
-                    self._on_thread(number, sandbox.checkpoints)
+                    self._when_done(number, sandbox.listing())
                 case messages.Fork():
-                    self._on_thread(number, lambda: self._fork(call))
+                    self._when_done(number, sandbox.between_cells(lambda: self._fork(call)))
                 case _:
                     assert_never(call)
         except Exception as problem:  # such as SandboxClosed
@@ -202,28 +211,11 @@ class _Worker:
     def _progress(self, call: int) -> Callable[[str], None]:
         return lambda text: self._send(messages.Progress(call, text[:_PROGRESS_CHARACTERS]))
 
-    def _on_thread(self, call: int, work: Callable[[], Any]) -> None:
-        """Does what waits for the running cell, so that this thread can hear of an interrupt."""
-
-        def run() -> None:
-            ended: Future[Any] = Future()
-            try:
-                ended.set_result(work())
-            except BaseException as problem:
-                ended.set_exception(problem)
-            self._when_done(call, ended)
-
-        threading.Thread(target=run, daemon=True).start()
-
     def _fork(self, call: messages.Fork) -> list[str]:
         """Has forks made beyond the walls; returns what each one's first cell is to say."""
-
-        def make() -> list[str]:
-            with self._sandbox.frozen():
-                requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
-                return [self._broker.call(each, Forked).notice for each in requests]
-
-        return self._sandbox.between_cells(make).result()
+        with self._sandbox.frozen():
+            requests = [ForkSession(name, reseed=call.reseed) for name in call.ids]
+            return [self._broker.call(each, Forked).notice for each in requests]
 
     def _when_done(self, call: int, future: Future[Any]) -> None:
         def tell(ended: Future[Any]) -> None:
@@ -265,18 +257,6 @@ _Served = (
     | messages.Fork
 )
 _OPTIONS = [name for name in messages.Execute.__struct_fields__ if name not in ("call", "code")]
-
-
-def _travel(sandbox: BaseSandbox, call: messages.Travel) -> Travelled:
-    match call.how:
-        case "undo":
-            return sandbox.undo(call.cells, files=call.files)
-        case "redo":
-            return sandbox.redo(files=call.files)
-        case "restore":
-            return sandbox.restore(call.where, files=call.files)
-        case "rollback":
-            return sandbox.rollback(files=call.files)
 
 
 def _as_message(result: SandboxResult) -> messages.CellResult:

@@ -1,0 +1,406 @@
+"""What a worker that was taken over can do to its service: end its own calls, and nothing else.
+
+The workers here are threads that speak the other end of a worker's line.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.faces import PATIENCE, happens, wait_for
+from wasm_kernel.errors import LimitReached, SandboxClosed, WasmKernelError, WorkerLost
+from wasm_kernel.events import SandboxLogger
+from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.guests.protocol import Output
+from wasm_kernel.linux.broker import Done, Handlers
+from wasm_kernel.policy import MIB, ExecutionPolicy
+from wasm_kernel.service import awake, calls, messages, session_worker
+from wasm_kernel.service.awake import AwakeSessions
+from wasm_kernel.service.channel import Channel
+from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.messages import Open, plain_policy
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+from wasm_kernel.service.session_worker import SessionWorker
+
+A_QUERY = {"op": "is_complete", "code": ""}
+POLICY = ExecutionPolicy(memory_bytes=512 * MIB, cell_timeout=0.2, grace_seconds=0.05)
+Script = Callable[[Channel], None]
+"""What a worker does; it has ended when this returns."""
+
+
+class Traitor(Worker):
+    """A worker that is a thread of the test."""
+
+    def __init__(self, script: Script) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(Channel(Connection(ours.detach())), 0, -1)
+        self._theirs = theirs
+        threading.Thread(target=self._run, args=(script,), daemon=True).start()
+
+    def _run(self, script: Script) -> None:
+        with self._theirs, Connection(os.dup(self._theirs.fileno())) as line:
+            with suppress(EOFError, OSError):
+                script(Channel(line))
+            self.kill()
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.kill()
+        self.channel.close()
+
+
+class Home:
+    """The service of some sessions, whose workers are traitors."""
+
+    def __init__(self, script: Script, most: int | None = None) -> None:
+        self.script = script
+        self.awake = AwakeSessions(most)
+        self.sessions: list[SessionWorker] = []
+        self.asked: list[object] = []
+        self._ending = threading.Event()
+        self._looking = threading.Thread(target=self._look, daemon=True)
+        self._looking.start()
+
+    def session(self, policy: ExecutionPolicy = POLICY) -> RemoteSandbox:
+        opened = Open("python", "s", "/nowhere", None, plain_policy(policy), False, "off")
+        worker = SessionWorker(opened, self, SandboxLogger.of(None), queue=9, answer_seconds=0.3)
+        self.sessions.append(worker)
+        return RemoteSandbox(worker, policy, lambda n, reseed: [])
+
+    def spawn(self, session: SessionWorker, progress: Callable[[str], None]) -> Worker:
+        self.awake.admit(session)
+        return Traitor(self.script)
+
+    def release(self, session: SessionWorker) -> None:
+        self.awake.release(session)
+
+    def handlers(self, session: SessionWorker) -> Handlers:
+        def done(request: Done, task: object) -> Done:
+            self.asked.append(request)
+            return request
+
+        return {Done: done}
+
+    def _look(self) -> None:
+        while not self._ending.wait(0.02):
+            for session in [*self.sessions]:
+                session.look_after()
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.sleep("the test is over")
+            session.wait_asleep()
+        self._ending.set()
+        self._looking.join()
+
+
+Making = Callable[..., Home]
+
+
+@pytest.fixture
+def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Making]:
+    """Makes services that wait for nobody for long."""
+    monkeypatch.setattr(calls, "_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(calls, "_LATE_SECONDS", 0.1)
+    monkeypatch.setattr(session_worker, "START_SECONDS", 0.0)
+    monkeypatch.setattr(session_worker, "SLOW_SECONDS", 0.2)
+    monkeypatch.setattr(session_worker, "_CLOSE_SECONDS", 0.6)
+    monkeypatch.setattr(awake, "SLOW_SECONDS", 0.2)
+    with ExitStack() as ending:
+
+        def make(script: Script, most: int | None = None) -> Home:
+            home = Home(script, most)
+            ending.callback(home.close)
+            return home
+
+        yield make
+
+
+def request(channel: Channel) -> Any:
+    """The service's next message, its questions for life answered."""
+    while True:
+        found = messages.read_request(channel.receive())
+        if not isinstance(found, messages.Ping):
+            return found
+        channel.send(messages.Pong())
+
+
+def answers_pings_alone(channel: Channel) -> None:
+    while True:
+        request(channel)
+
+
+def serves(channel: Channel) -> None:
+    """As an honest worker does, with cells that do nothing."""
+    while not isinstance(found := request(channel), messages.Close):
+        if isinstance(found, messages.Execute | messages.Start | messages.Query):
+            channel.send(ended(found))
+    channel.send(messages.Closed({}))
+
+
+def ended(call: Any, value: object = None) -> messages.Ended:
+    if isinstance(call, messages.Execute):
+        value = messages.CellResult(True, 0, None, None, 0.0, (), (), (), {})
+    elif isinstance(call, messages.Query) and value is None:
+        value = {}
+    raw = msgspec.Raw(msgspec.json.encode(value))
+    return messages.Ended(call.call, raw, messages.Figures())
+
+
+def lost(outcome: Callable[[], Any]) -> str:
+    with pytest.raises(WorkerLost) as raised:
+        outcome()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sandbox: sandbox.start().result(PATIENCE),
+        lambda sandbox: sandbox.query(A_QUERY).result(PATIENCE),
+        lambda sandbox: sandbox.comms().result(PATIENCE),
+        lambda sandbox: sandbox.checkpoint("name"),
+        lambda sandbox: sandbox.checkpoints(),
+        lambda sandbox: sandbox.undo(),
+        lambda sandbox: sandbox.fork_into(["fork"], reseed=True),
+    ],
+    ids=["start", "query", "comms", "checkpoint", "checkpoints", "undo", "fork"],
+)
+def test_a_call_that_its_worker_never_answers_has_an_end(
+    homes: Making, call: Callable[[RemoteSandbox], object]
+) -> None:
+    """Before, only cells had a limit: a worker that answered `Ping` kept the caller for ever."""
+    policy = ExecutionPolicy(query_seconds=0.1, grace_seconds=0.05)
+    sandbox = homes(answers_pings_alone).session(policy)
+    assert "went on after the call's time was over" in lost(lambda: call(sandbox))
+
+
+def test_a_cell_that_its_worker_never_ends_has_an_end(homes: Making) -> None:
+    home = homes(answers_pings_alone)
+    error = home.session().submit("x").result(PATIENCE).error
+    assert error is not None
+    assert "went on after the call's time was over" in error.evalue
+    unlimited = home.session(ExecutionPolicy(cell_timeout=None, grace_seconds=0.05))
+    cell = unlimited.submit("x")
+    assert not happens(cell.done, 0.5)
+    cell.interrupt()
+    assert not happens(cell.done, 0.5)  # it may have caught that
+    cell.interrupt()
+    assert cell.result(PATIENCE).error is not None
+
+
+def says(*reports: Any) -> Script:
+    """A worker that opens its session, hears of the first call, and says so much."""
+
+    def script(channel: Channel) -> None:
+        request(channel)
+        call = request(channel)
+        for report in reports:
+            channel.send(report(call) if callable(report) else report)
+        answers_pings_alone(channel)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        says(ended, ended),
+        says(messages.Ended(99, msgspec.Raw(b"null"), messages.Figures())),
+        says(messages.Failed(99, "TravelError", "x")),
+        says(lambda call: ended(call, [1])),
+        says(messages.Pong()),
+        says(messages.Closed({})),
+        says(*[messages.Text(99, "stdout", "x" * 2**20)] * 5),
+        says(*[messages.Text(99, "stdout", "")] * 20_000),
+        says(*[messages.Unwanted(1)] * 20_000),
+        says(*[messages.Wanted(n, "ForkSession", msgspec.Raw(b"{}")) for n in range(99)]),
+        says(messages.Logged(30, "x" * 20_000)),
+    ],
+    ids=[
+        *("answered twice", "answer to nothing", "failure of nothing", "other type"),
+        *("unasked pong", "unasked end", "stray text", "empty stray text"),
+        *("unwanted", "too many wishes", "long log"),
+    ],
+)
+def test_a_worker_that_breaks_the_protocol_is_ended_and_replaced(
+    homes: Making, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = homes(script)
+    sandbox = home.session(ExecutionPolicy(query_seconds=PATIENCE))
+    with suppress(WasmKernelError):
+        sandbox.query(A_QUERY).result(PATIENCE)
+    wait_for(lambda: sandbox.worker.state == "asleep")
+    assert "broke the protocol" in caplog.text
+    home.script = serves
+    sandbox.start().result(PATIENCE)
+
+
+def test_what_a_worker_may_want_is_done_and_counted_anew_for_each_call(homes: Making) -> None:
+    def wants(channel: Channel) -> None:
+        number = 0
+        request(channel)
+        while not isinstance(call := request(channel), messages.Close):
+            for _ in range(20):
+                number += 1
+                channel.send(messages.Wanted(number, "Done", msgspec.Raw(b"{}")))
+                assert request(channel).number == number
+            channel.send(ended(call))
+
+    home = homes(wants)
+    sandbox = home.session(ExecutionPolicy())
+    for _ in range(3):
+        sandbox.query(A_QUERY).result(PATIENCE)
+    assert len(home.asked) == 60
+
+
+def test_calls_that_come_while_a_session_falls_asleep_wait_for_the_next_worker(
+    homes: Making,
+) -> None:
+    slow = threading.Event()
+
+    def leaves_slowly(channel: Channel) -> None:
+        while not isinstance(found := request(channel), messages.Close):
+            if isinstance(found, messages.Query):
+                channel.send(ended(found))
+        while not slow.is_set():  # it is well, and has much to write
+            if channel._connection.poll(0.01):
+                channel.receive()
+                channel.send(messages.Pong())
+
+    home = homes(leaves_slowly)
+    sandbox = home.session()
+    sandbox.query(A_QUERY).result(PATIENCE)
+    assert sandbox.worker.sleep()
+    home.script = serves
+    began = time.monotonic()
+    pending = sandbox.query(A_QUERY)
+    assert time.monotonic() - began < PATIENCE / 2, "a call waits for nobody"
+    assert not happens(pending.done, 0.5)
+    slow.set()
+    assert pending.result(PATIENCE) == {}
+
+
+def test_a_stopped_session_keeps_its_room_from_others_for_a_moment_only(homes: Making) -> None:
+    """Before, whoever needed room waited 130 seconds for it, and everybody else behind him."""
+
+    is_over = threading.Event()
+
+    def stops(channel: Channel) -> None:
+        request(channel)
+        channel.send(ended(request(channel)))
+        is_over.wait(PATIENCE)  # it reads nothing more
+
+    home = homes(stops, 1200 * MIB)
+    stopped = home.session()
+    stopped.query(A_QUERY).result(PATIENCE)
+    home.script = serves
+    others = [home.session() for _ in range(3)]
+    for each in others:
+        assert each.query(A_QUERY).result(PATIENCE / 2) == {}
+    is_over.set()
+
+
+def test_no_room_is_said_by_the_call_and_the_next_one_tries_again(homes: Making) -> None:
+    home = homes(answers_pings_alone, 1200 * MIB)
+    busy = [home.session(ExecutionPolicy(memory_bytes=512 * MIB)) for _ in range(2)]
+    cells: list[Future[Any]] = [each.submit("x") for each in busy]
+    third = home.session()
+    with pytest.raises(LimitReached, match="busy sessions have"):
+        third.query(A_QUERY).result(PATIENCE)
+    home.script = serves
+    busy[0].close()
+    assert third.query(A_QUERY).result(PATIENCE) == {}
+    assert not cells[1].done()
+    with pytest.raises(LimitReached):  # larger than all
+        home.session(ExecutionPolicy(memory_bytes=2048 * MIB)).start().result(PATIENCE)
+
+
+def test_a_listener_may_close_its_own_session(homes: Making) -> None:
+    """Before, its thread waited for itself."""
+    closed = threading.Event()
+
+    class Closes(NoListener):
+        def emit(self, output: Output) -> None:
+            sandbox.close()
+            closed.set()
+
+    home = homes(says(lambda call: messages.Text(call.call, "stdout", "x")))
+    sandbox = home.session(ExecutionPolicy())
+    cell = sandbox.submit("x", listener=Closes())
+    assert closed.wait(PATIENCE)
+    with pytest.raises(SandboxClosed):
+        cell.result(PATIENCE)
+
+
+def test_a_service_that_fails_itself_ends_the_call_in_words(
+    homes: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = homes(serves)
+
+    def fails(*_: object) -> Worker:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "spawn", fails)
+        with pytest.raises(WasmKernelError, match="no memory is left"):
+            home.session().start().result(PATIENCE)
+        patch.setattr(home, "spawn", lambda *_: Traitor(serves))
+        patch.setattr(SessionWorker, "_ended", fails)
+        sandbox = home.session()
+        assert "as its service failed" in lost(lambda: sandbox.start().result(PATIENCE))
+
+
+NUMBERS = st.integers(0, 3)
+REPORTS = st.one_of(
+    st.builds(messages.Text, NUMBERS, st.sampled_from(["stdout", "stderr"]), st.text(max_size=9)),
+    st.builds(messages.Asked, NUMBERS, st.text(max_size=9), st.booleans()),
+    st.builds(messages.Failed, NUMBERS, st.sampled_from(["CellTimeout", "x"]), st.text(max_size=9)),
+    st.builds(messages.Wanted, NUMBERS, st.just("Done"), st.just(msgspec.Raw(b"[]"))),
+    st.builds(messages.Unwanted, NUMBERS),
+    st.builds(messages.Event, st.just("session.forked"), st.just({"level": 1, "self": 2})),
+    st.builds(messages.Logged, st.integers(-9, 99), st.text(max_size=9)),
+    st.just(messages.Pong()),
+    st.just(messages.Terminating(1)),
+    st.builds(lambda call: ended(messages.Query(call, {})), NUMBERS),
+    st.builds(lambda call: ended(messages.Execute(call, "")), NUMBERS),
+)
+FRAMES = st.lists(st.one_of(REPORTS.map(msgspec.json.encode), st.binary(max_size=40)), max_size=6)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(FRAMES)
+def test_whatever_a_worker_says_its_calls_end_and_its_session_goes_on(
+    homes: Making, frames: list[bytes]
+) -> None:
+    def script(channel: Channel) -> None:
+        request(channel)
+        for frame in frames:
+            channel._connection.send_bytes(frame)
+
+    home = homes(script)
+    sandbox = home.session()
+    pending = [sandbox.submit("x"), sandbox.query(A_QUERY)]
+    for each in pending:
+        with suppress(WasmKernelError):
+            each.result(PATIENCE)
+    wait_for(lambda: sandbox.worker.state == "asleep")
+    home.script = serves
+    assert sandbox.query(A_QUERY).result(PATIENCE) == {}
+    home.close()

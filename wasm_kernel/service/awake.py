@@ -1,0 +1,91 @@
+"""`AwakeSessions`: the sessions that have a worker, within the memory that these may take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from wasm_kernel.errors import LimitReached
+from wasm_kernel.policy import MIB
+from wasm_kernel.result import readable
+from wasm_kernel.service.session_worker import SLOW_SECONDS, SessionWorker
+
+_WORKER_BYTES = 64 * MIB  # that a worker takes beside its guest's memory, at most
+_LOOK_SECONDS = 0.25
+
+
+class AwakeSessions:
+    """The sessions that are awake. Any thread may use it.
+
+    A session that needs room waits on its own thread. No lock is held meanwhile, so one that takes
+    long to fall asleep holds up nobody who finds room elsewhere.
+
+    Args:
+        most: The bytes that all workers together may take; None for no limit.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._awake: dict[SessionWorker, int] = {}
+        self._waiting: dict[SessionWorker, int] = {}  # whoever came first is first
+
+    def admit(self, session: SessionWorker) -> None:
+        """Makes room for a session's worker, if need be by putting idle sessions to sleep.
+
+        Raises:
+            LimitReached: all of them are busy.
+        """
+        need = int(session.opened.policy["memory_bytes"]) + _WORKER_BYTES
+        with self._changed:
+            self._waiting[session] = need
+            try:
+                while self._missing(session) > 0:
+                    if need > (self._most or need) or not self._make_room(session):
+                        raise self._full(need)
+                    self._changed.wait(_LOOK_SECONDS)
+                self._awake[session] = need
+            finally:
+                del self._waiting[session]
+
+    def release(self, session: SessionWorker) -> None:
+        """Notes that a session is asleep."""
+        with self._changed:
+            self._awake.pop(session, None)
+            self._changed.notify_all()
+
+    def _missing(self, session: SessionWorker) -> int:
+        """How many bytes are missing for a session, and for those that waited before it."""
+        if self._most is None:
+            return 0
+        ahead = 0
+        for each, need in self._waiting.items():
+            ahead += need
+            if each is session:
+                break
+        return sum(self._awake.values()) + ahead - self._most
+
+    def _make_room(self, session: SessionWorker) -> bool:
+        """Puts sessions to sleep that nobody has used for longest; returns whether that will do."""
+        for each in self._awake:
+            if each.leaving_seconds >= 0:
+                each.look_after()
+        missing = self._missing(session)
+        missing -= self._bytes_of(lambda each: 0 <= each.leaving_seconds < SLOW_SECONDS)
+        for each in sorted(self._awake, key=lambda one: one.last_used):
+            if missing <= 0:
+                return True
+            if each.leaving_seconds < 0 and each.sleep():
+                missing -= self._awake[each]
+        return missing <= self._bytes_of(lambda each: each.leaving_seconds >= SLOW_SECONDS)
+
+    def _bytes_of(self, chosen: Callable[[SessionWorker], bool]) -> int:
+        return sum(need for each, need in self._awake.items() if chosen(each))
+
+    def _full(self, need: int) -> LimitReached:
+        return LimitReached(
+            "memory_bytes",
+            f"The workers of this service may take {readable(self._most or 0)} together, and this "
+            f"session needs {readable(need)} of it, which busy sessions have.",
+            "Try again when one of them is idle, or raise memory_bytes.",
+        )

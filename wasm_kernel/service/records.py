@@ -1,0 +1,111 @@
+"""`SessionRecords`: whom a session belongs to, kept with it, so that a later service knows.
+
+The record lies in the session's private folder, where a worker that was taken over can write. So it
+is signed with a key beside the private folders, which no worker can read: nobody gives a session to
+another owner, or takes the signature of one session for another. Limits, mounts and whether
+packages may be fetched are not kept: they are for the caller of `Service.get` to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from wasm_kernel.errors import SessionInUse
+from wasm_kernel.linux.files import take_name
+from wasm_kernel.linux.folders import Folder
+from wasm_kernel.sessions.root import SessionsRoot
+
+_RECORD, _KEY = "service.json", ".service-key"
+_RECORD_BYTES, _KEY_BYTES = 64 * 1024, 32
+_BROKEN = (
+    "It can't be told whom this session belongs to: what was noted of it is damaged, or was noted "
+    "with another key. Nothing was changed. Its files can be had with export_session, or delete it."
+)
+
+
+class SessionRecord(Struct, frozen=True):
+    """What a later service has to know of a session.
+
+    Attributes:
+        owner: Whom it belongs to.
+        language: The guest's language.
+    """
+
+    owner: str
+    language: str
+
+
+class _Signed(Struct, frozen=True):
+    record: SessionRecord
+    signature: str
+
+
+class SessionRecords:
+    """The records of the sessions in a root. Any thread may use it.
+
+    Args:
+        root: The sessions' folder.
+    """
+
+    def __init__(self, root: SessionsRoot) -> None:
+        self._root = root
+        self._keys: dict[Path, bytes] = {}
+
+    def write(self, session_id: str, record: SessionRecord) -> None:
+        """Notes whom a session belongs to.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        with self._root.private_of(session_id)() as (private, path):
+            signed = _Signed(record, self._signature(path, record))
+            with private.replacing(_RECORD) as file:
+                file.write(msgspec.json.encode(signed))
+
+    def read(self, session_id: str) -> SessionRecord | None:
+        """Returns what was noted; None if no service has had the session.
+
+        Raises:
+            SessionInUse: it is not to be trusted.
+            OSError: it can't be read.
+        """
+        try:
+            with self._root.private_of(session_id)() as (private, path):
+                data = private.read(_RECORD, _RECORD_BYTES)
+        except FileNotFoundError:
+            return None
+        try:
+            signed = msgspec.json.decode(data, type=_Signed)
+        except (ValueError, RecursionError):  # a DecodeError is a ValueError
+            raise SessionInUse(_BROKEN) from None
+        expected = self._signature(path, signed.record).encode()
+        if not hmac.compare_digest(expected, signed.signature.encode()):
+            raise SessionInUse(_BROKEN)
+        return signed.record
+
+    def _signature(self, private: Path, record: SessionRecord) -> str:
+        """The signature of a record in one private folder, whose name no other one ever has."""
+        if (key := self._keys.get(private.parent)) is None:
+            key = self._keys[private.parent] = _key_in(private.parent)
+        text = msgspec.json.encode([private.name, record.owner, record.language])
+        return hashlib.blake2b(text, key=key, digest_size=_KEY_BYTES).hexdigest()
+
+
+def _key_in(place: Path) -> bytes:
+    """Returns the key of a folder of private folders; makes it if there is none."""
+    with Folder.open(place) as folder:
+        if folder.status(_KEY) is None:
+            draft = f"{_KEY}-{secrets.token_hex(8)}"
+            made = folder.open_regular(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(made, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            if not take_name(folder.fd, draft, _KEY):  # another service was faster
+                folder.remove(draft)
+        return folder.read(_KEY, _KEY_BYTES)

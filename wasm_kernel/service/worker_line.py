@@ -1,0 +1,110 @@
+"""`WorkerLine`: what a session hears from one worker, checked and counted; its silence is noticed.
+
+A worker may be taken over, and then sends whatever it likes: rubbish, too much, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+
+from msgspec import Struct
+
+from wasm_kernel.errors import FrameError
+from wasm_kernel.policy import MIB
+from wasm_kernel.service import messages
+from wasm_kernel.service.fork_server import Worker
+from wasm_kernel.service.messages import Report
+
+_LOG = logging.getLogger("wasm_kernel.service")
+_STRAY_BYTES = 4 * MIB  # of messages that belong to no call, from one answer to the next
+_STRAY_LEAST = 256  # that each of them counts beyond its own bytes
+SILENT = "did not answer for {seconds:g} seconds, and was ended"
+
+
+class WorkerLine:
+    """The line to one worker. The session's thread hears; any may look whether it is well.
+
+    Args:
+        worker: The worker.
+
+    Attributes:
+        worker: The worker.
+        why_ended: Why it was ended, in words; empty if it was not.
+        is_hearing: Whether the session's thread waits for the worker, and not for what it tells.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.why_ended = ""
+        self.is_hearing = True
+        self._silent_since: float | None = None
+        self._guard = threading.Lock()
+        self._pings = 0  # that were not answered yet
+        self._stray_left = _STRAY_BYTES
+
+    def hear(self) -> tuple[Report, int]:
+        """Waits for a message; returns it with its size.
+
+        Raises:
+            EOFError, OSError: the worker has ended.
+            FrameError: it is no message, or one that nobody asked for.
+        """
+        self.is_hearing = True
+        data = self.worker.channel.receive()
+        self.is_hearing, self._silent_since = False, None
+        report = messages.read_report(data)
+        if isinstance(report, messages.Pong) and self._expect(-1) < 0:
+            raise FrameError("nobody asked whether it is well")
+        return report, len(data)
+
+    def answer(self, message: Struct) -> None:
+        """Answers what was heard; the worker has to read it."""
+        self.is_hearing = True
+        self.worker.channel.send(message)
+
+    def count(self, size: int) -> None:
+        """Counts a message of so many bytes that belongs to no call.
+
+        Raises:
+            FrameError: there are too many.
+        """
+        self._stray_left -= size + _STRAY_LEAST
+        if self._stray_left < 0:
+            raise FrameError("it says more than anybody reads")
+
+    def renew(self) -> None:
+        """Notes that a call has ended: what belongs to none is counted anew."""
+        self._stray_left = _STRAY_BYTES
+
+    def look(self, seconds: float) -> None:
+        """Asks the worker whether it is well; ends it if it has been silent for so many seconds."""
+        if not self.is_hearing:
+            return
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+            self._expect(1)
+            with contextlib.suppress(OSError):  # the session's thread hears of it
+                if not self.worker.channel.send_at_once(messages.Ping()):
+                    self._expect(-1)
+        elif time.monotonic() - self._silent_since > seconds:
+            self.end(SILENT.format(seconds=seconds))
+
+    def _expect(self, pongs: int) -> int:
+        """Expects more answers, or less; returns how many."""
+        with self._guard:
+            self._pings += pongs
+            return self._pings
+
+    def end(self, why: str) -> None:
+        """Kills the worker; the session's thread hears of it.
+
+        Args:
+            why: Why, as the end of a sentence about the session's process.
+        """
+        if not self.why_ended:
+            self.why_ended = why
+            _LOG.warning("a session's process %s", why)
+        self.worker.kill()
