@@ -396,7 +396,7 @@ def test_whatever_a_worker_says_its_calls_end_and_its_session_goes_on(
 
     home = homes(script)
     sandbox = home.session()
-    pending = [sandbox.submit("x"), sandbox.query(A_QUERY)]
+    pending: list[Future[Any]] = [sandbox.submit("x"), sandbox.query(A_QUERY)]
     for each in pending:
         with suppress(WasmKernelError):
             each.result(PATIENCE)
