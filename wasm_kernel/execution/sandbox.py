@@ -124,7 +124,7 @@ class BaseSandbox:
     ) -> CellFuture:
         """Queues a cell; its future ends with its result, whatever the code does.
 
-        Cancelling the future, as `asyncio.wait_for` does, interrupts this cell and no other.
+        Cancelling the future, as `asyncio.wait_for` does, interrupts this cell alone.
 
         Args:
             code: The cell's source, with its magics.
@@ -300,17 +300,11 @@ class BaseSandbox:
     def listing(self) -> Future[list[Checkpoint]]:
         """As `checkpoints`, without waiting for it."""
 
-        def rows() -> list[Checkpoint]:
-            return [Checkpoint(**row) for row in self._runner.state.tree.rows()]
-
-        return self.between_cells(rows)
+        runner = self._runner
+        return self.between_cells(lambda: [Checkpoint(**row) for row in runner.state.tree.rows()])
 
     def undo(self, cells: int = 1, *, files: bool = False) -> Travelled:
-        """Takes back what the last cells did to variables.
-
-        Args:
-            cells: How many.
-            files: Whether the files in the workspace are to be as they were, too.
+        """Takes back what the last cells did to variables, and to files if `files` is set.
 
         Raises:
             TravelError: there are not so many; nothing was changed.
@@ -320,9 +314,6 @@ class BaseSandbox:
     def redo(self, *, files: bool = False) -> Travelled:
         """Takes back the last undo or restore, as long as no cell ran since.
 
-        Args:
-            files: Whether the files in the workspace are to be as they were before it, too.
-
         Raises:
             TravelError: there is nothing to redo.
         """
@@ -330,10 +321,6 @@ class BaseSandbox:
 
     def restore(self, where: str | int, *, files: bool = False) -> Travelled:
         """Brings variables back as they were at a named checkpoint, or after a cell's number.
-
-        Args:
-            where: The name or the number.
-            files: Whether the files in the workspace are to be as they were, too.
 
         Raises:
             TravelError: there is no such state; nothing was changed.
