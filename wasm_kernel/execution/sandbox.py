@@ -101,8 +101,7 @@ class BaseSandbox:
             progress: Gets plain sentences about what takes long, from any thread.
 
         Returns:
-            A future that ends when the guest is ready; it carries a `WasmKernelError` if it can't
-            be. A later call tries again after a failure.
+            A future that ends when it is, or with a `WasmKernelError`; a later call tries again.
 
         Raises:
             SandboxClosed: the sandbox is closed.
@@ -299,7 +298,6 @@ class BaseSandbox:
 
     def listing(self) -> Future[list[Checkpoint]]:
         """As `checkpoints`, without waiting for it."""
-
         runner = self._runner
         return self.between_cells(lambda: [Checkpoint(**row) for row in runner.state.tree.rows()])
 
