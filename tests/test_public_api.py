@@ -39,6 +39,7 @@ NAMES = {
         "CellTimeout",
     ),
     *("StackExhausted", "GuestClosed", "GuestCrashed", "GuestExited", "Interrupted"),
+    *("AsyncService", "AsyncSession"),
     *("Service", "ServiceLimits", "SessionInfo", "RemoteSandbox", "LimitReached", "WorkerLost"),
     *("run_notebooks", "Outcome", "Budgets", "BatchError"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),

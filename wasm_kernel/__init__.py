@@ -58,8 +58,10 @@ if TYPE_CHECKING:
     from wasm_kernel.result import Checkpoint as Checkpoint
     from wasm_kernel.result import SandboxResult as SandboxResult
     from wasm_kernel.result import Travelled as Travelled
+    from wasm_kernel.service.async_session import AsyncSession as AsyncSession
     from wasm_kernel.service.registry import SessionInfo as SessionInfo
     from wasm_kernel.service.remote_sandbox import RemoteSandbox as RemoteSandbox
+    from wasm_kernel.service.service import AsyncService as AsyncService
     from wasm_kernel.service.service import Service as Service
     from wasm_kernel.service.service import ServiceLimits as ServiceLimits
     from wasm_kernel.sessions.archives import export_session as export_session
@@ -106,9 +108,10 @@ _NAMES = {  # the public names by module
     "linux.folders": "PlantedLinkError",
     "policy": "ExecutionPolicy Mount RuntimeType",
     "result": "CellError Checkpoint SandboxResult Travelled",
+    "service.async_session": "AsyncSession",
     "service.remote_sandbox": "RemoteSandbox",
     "service.registry": "SessionInfo",
-    "service.service": "Service ServiceLimits",
+    "service.service": "AsyncService Service ServiceLimits",
     "sessions.archives": "export_session import_session",
     "sessions.ids": "SessionIdError",
     "sessions.lifecycle": "create_session_sandbox delete_session_workspace get_session_sandbox",

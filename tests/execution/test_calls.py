@@ -103,27 +103,27 @@ def test_a_cancelled_aexecute_comes_back_when_the_cell_has_ended(sandbox: BaseSa
 def test_aexecute_returns_results_and_raises_as_execute_does(sandbox: BaseSandbox) -> None:
     async def call() -> None:
         first, second = await asyncio.gather(
-            sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout=20)
+            sandbox.aexecute("a = 1"), sandbox.aexecute("print(a)", timeout_seconds=20)
         )
         assert (first.success, second.stdout) == (True, "1\n")
         with pytest.raises(ValueError, match="timeout"):
-            await sandbox.aexecute("1", timeout=0)
+            await sandbox.aexecute("1", timeout_seconds=0)
 
     asyncio.run(call())
 
 
 def test_a_timeout_lowers_the_limit_of_one_call(sandbox: BaseSandbox) -> None:
-    result = sandbox.execute("while True: pass", timeout=0.5)
+    result = sandbox.execute("while True: pass", timeout_seconds=0.5)
     assert result.error is not None
     assert (result.error.ename, result.success) == ("CellTimeout", False)
     assert "its limit of 0.5 seconds" in result.error.evalue
-    assert result.error.evalue.endswith("Raise timeout to allow more.")
+    assert result.error.evalue.endswith("Raise timeout_seconds to allow more.")
     slept = sandbox.execute("import time\ntime.sleep(1)")
     assert slept.success
 
 
 def test_a_timeout_never_raises_the_limit(opened: Opening) -> None:
-    error = opened(cell_timeout=1).execute("while True: pass", timeout=60).error
+    error = opened(cell_timeout=1).execute("while True: pass", timeout_seconds=60).error
     assert error is not None
     assert "its limit of 1 second." in error.evalue
     assert error.evalue.endswith("Raise cell_timeout to allow more.")

@@ -67,7 +67,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
     swallows = "lost = True\nwhile True:\n  try:\n    while True: pass\n  except: pass"
     with service.create(policy=ExecutionPolicy(grace_seconds=0.2)) as sandbox:
         keep(sandbox, "x = 41")
-        cell = sandbox.submit(swallows, timeout=0.5 if how == "timeout" else None)
+        cell = sandbox.submit(swallows, timeout_seconds=0.5 if how == "timeout" else None)
         if how == "interrupt":
             time.sleep(0.3)
             for _ in range(2):
@@ -79,7 +79,7 @@ def test_a_guest_that_does_not_stop_is_stopped_with_todays_words(
         assert "The variables are as they were before this cell" in error.evalue
         if how == "timeout":
             assert "its limit of 0.5 seconds" in error.evalue
-            assert error.evalue.endswith("Raise timeout to allow more.")
+            assert error.evalue.endswith("Raise timeout_seconds to allow more.")
         assert says(sandbox, "print(x, 'lost' in dir())") == "41 False"
 
 

@@ -60,8 +60,9 @@ class CellFuture(Future[SandboxResult]):
             try:
                 await asyncio.wait((result,))
             except asyncio.CancelledError as request:
+                if cancelled is None:  # anyio cancels again and again until the task has ended
+                    self.interrupt()
                 cancelled = request
-                self.interrupt()
         if cancelled is not None:
             result.exception()  # nobody else will ask
             raise cancelled

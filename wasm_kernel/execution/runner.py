@@ -217,7 +217,7 @@ class GuestRunner:
             self._drive(guest, turn, policy.fuel_budget if is_metered else None)
         except CellTimeout as stopped:
             if stopped.seconds == turn.timeout:
-                stopped.setting = "timeout"
+                stopped.setting = "timeout_seconds"
             raise
 
     def _drive(self, guest: Guest, turn: Turn, fuel: int | None) -> None:

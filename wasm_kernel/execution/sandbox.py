@@ -119,7 +119,7 @@ class BaseSandbox:
         cell_id: str | None = None,
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
-        timeout: float | None = None,
+        timeout_seconds: float | None = None,
     ) -> CellFuture:
         """Queues a cell; its future ends with its result, whatever the code does.
 
@@ -134,17 +134,17 @@ class BaseSandbox:
             cell_id: The front end's id of the cell, for tracebacks.
             parent: What the guest may know of the message that carried it: `msg_id`, `msg_type`.
             listener: Gets its output while it runs.
-            timeout: Seconds that it may run, if `policy.cell_timeout` does not allow less.
+            timeout_seconds: How long it may run, if `policy.cell_timeout` does not allow less.
 
         Raises:
             SandboxClosed: the sandbox is closed.
             TypeError: `code` is no text.
-            ValueError: `timeout` is not above 0.
+            ValueError: `timeout_seconds` is not above 0.
         """
         if not isinstance(code, str):
             raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is above 0, not {timeout_seconds!r}")
         request = {
             "op": "execute",
             "code": code,
@@ -158,7 +158,7 @@ class BaseSandbox:
         started = self.start()
         page = listener or NoListener()
         cell = QueuedCell(self._runner.clock, lambda: never_ran(self.folders.real, self.session_id))
-        cell.queue(self._jobs, lambda: self._execute(started, request, page, timeout))
+        cell.queue(self._jobs, lambda: self._execute(started, request, page, timeout_seconds))
         return cell
 
     def execute(self, code: str, **options: Any) -> SandboxResult:

@@ -220,7 +220,7 @@ class PendingCell(PendingCall):
     def lost(self, problem: GuestStopped, *, began: bool) -> None:
         """Ends it with a result that says what is kept."""
         if isinstance(problem, CellTimeout) and problem.seconds == self._timeout:
-            problem.setting = "timeout"
+            problem.setting = "timeout_seconds"
         shown = as_error(problem if began else WorkerLost(_ENDED, _NOT_RUN))
         try:
             self.listener.emit(shown)

@@ -120,7 +120,7 @@ class Execute(_Call, frozen=True, tag="execute"):
     user_expressions: Mapping[str, str] = {}
     cell_id: str | None = None
     parent: Mapping[str, str] = {}
-    timeout: float | None = None
+    timeout_seconds: float | None = None
 
 
 class Query(_Call, frozen=True, tag="query"):

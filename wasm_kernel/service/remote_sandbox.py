@@ -93,7 +93,7 @@ class RemoteSandbox:
         cell_id: str | None = None,
         parent: Mapping[str, str] | None = None,
         listener: Listener | None = None,
-        timeout: float | None = None,
+        timeout_seconds: float | None = None,
     ) -> CellFuture:
         """Queues a cell, as `BaseSandbox.submit`; the listener is called on the session's thread.
 
@@ -101,15 +101,15 @@ class RemoteSandbox:
             SandboxClosed: the sandbox is closed.
             LimitReached: the queue is full.
             TypeError: `code` is no text.
-            ValueError: `timeout` is not above 0.
+            ValueError: `timeout_seconds` is not above 0.
         """
         if not isinstance(code, str):
             raise TypeError(f"a cell's code is a str, not {type(code).__name__}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is above 0, not {timeout_seconds!r}")
         cell = RemoteCell(self.worker)
         nothing = never_ran(self.workspace, self.session_id)
-        pending = PendingCell(cell, listener, self.policy, timeout, nothing)
+        pending = PendingCell(cell, listener, self.policy, timeout_seconds, nothing)
 
         def make(call: int) -> messages.Execute:
             cell.call = call
@@ -122,7 +122,7 @@ class RemoteSandbox:
                 user_expressions=dict(user_expressions or {}),
                 cell_id=cell_id,
                 parent=dict(parent or {}),
-                timeout=timeout,
+                timeout_seconds=timeout_seconds,
             )
 
         self.worker.call(make, pending)
@@ -261,6 +261,17 @@ class RemoteSandbox:
         make = partial(messages.Fork, ids=tuple(names), reseed=reseed)
         notices: list[str] = self._call(make, list[str], forks=len(names)).result()
         return notices
+
+    def reset(self) -> None:
+        """Begins anew: variables and history go, files stay. What runs or waits is stopped.
+
+        Raises:
+            SandboxClosed: the sandbox is closed.
+            WasmKernelError: the session can't be woken for that; it is as it was.
+        """
+        self.start().result()  # only one that is awake can tell the next one
+        if self.worker.sleep(anew=True):
+            self.worker.wait_asleep()
 
     # -- its files
 

@@ -21,6 +21,7 @@ from wasm_kernel.linux.broker import Handlers, log_failure
 from wasm_kernel.linux.folders import Folder, real_path
 from wasm_kernel.linux.task import Task
 from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.async_session import Async, AsyncSession, awaited, awaited_as
 from wasm_kernel.service.awake import AwakeSessions
 from wasm_kernel.service.fork_server import ForkServer, Worker
 from wasm_kernel.service.messages import Open, plain_policy
@@ -260,6 +261,12 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> AsyncService:
+        return AsyncService(self)
+
+    async def __aexit__(self, *_: object) -> None:
+        await AsyncService(self).close()
+
     def _add_new(
         self, name: str, language: RuntimeType, owner: str, policy: ExecutionPolicy, *, pip: bool
     ) -> RemoteSandbox:
@@ -446,3 +453,17 @@ class Service:
             self._expire(entry.sandbox.session_id)
         elif state == "idle" and idle > most:
             worker.sleep()
+
+
+class AsyncService(Async[Service]):
+    """A service for programs that use asyncio: `async with Service(...) as service`.
+
+    Its methods are those of `Service`, to be awaited; sessions are `AsyncSession`s.
+    """
+
+    create = awaited_as(AsyncSession, Service.create)
+    get = awaited_as(AsyncSession, Service.get)
+    list = awaited(Service.list)
+    info = awaited(Service.info)
+    delete = awaited(Service.delete)
+    close = awaited(Service.close)

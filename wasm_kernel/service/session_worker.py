@@ -56,6 +56,7 @@ _ENDED = "has ended, or was killed"
 _OVERDUE = "went on after the call's time was over, and was ended"
 _BROKE = "sent what it must not, and was ended"
 _FAILED = "was ended, as its service failed; the log says more"
+_RESET = "this session was put away before the call began; try again"
 _KEPT = (
     "The variables are as they were after the last cell that was kept: the next cell gets another "
     "process, and says which one that was. The files in /app are as the cell left them."
@@ -405,7 +406,7 @@ class SessionWorker:
             if isinstance(problem, GuestStopped):
                 pending.lost(problem, began=number == 0)
             else:
-                pending.refuse(problem or SandboxClosed(self._why_closed))
+                pending.refuse(problem or SandboxClosed(self._why_closed or _RESET))
         return is_called
 
     # -- sleeping, closing, looking after it
@@ -444,12 +445,12 @@ class SessionWorker:
 
         Args:
             why: Why no further call is taken; empty if the next one may wake it. Calls that wait
-                do not matter then.
+                do not matter then, nor if it begins anew.
             anew: Whether whoever opens the session next begins without its variables.
         """
         with self._changed:
             self._why_closed = self._why_closed or why
-            if self._thread is None or (self._calls and not why):
+            if self._thread is None or (self._calls and not (why or anew)):
                 return False
             self._changed.notify_all()
             if self._leaving is not None:

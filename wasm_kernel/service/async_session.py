@@ -1,0 +1,186 @@
+"""`AsyncSession`: a session of a service for programs that use asyncio."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from wasm_kernel.execution.cell_future import CellFuture
+from wasm_kernel.execution.interfaces import NoListener
+from wasm_kernel.guests.protocol import Output
+from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+
+if TYPE_CHECKING:
+    import asyncio  # which takes long, and a program that awaits something has it
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+Sync = TypeVar("Sync")
+
+
+class Async(Generic[Sync]):
+    """Something whose methods are awaited.
+
+    Attributes:
+        sync: The same for programs without asyncio.
+    """
+
+    def __init__(self, sync: Sync) -> None:
+        self.sync = sync
+
+
+def awaited(
+    method: Callable[Concatenate[Sync, P], T],
+) -> Callable[Concatenate[Async[Sync], P], Coroutine[Any, Any, T]]:
+    """Returns a method as one that is awaited; arguments, value and errors are the same."""
+    return awaited_as(lambda value: value, method)
+
+
+def awaited_as(
+    make: Callable[[T], R], method: Callable[Concatenate[Sync, P], T]
+) -> Callable[Concatenate[Async[Sync], P], Coroutine[Any, Any, R]]:
+    """Returns a method as one that is awaited, with another value.
+
+    Args:
+        make: Makes the value.
+        method: The method.
+    """
+
+    @wraps(method)
+    async def call(own: Async[Sync], /, *args: P.args, **options: P.kwargs) -> R:
+        return make(await on_thread(method, own.sync, *args, **options))
+
+    return call
+
+
+def on_thread(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> asyncio.Future[T]:
+    """Has a thread of its own do something that may have to wait."""
+    import asyncio
+
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work(*args, **options))
+        except BaseException as problem:
+            future.set_exception(problem)
+
+    threading.Thread(target=run, name="service call", daemon=True).start()
+    return asyncio.wrap_future(future)
+
+
+class AsyncSession(Async[RemoteSandbox]):
+    """A session of a service. `AsyncService` makes it; its event loop uses it.
+
+    Its methods are those of `RemoteSandbox`, to be awaited. Whoever cancels the await of a cell
+    interrupts it. Whatever else was begun is done, also if nobody waits for it any more.
+
+    Attributes:
+        session_id: The session's id.
+        workspace: The host folder that the guest sees as `/app`.
+    """
+
+    def __init__(self, sync: RemoteSandbox) -> None:
+        from asyncio import Lock
+
+        super().__init__(sync)
+        self._submitting = Lock()  # cells run in the order in which they are called
+        self.session_id = sync.session_id
+        self.workspace = sync.workspace
+
+    async def execute(
+        self, code: str, *, on_output: Callable[[Output], object] | None = None, **options: Any
+    ) -> SandboxResult:
+        """Runs a cell, and returns its result, whatever the code does.
+
+        Cancelling it interrupts the cell and waits for its end, which may take `grace_seconds`.
+
+        Args:
+            code: The cell's source, with its magics.
+            on_output: Called in the event loop with what the cell shows, as it happens.
+            options: Those of `RemoteSandbox.submit`, such as `timeout_seconds`.
+
+        Raises:
+            SandboxClosed, LimitReached, TypeError, ValueError: as `RemoteSandbox.submit`.
+            WasmKernelError: the guest could not be started.
+        """
+        import asyncio
+
+        if on_output is not None:
+            options["listener"] = _LoopListener(asyncio.get_running_loop(), on_output)
+        async with self._submitting:
+            submitting = on_thread(self.sync.submit, code, **options)
+            try:
+                cell = await asyncio.shield(submitting)
+            except asyncio.CancelledError:
+                submitting.add_done_callback(_interrupt)
+                raise
+        return await cell.ended()
+
+    async def start(self, progress: Callable[[str], object] | None = None) -> None:
+        """Wakes the session, and comes back when its guest is ready.
+
+        Args:
+            progress: Called in the event loop with plain sentences about what takes long.
+
+        Raises:
+            SandboxClosed, LimitReached: as `RemoteSandbox.start`.
+            WasmKernelError: the guest could not be started.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+
+        def tell(text: str) -> None:
+            if progress is not None:
+                loop.call_soon_threadsafe(progress, text)
+
+        await asyncio.wrap_future(await on_thread(self.sync.start, tell))
+
+    fork = awaited_as(lambda made: [AsyncSession(each) for each in made], RemoteSandbox.fork)
+    interrupt = awaited(RemoteSandbox.interrupt)
+    checkpoint = awaited(RemoteSandbox.checkpoint)
+    checkpoints = awaited(RemoteSandbox.checkpoints)
+    undo = awaited(RemoteSandbox.undo)
+    redo = awaited(RemoteSandbox.redo)
+    restore = awaited(RemoteSandbox.restore)
+    rollback = awaited(RemoteSandbox.rollback)
+    reset = awaited(RemoteSandbox.reset)
+    list_files = awaited(RemoteSandbox.list_files)
+    read_file = awaited(RemoteSandbox.read_file)
+    write_file = awaited(RemoteSandbox.write_file)
+    delete_file = awaited(RemoteSandbox.delete_file)
+    close = awaited(RemoteSandbox.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _LoopListener(NoListener):
+    """Calls a function in an event loop with what a cell shows."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_output: Callable[[Output], object]
+    ) -> None:
+        self._loop = loop
+        self._on_output = on_output
+
+    def emit(self, output: Output) -> None:
+        """Has the function called; the loop calls it before it hears of the cell's end."""
+        self._loop.call_soon_threadsafe(self._on_output, output)
+
+
+def _interrupt(submitting: asyncio.Future[CellFuture]) -> None:
+    """Interrupts a cell that nobody waits for any more."""
+    if submitting.exception() is None:
+        submitting.result().interrupt()
