@@ -444,9 +444,8 @@ class SessionWorker:
         Calls that come meanwhile wait for the next worker.
 
         Args:
-            why: Why no further call is taken; empty if the next one may wake it. Calls that wait
-                do not matter then, nor if it begins anew.
-            anew: Whether whoever opens the session next begins without its variables.
+            why: Why no further call is taken, whatever waits; empty if the next one may wake it.
+            anew: Whether whoever opens it next begins without its variables, whatever waits.
         """
         with self._changed:
             self._why_closed = self._why_closed or why
