@@ -42,6 +42,7 @@ NAMES = {
     *("AsyncService", "AsyncSession"),
     *("Service", "ServiceLimits", "SessionInfo", "RemoteSandbox", "LimitReached", "WorkerLost"),
     *("run_notebooks", "Outcome", "Budgets", "BatchError"),
+    *("grade_notebooks", "Grade", "TestGrade"),
     *("NeverBegan", "HostFailed", "OverlapError", "PlantedLinkError", "PrivateFolderError"),
 }
 HEAVY = {"wasmtime", "zmq", "IPython", "ipykernel", "jupyter_client", "traitlets"}

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from wasm_kernel.folders.hiding import OverlapError as OverlapError
     from wasm_kernel.folders.locks import Resume as Resume
     from wasm_kernel.folders.places import PrivateFolderError as PrivateFolderError
+    from wasm_kernel.frontends.batch.grading import Grade as Grade
+    from wasm_kernel.frontends.batch.grading import TestGrade as TestGrade
+    from wasm_kernel.frontends.batch.grading import grade_notebooks as grade_notebooks
     from wasm_kernel.frontends.batch.outcome import BatchError as BatchError
     from wasm_kernel.frontends.batch.outcome import Budgets as Budgets
     from wasm_kernel.frontends.batch.outcome import Outcome as Outcome
@@ -102,6 +105,7 @@ _NAMES = {  # the public names by module
     "folders.locks": "Resume",
     "folders.hiding": "OverlapError",
     "folders.places": "PrivateFolderError",
+    "frontends.batch.grading": "Grade TestGrade grade_notebooks",
     "frontends.batch.outcome": "BatchError Budgets Outcome",
     "frontends.batch.runner": "run_notebooks",
     "guests.protocol": "Stream",

@@ -12,6 +12,7 @@ from wasm_kernel.errors import PolicyError
 from wasm_kernel.frontends.batch.batch_kernel import verdict_of
 from wasm_kernel.frontends.batch.notebooks import METADATA
 from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, plain
+from wasm_kernel.frontends.cli.main import main
 
 MIB = 1024 * 1024
 
@@ -104,3 +105,17 @@ def test_the_verdict_is_what_the_kernel_says(limits: set[str], ename: str, verdi
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
     assert plain("a\x1b[31mb\x1b]0;x\x07\n\u202ec") == "a b ]0;x c"
     assert len(plain("x" * 10_000)) == 300
+
+
+def test_the_command_says_what_it_can_not_begin_with(
+    make: Making, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["run", str(make("a.ipynb", "1")), "-o", str(tmp_path / "out")]
+    assert main(["run", str(tmp_path / "gone.ipynb"), *named[2:]]) == 2
+    assert main([*named, "--input", str(tmp_path / "gone")]) == 2
+    assert main([*named, "--cell-seconds=-3"]) == 2
+    assert main(["grade", *named[1:], "--tests", str(tmp_path / "gone.py")]) == 2
+    assert capsys.readouterr().err.count("Nothing was run") == 3
+    with pytest.raises(SystemExit):
+        main([*named, "--memory", "much"])
+    assert not (tmp_path / "out").exists()

@@ -65,29 +65,11 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         choices=("images", "counts", "addresses", "metadata"),
         help="a part of outputs that may differ; may be repeated",
     )
-    add_reports(parser)
-    add_running(parser, folder="read")
-    parser.set_defaults(run=lambda options: _run(options, root))
-
-
-_NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
-_OUT = "the folder for executed notebooks, or the file for a single one"
-
-
-def add_running(parser: argparse.ArgumentParser, *, folder: str) -> None:
-    """Adds the options that say how notebooks are run.
-
-    Args:
-        parser: Gets them.
-        folder: What cells see of a notebook's folder by default.
-    """
-    parser.add_argument("--jobs", type=int, metavar="N", help="how many at a time; by default one "
-                        "for each processor")  # fmt: skip
     parser.add_argument(
         "--folder",
         choices=("none", "read", "write"),
-        default=folder,
-        help=f"what cells see of the notebook's folder; by default {folder}",
+        default="read",
+        help="what cells see of the notebook's folder; by default read",
     )
     parser.add_argument(
         "--mount",
@@ -95,6 +77,20 @@ def add_running(parser: argparse.ArgumentParser, *, folder: str) -> None:
         default=[],
         metavar="HOST:GUEST",
         help="a further folder that cells see, read-only unless :rw follows; may be repeated",
+    )
+    add_reports(parser)
+    add_running(parser)
+    parser.set_defaults(run=lambda options: guarded(lambda: _run(options, root)))
+
+
+_NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
+_OUT = "the folder for executed notebooks, or the file for a single one"
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how notebooks are run, however that is used."""
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="how many at a time; by default one a processor"
     )
     parser.add_argument(
         "--input",
@@ -149,12 +145,14 @@ _BUDGETS = (
 )
 
 
-def budgets_of(options: argparse.Namespace) -> Budgets:
-    """Returns the budgets that were named.
+def budgets_of(options: argparse.Namespace, others: Budgets | None = None) -> Budgets:
+    """Returns the budgets that were named; `others` has those that were not.
 
     Raises:
         PolicyError: one can't be.
     """
+    from msgspec.structs import replace
+
     from wasm_kernel.frontends.batch.outcome import Budgets
 
     named = {
@@ -165,7 +163,8 @@ def budgets_of(options: argparse.Namespace) -> Budgets:
         "output_bytes": options.output,
         "disk_bytes": options.disk,
     }
-    return Budgets(**{name: value for name, value in named.items() if value is not None})
+    given = {name: value for name, value in named.items() if value is not None}
+    return replace(others or Budgets(), **given)
 
 
 def roots_of(options: argparse.Namespace, root: Callable[[], Path]) -> tuple[Path, Path | None]:
@@ -204,38 +203,42 @@ def report(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
         print(summary(outcomes))
 
 
+def guarded(command: Callable[[], int]) -> int:
+    """Returns a command's status; one that can't begin says why."""
+    try:
+        return command()
+    except ImportError as problem:
+        missing = str(problem.name).partition(".")[0]
+        print(f"wasm-kernel: this needs {missing}: {_EXTRA}", file=sys.stderr)
+    except WasmKernelError as problem:
+        print(f"wasm-kernel: {problem}", file=sys.stderr)
+    return _USAGE
+
+
 def _run(options: argparse.Namespace, root: Callable[[], Path]) -> int:
     from wasm_kernel.frontends.batch.parameters import read_parameters
     from wasm_kernel.frontends.batch.runner import run_notebooks
 
     workspace_root, private_root = roots_of(options, root)
-    try:
-        parameters = {}
-        if options.parameter or options.parameters:
-            parameters = read_parameters(options.parameters, options.parameter)
-        with progress_of(options) as progress:
-            outcomes = run_notebooks(
-                options.notebooks,
-                options.out,
-                workspace_root=workspace_root,
-                private_root=private_root,
-                jobs=options.jobs,
-                progress=progress,
-                budgets=budgets_of(options),
-                folder=options.folder,
-                mounts=options.mount,
-                inputs=options.input,
-                parameters=parameters,
-                resume=options.resume,
-                compare=options.compare,
-                ignored=options.ignore,
-            )
-        report(options, outcomes)
-    except ImportError as problem:
-        missing = str(problem.name).partition(".")[0]
-        print(f"wasm-kernel: this needs {missing}: {_EXTRA}", file=sys.stderr)
-        return _USAGE
-    except WasmKernelError as problem:
-        print(f"wasm-kernel: {problem}", file=sys.stderr)
-        return _USAGE
+    parameters = {}
+    if options.parameter or options.parameters:
+        parameters = read_parameters(options.parameters, options.parameter)
+    with progress_of(options) as progress:
+        outcomes = run_notebooks(
+            options.notebooks,
+            options.out,
+            workspace_root=workspace_root,
+            private_root=private_root,
+            jobs=options.jobs,
+            progress=progress,
+            budgets=budgets_of(options),
+            folder=options.folder,
+            mounts=options.mount,
+            inputs=options.input,
+            parameters=parameters,
+            resume=options.resume,
+            compare=options.compare,
+            ignored=options.ignore,
+        )
+    report(options, outcomes)
     return int(not all(outcome.ok for outcome in outcomes))

@@ -73,6 +73,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         resume: Whether what an earlier run did is not done again.
         compare: Whether outputs must be those that the notebook was stored with.
         ignored: The parts of outputs that may differ, some of `comparing.IGNORABLE`.
+        goes_on: Whether a notebook goes on after a cell that raised an error.
+        keeps_session: Whether the session stays if all went well.
     """
 
     root: SessionsRoot
@@ -84,6 +86,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     resume: bool = False
     compare: bool = False
     ignored: tuple[str, ...] = ()
+    goes_on: bool = False
+    keeps_session: bool = False
 
 
 class Progress(Protocol):
@@ -133,6 +137,7 @@ class NotebookRun:
         self._done = 0
         self._end = math.inf
         self._stuck = False
+        self._failed: list[_Ended] = []
 
     async def run(self) -> Outcome:
         """Runs the notebook; returns what became of it, whatever that is.
@@ -163,7 +168,8 @@ class NotebookRun:
         except WasmKernelError as problem:
             self._note(verdict="error", reason=str(problem))
         if self._outcome.ok:
-            await asyncio.to_thread(self._session.discard)
+            if not self._settings.keeps_session:
+                await asyncio.to_thread(self._session.discard)
             if self._settings.compare:
                 self._compare()
         self._note(seconds=round(time.monotonic() - began, 3))
@@ -196,13 +202,17 @@ class NotebookRun:
             self._end = time.monotonic() + (self._settings.budgets.notebook_seconds or math.inf)
             await self._write(RUNNING)
             for place, cell in self._cells[self._done :]:
-                self._note(cell=place + 1, cells=self._outcome.cells + 1)
-                await self._run_cell(client, place, cell)
+                if not self._failed:
+                    self._note(cell=place + 1)
+                self._note(cells=self._outcome.cells + 1)
+                await self._run_or_go_on(client, place, cell)
                 self._done += 1
                 self._progress.cell_ended(self._source.name, self._done, len(self._cells))
                 await self._write(RUNNING)
-            self._note(cell=0)
             client.set_widgets_metadata()
+            if self._failed:
+                raise self._failed[0]
+            self._note(cell=0)
         finally:
             if self._kernel is not None:
                 await self._kernel.close(kill=self._stuck)
@@ -237,6 +247,15 @@ class NotebookRun:
             traits["private_root"] = self._session.root.private_root
         self._kernel = kernel = BatchKernel(traits, self._source.folder)
         return kernel, await self._limited(kernel.start(self._book))
+
+    async def _run_or_go_on(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:
+        """Runs one cell; an error of its own does not end the notebook if that is to go on."""
+        try:
+            await self._run_cell(client, place, cell)
+        except _Ended as ended:
+            if not self._settings.goes_on or ended.verdict != "error":
+                raise self._failed[0] if self._failed else ended from None
+            self._failed.append(ended)
 
     async def _run_cell(self, client: NotebookClient, place: int, cell: NotebookNode) -> None:
         """Runs one cell.

@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from wasm_kernel.errors import describe
 from wasm_kernel.frontends.batch.notebooks import read_executed
 from wasm_kernel.frontends.batch.outcome import BatchError, Outcome, plain
@@ -49,25 +51,52 @@ _ROW = (
 )
 
 
-def write_junit(file: Path, outcomes: Sequence[Outcome], suite: str = _SUITE) -> None:
+class Case(Struct, frozen=True):
+    """A test case of JUnit XML.
+
+    Attributes:
+        name: Its name.
+        group: The class that it is shown under.
+        verdict: `ok`, or what became of it.
+        why: Why it is not `ok`.
+        seconds: How long it took.
+    """
+
+    name: str
+    group: str
+    verdict: str
+    why: str = ""
+    seconds: float = 0.0
+
+
+def write_junit(file: Path, outcomes: Sequence[Outcome]) -> None:
     """Writes the outcomes as JUnit XML: one test case for each notebook.
 
     Raises:
         BatchError: the file can't be written.
     """
+    cases = [
+        Case(each.notebook, _SUITE, each.verdict, _why(each), each.seconds) for each in outcomes
+    ]
+    write_report(file, junit_of(_SUITE, cases))
+
+
+def junit_of(suite: str, cases: Sequence[Case]) -> bytes:
+    """Returns a suite of cases as JUnit XML; all texts in it are on one line."""
     from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     results = {"cancelled": Skipped, "kernel-lost": Error}
     made = TestSuite(suite)
-    for outcome in outcomes:
-        case = TestCase(plain(outcome.notebook), suite, outcome.seconds)
-        if not outcome.ok:
-            kind = results.get(outcome.verdict, Failure)
-            case.result = [kind(_why(outcome), outcome.verdict)]
+    for each in cases:
+        case = TestCase(plain(each.name), plain(each.group), each.seconds)
+        if each.verdict != "ok":
+            kind = results.get(each.verdict, Failure)
+            case.result = [kind(plain(each.why), each.verdict)]
         made.add_testcase(case)
     xml = JUnitXml()
     xml.add_testsuite(made)
-    _write(file, xml.tostring())
+    text: bytes = xml.tostring()
+    return text
 
 
 def write_page(file: Path, outcomes: Sequence[Outcome]) -> None:
@@ -77,7 +106,7 @@ def write_page(file: Path, outcomes: Sequence[Outcome]) -> None:
         BatchError: the file can't be written.
     """
     rows = "\n".join(_row(file, outcome) for outcome in outcomes)
-    _write(file, _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode())
+    write_report(file, _PAGE.format(title=escape(summary(outcomes)), rows=rows).encode())
 
 
 def _row(file: Path, outcome: Outcome) -> str:
@@ -125,7 +154,12 @@ def _image(text: object, beginning: bytes) -> str:
     return base64.b64encode(data).decode() if data.startswith(beginning) else ""
 
 
-def _write(file: Path, data: bytes) -> None:
+def write_report(file: Path, data: bytes) -> None:
+    """Writes a report, as a whole or not at all.
+
+    Raises:
+        BatchError: it can't be written.
+    """
     try:
         file.absolute().parent.mkdir(parents=True, exist_ok=True)
         with Folder.open(file.absolute().parent) as folder, folder.replacing(file.name) as target:

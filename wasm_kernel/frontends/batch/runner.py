@@ -86,12 +86,29 @@ def run_notebooks(
         compare=compare,
         ignored=tuple(ignored),
     )
-    _check(sources, settings)
-    if jobs is not None and jobs < 1:
+    return run_sources(sources, settings, jobs, progress or Quiet())
+
+
+def run_sources(
+    sources: Sequence[Source], settings: RunSettings, jobs: int | None, progress: Progress
+) -> list[Outcome]:
+    """Runs notebooks; returns what became of each.
+
+    Args:
+        sources: The notebooks.
+        settings: How they are run.
+        jobs: How many run at a time; by default as many as this process has processors.
+        progress: Gets what happens.
+
+    Raises:
+        BatchError: the run can't begin, or an executed notebook can't be written.
+    """
+    count = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    if count < 1:
         raise BatchError(f"jobs is a number above 0, not {jobs}. Nothing was run.")
+    _check(sources, settings)
     with _locked(sources):
-        batch = _Batch(settings, progress or Quiet())
-        return asyncio.run(batch.run(sources, jobs or len(os.sched_getaffinity(0))))
+        return asyncio.run(_Batch(settings, progress).run(sources, count))
 
 
 class Quiet:

@@ -12,7 +12,8 @@ from pathlib import Path
 from wasm_kernel import __version__
 from wasm_kernel.engine.flavours import EPOCH, FLAVOURS
 from wasm_kernel.errors import WasmKernelError
-from wasm_kernel.frontends.batch import command as batch
+from wasm_kernel.frontends.batch.command import add_run
+from wasm_kernel.frontends.batch.grade_command import add_grade
 from wasm_kernel.frontends.cli import sessions
 
 _BROKEN_PIPE = 141  # the status that a shell gives a program that wrote to nobody
@@ -74,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     sessions.add(commands, _sessions_folder)
-    batch.add_run(commands, _sessions_folder)
+    add_run(commands, _sessions_folder)
+    add_grade(commands, _sessions_folder)
     return parser
 
 

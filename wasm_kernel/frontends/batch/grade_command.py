@@ -1,0 +1,87 @@
+"""`wasm-kernel grade`: its options, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.frontends.batch.command import (
+    add_running,
+    budgets_of,
+    guarded,
+    progress_of,
+    roots_of,
+)
+
+_ABOUT = (
+    "Runs submissions in sandboxes, and each test in a copy of the state that one reached. The "
+    "status is 0 if every submission was graded, 2 if nothing was."
+)
+_FEEDBACK = "feedback"
+_GRADES = "grades.csv"
+
+
+def add_grade(commands: Any, root: Callable[[], Path]) -> None:
+    """Adds the command to those of `wasm-kernel`.
+
+    Args:
+        commands: The subparsers.
+        root: Returns the sessions' folder if no other is named.
+    """
+    parser = commands.add_parser("grade", help="grade notebooks by tests", description=_ABOUT)
+    parser.add_argument("notebooks", nargs="+", metavar="SUBMISSION", help="as for `run`")
+    parser.add_argument(
+        "--tests",
+        action="append",
+        required=True,
+        type=Path,
+        metavar="TESTS",
+        help="a file or folder of tests: our own, otter-grader's, or a notebook of nbgrader's",
+    )
+    parser.add_argument(
+        *("-o", "--out"),
+        required=True,
+        type=Path,
+        metavar="OUT",
+        help=f"the folder for executed notebooks, {_GRADES}, and {_FEEDBACK} for each student",
+    )
+    parser.add_argument(
+        "--test-seconds", type=float, default=10.0, help="the most that a test may take"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="write one JSON object a line instead of words"
+    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
+    add_running(parser)
+    parser.set_defaults(run=lambda options: guarded(lambda: _grade(options, root)))
+
+
+def _grade(options: argparse.Namespace, root: Callable[[], Path]) -> int:
+    from wasm_kernel.frontends.batch import grade_reports
+    from wasm_kernel.frontends.batch.grading import BUDGETS, grade_notebooks
+
+    workspace_root, private_root = roots_of(options, root)
+    with progress_of(options) as progress:
+        grades = grade_notebooks(
+            options.tests,
+            options.notebooks,
+            options.out,
+            workspace_root=workspace_root,
+            private_root=private_root,
+            jobs=options.jobs,
+            progress=progress,
+            budgets=budgets_of(options, BUDGETS),
+            test_seconds=options.test_seconds,
+            inputs=options.input,
+        )
+    grade_reports.write_csv(options.out / _GRADES, grades)
+    for grade in grades:
+        page = Path(grade.outcome.notebook).with_suffix(".md")
+        grade_reports.write_feedback(options.out / _FEEDBACK / page, grade)
+    if options.junit is not None:
+        grade_reports.write_grades_junit(options.junit, grades)
+    if not options.json:
+        print(grade_reports.table_of(grades))
+    return 0

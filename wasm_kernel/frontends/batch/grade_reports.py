@@ -1,0 +1,103 @@
+"""Reports of grades: a table for the teacher, a page of feedback for each student, JUnit XML."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from wasm_kernel.frontends.batch.grading import Grade, TestGrade
+from wasm_kernel.frontends.batch.outcome import plain
+from wasm_kernel.frontends.batch.report_files import Case, junit_of, write_report
+
+_FORMULA = ("=", "+", "-", "@")
+_FORGEABLE = "it ran beside the submission, which can fool it"
+
+
+def write_csv(file: Path, grades: Sequence[Grade]) -> None:
+    """Writes a row for each submission, with a column for each test.
+
+    Raises:
+        BatchError: the file can't be written.
+    """
+    names = [test.name for test in grades[0].tests] if grades else []
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["submission", "verdict", "earned", "points", *map(_cell, names)])
+    for grade in grades:
+        earned = [f"{test.earned:g}" for test in grade.tests]
+        name = _cell(grade.outcome.notebook)
+        totals = [f"{grade.earned:g}", f"{grade.points:g}"]
+        rows.writerow([name, grade.outcome.verdict, *totals, *earned])
+    write_report(file, text.getvalue().encode())
+
+
+def _cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    shown = plain(text)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+def write_feedback(file: Path, grade: Grade) -> None:
+    """Writes what a student is told: of hidden tests only whether they were passed.
+
+    Raises:
+        BatchError: the file can't be written.
+    """
+    outcome = grade.outcome
+    lines = [f"# {_text(outcome.notebook)}", "", f"{grade.earned:g} of {grade.points:g} points", ""]
+    if not outcome.ok:
+        where = f" in cell {outcome.cell}" if outcome.cell else ""
+        lines += [f"The notebook ended with `{outcome.verdict}`{where}:", ""]
+        lines += [f"    {plain(outcome.reason)}", ""]
+    lines += ["| test | points | of |", "|---|---|---|"]
+    shown = [(_shown_name(number, test), test) for number, test in enumerate(grade.tests, 1)]
+    lines += [f"| {_text(name)} | {test.earned:g} | {test.points:g} |" for name, test in shown]
+    for name, test in shown:
+        if test.message and not test.hidden:
+            lines += ["", f"**{_text(name)}**", "", f"    {plain(test.message)}"]
+    write_report(file, "\n".join([*lines, ""]).encode())
+
+
+def _shown_name(number: int, test: TestGrade) -> str:
+    return f"hidden test {number}" if test.hidden else test.name
+
+
+def _text(text: str) -> str:
+    """A text in which Markdown finds nothing to do."""
+    return "".join(f"\\{each}" if each in "\\`*_{}[]<>()#+!|&" else each for each in plain(text))
+
+
+def write_grades_junit(file: Path, grades: Sequence[Grade]) -> None:
+    """Writes JUnit XML: one test case for each test of each submission.
+
+    Raises:
+        BatchError: the file can't be written.
+    """
+    cases = [
+        Case(test.name, grade.outcome.notebook, *_verdict(test))
+        for grade in grades
+        for test in grade.tests
+    ]
+    write_report(file, junit_of("wasm-kernel grade", cases))
+
+
+def _verdict(test: TestGrade) -> tuple[str, str]:
+    if test.earned >= test.points:
+        return "ok", ""
+    note = f" ({_FORGEABLE})" if test.forgeable else ""
+    return "error", f"{test.earned:g} of {test.points:g} points: {test.message}{note}"
+
+
+def table_of(grades: Sequence[Grade]) -> str:
+    """Returns a line for each submission, and which tests can be fooled."""
+    lines = [
+        f"{grade.earned:>6g} of {grade.points:g}  {plain(grade.outcome.notebook)}"
+        f"  ({grade.outcome.verdict})"
+        for grade in grades
+    ]
+    forgeable = [test.name for test in grades[0].tests if test.forgeable] if grades else []
+    if forgeable:
+        lines.append(f"Can be fooled by a submission, as they ran inside: {', '.join(forgeable)}.")
+    return "\n".join(lines)

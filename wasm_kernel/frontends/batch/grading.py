@@ -1,0 +1,227 @@
+"""`grade_notebooks`: submissions run in sandboxes, and each test in a copy of what they reached."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch.batch_session import BatchSession
+from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles, read_tests
+from wasm_kernel.frontends.batch.notebook_run import Progress, RunSettings
+from wasm_kernel.frontends.batch.notebooks import find_sources
+from wasm_kernel.frontends.batch.outcome import BatchError, Budgets, Outcome
+from wasm_kernel.frontends.batch.probing import CleanGuest, Copy
+from wasm_kernel.frontends.batch.runner import Quiet, run_sources
+from wasm_kernel.linux.task import QUIET
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.service.service import Service
+from wasm_kernel.sessions import ids
+from wasm_kernel.sessions.forking import ForkSession, fork_session
+from wasm_kernel.sessions.paths import WORKSPACE_ROOT
+from wasm_kernel.sessions.root import SessionsRoot
+
+TEST_SECONDS = 10.0
+"""What a test may take by default, with all its probes."""
+
+_NOTHING_RAN = "The submission did not run."
+BUDGETS = Budgets(cell_seconds=60.0, notebook_seconds=300.0)
+
+
+class TestGrade(Struct, frozen=True):
+    """What a submission earned with one test.
+
+    Attributes:
+        name: The test's name.
+        earned: The points that it earned.
+        points: The points that it could earn.
+        message: Why points are missing.
+        hidden: Whether students are not told the message.
+        forgeable: Whether the test ran beside the submission, which can fool it.
+    """
+
+    __test__ = False
+
+    name: str
+    earned: float
+    points: float
+    message: str = ""
+    hidden: bool = False
+    forgeable: bool = False
+
+
+class Grade(Struct, frozen=True):
+    """What became of a submission.
+
+    Attributes:
+        outcome: What became of its notebook.
+        tests: What it earned with each test.
+    """
+
+    outcome: Outcome
+    tests: tuple[TestGrade, ...] = ()
+
+    @property
+    def earned(self) -> float:
+        """All points that it earned."""
+        return sum(test.earned for test in self.tests)
+
+    @property
+    def points(self) -> float:
+        """All points that it could earn."""
+        return sum(test.points for test in self.tests)
+
+
+def grade_notebooks(
+    tests: Sequence[Path | str],
+    submissions: Sequence[Path | str],
+    out: Path | str,
+    *,
+    workspace_root: Path | str = WORKSPACE_ROOT,
+    private_root: Path | str | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    budgets: Budgets = BUDGETS,
+    test_seconds: float = TEST_SECONDS,
+    inputs: Sequence[Path | str] = (),
+) -> list[Grade]:
+    """Runs submissions in sandboxes, and each test in a copy of the state that they reached.
+
+    Cells that fail do not end a submission. No test sees what another one did. Tests that judge
+    probes do so in a guest that never held a submission.
+
+    Args:
+        tests: Files of tests, or folders of them.
+        submissions: Notebooks, as `run_notebooks` takes them.
+        out: The folder for executed notebooks.
+        workspace_root: The folder that holds the sessions in which notebooks run.
+        private_root: The folder that holds their private folders; one of the user's by default.
+        jobs: How many run at a time; by default as many as this process has processors.
+        progress: Gets what happens to the notebooks.
+        budgets: What each submission may use.
+        test_seconds: The seconds that a test may take.
+        inputs: Files that are copied into `/app` first.
+
+    Raises:
+        BatchError: the tests can't be read, or the run can't begin.
+    """
+    files = read_tests([Path(each) for each in tests])
+    count = jobs or len(os.sched_getaffinity(0))
+    settings = RunSettings(
+        root=SessionsRoot(workspace_root, private_root),
+        budgets=budgets,
+        folder="none",
+        inputs=tuple(Path(each) for each in inputs),
+        goes_on=True,
+        keeps_session=True,
+    )
+    policy = ExecutionPolicy.from_values({**budgets.limits(), "history_cells": 5})
+    with (
+        Service(workspace_root, private_root=private_root, policy=policy) as service,
+        closing(_Grading(service, settings.root, files, test_seconds)) as grading,
+    ):
+        grading.check()
+        sources = find_sources([str(each) for each in submissions], Path(out))
+        outcomes = run_sources(sources, settings, count, progress or Quiet())
+        with ThreadPoolExecutor(count) as threads:
+            return [*threads.map(grading.grade, outcomes)]
+
+
+class _Grading:
+    """Grades what ran. Its threads have a clean guest each."""
+
+    def __init__(
+        self, service: Service, root: SessionsRoot, files: TestFiles, seconds: float
+    ) -> None:
+        self._service = service
+        self._root = root
+        self._files = files
+        self._seconds = seconds
+        self._own = threading.local()
+        self._made: list[str] = []
+
+    def close(self) -> None:
+        """Deletes the sessions of clean guests."""
+        for name in self._made:
+            self._service.delete(name)
+
+    def check(self) -> None:
+        """Loads the tests once.
+
+        Raises:
+            BatchError: they can't be loaded, or there is none.
+        """
+        clean = self._clean()
+        names = [test.name for test in clean.tests]
+        if not names:
+            raise BatchError("There is no test in these files. Nothing was run.")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BatchError(f"Two tests are named {twice[0]}. Nothing was run.")
+
+    def _clean(self) -> CleanGuest:
+        if not hasattr(self._own, "guest"):
+            sandbox = self._service.create()
+            self._made.append(sandbox.session_id)
+            self._own.guest = CleanGuest(sandbox, self._files, self._seconds)
+        guest: CleanGuest = self._own.guest
+        return guest
+
+    def grade(self, outcome: Outcome) -> Grade:
+        """Returns what a submission earned; its session is deleted."""
+        clean = self._clean()
+        session = BatchSession(self._root, Path(outcome.output))
+        try:
+            return Grade(outcome, tuple(self._one(clean, session, test) for test in clean.tests))
+        finally:
+            session.discard()
+
+    def _one(self, clean: CleanGuest, session: BatchSession, test: GradedTest) -> TestGrade:
+        if not session.exists:
+            earned, message = 0.0, _NOTHING_RAN
+        else:
+            try:
+                earned, message = self._in_copy(clean, session, test)
+            except (WasmKernelError, OSError) as problem:
+                earned, message = 0.0, str(problem)
+        return TestGrade(
+            test.name, earned, test.points, message, hidden=test.hidden, forgeable=test.forgeable
+        )
+
+    def _in_copy(
+        self, clean: CleanGuest, session: BatchSession, test: GradedTest
+    ) -> tuple[float, str]:
+        """Runs one test in a copy of the submission, which is then deleted."""
+        name = ids.new()
+        fork_session(self._root, session.id)(ForkSession(name, reseed=False), QUIET)
+        try:
+            copy = Copy(self._service.get(name), self._seconds)
+            return _judged(clean, copy, test)
+        finally:
+            with suppress(WasmKernelError, OSError):
+                self._service.delete(name)
+
+
+def _judged(clean: CleanGuest, copy: Copy, test: GradedTest) -> tuple[float, str]:
+    match test.kind:
+        case "probes":
+            return clean.judge(test, [copy.answer(each) for each in test.probes])
+        case "inside":
+            failed = copy.run_inside(test.code)
+            return (0.0, failed) if failed else (test.points, "")
+        case "doctest":
+            for example in test.examples:
+                printed, error = copy.printed(example)
+                if not clean.is_wanted(example, printed, error):
+                    return 0.0, _differs(example, printed, error)
+            return test.points, ""
+
+
+def _differs(example: Example, printed: str, error: str) -> str:
+    wanted = (example.error or example.want).strip() or "nothing"
+    return f"{example.code.strip()}: {wanted} was expected, not {(error or printed).strip()}"

@@ -1,0 +1,193 @@
+"""What runs beside a submission, in a copy of it, and what a clean guest makes of the answers.
+
+A submission can replace every builtin and watch every call, so nothing that runs beside it is
+believed: a copy of it answers probes with plain data, and a guest that never held it judges them.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.batch.graded_tests import Example, GradedTest, TestFiles
+from wasm_kernel.frontends.batch.outcome import BatchError, plain
+from wasm_kernel.result import SandboxResult
+from wasm_kernel.service.remote_sandbox import RemoteSandbox
+
+_GUEST_SIDE = Path(__file__).with_name("wasm_kernel_grading.py")
+_MODULE = _GUEST_SIDE.stem
+_ANSWER_CHARACTERS = 1024 * 1024
+_LOADED = "tests"
+_LEAST_SECONDS = 0.1
+_INSTALL = (
+    "import sys, types\n"
+    "_module = types.ModuleType({name!r})\n"
+    "sys.modules[{name!r}] = _module\n"
+    "exec(compile({source!r}, {name!r}, 'exec'), _module.__dict__)\n"
+    "del _module"
+)
+_PLAIN = """
+def _wasm_kernel_plain(value, depth=0):
+    import json
+    if depth > 50:
+        raise ValueError("an answer is nested too deeply")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if hasattr(value, "to_dict"):
+        value = value.to_dict("list") if hasattr(value, "columns") else value.to_list()
+    elif hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _wasm_kernel_plain(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [_wasm_kernel_plain(each, depth + 1) for each in value]
+    return value if isinstance(value, (int, float, str)) else repr(value)
+"""
+_AS_AT_A_PROMPT = (
+    "import sys\n"
+    "_hook, sys.displayhook = sys.displayhook, sys.__displayhook__\n"
+    "try:\n"
+    "    exec(compile({code!r}, '<test>', 'single'), globals())\n"
+    "finally:\n"
+    "    sys.displayhook = _hook\n"
+)
+
+Answer = Mapping[str, Any]
+
+
+class Copy:
+    """A copy of a submission, in which one test has its probes run.
+
+    Args:
+        sandbox: The copy.
+        seconds: The seconds that all of the test may take.
+    """
+
+    def __init__(self, sandbox: RemoteSandbox, seconds: float) -> None:
+        self._sandbox = sandbox
+        self._end = time.monotonic() + seconds
+
+    def answer(self, probe: str) -> Answer:
+        """Returns the value of a probe's last expression, as JSON in a text; or its error."""
+        body, last = split_probe(probe)
+        if not last:
+            return _failed(self._run(body))
+        wanted = f"__import__('json').dumps(_wasm_kernel_plain(({last})))"
+        result = self._run(f"{_PLAIN}\n{body}", value=wanted)
+        if result.error is not None:
+            return _failed(result)
+        told = result.reply.get("user_expressions", {}).get("value", {})
+        return _value_in(told)
+
+    def printed(self, example: Example) -> tuple[str, str]:
+        """Returns what an example of a doctest printed, and the last line of its traceback."""
+        result = self._run(_AS_AT_A_PROMPT.format(code=example.code))
+        error = result.error
+        return result.stdout, "" if error is None else f"{error.ename}: {error.evalue}\n"
+
+    def run_inside(self, code: str) -> str:
+        """Runs a test beside the submission; returns why it failed, or nothing."""
+        error = self._run(code).error
+        return "" if error is None else plain(f"{error.ename}: {error.evalue}")
+
+    def _run(self, code: str, **expressions: str) -> SandboxResult:
+        left = max(self._end - time.monotonic(), _LEAST_SECONDS)
+        return self._sandbox.execute(
+            code, store_history=False, user_expressions=expressions, timeout=left
+        )
+
+
+def split_probe(probe: str) -> tuple[str, str]:
+    """Returns the statements of a probe, and its last expression; empty if it ends with none."""
+    tree = ast.parse(probe)
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        return probe, ""
+    tree.body.pop()
+    return ast.unparse(tree), ast.unparse(last.value)
+
+
+def _failed(result: SandboxResult) -> Answer:
+    if result.error is None:
+        return {"ok": True, "value": "null"}
+    return {"ok": False, "name": result.error.ename, "text": plain(result.error.evalue)}
+
+
+def _value_in(told: Any) -> Answer:
+    """An answer, as the copy says; what it says is hostile."""
+    if isinstance(told, dict) and told.get("status") == "error":
+        name, text = str(told.get("ename", "")), str(told.get("evalue", ""))
+        return {"ok": False, "name": plain(name), "text": plain(text)}
+    try:
+        text = told["data"]["text/plain"]
+        if len(text) > _ANSWER_CHARACTERS:
+            return {"ok": False, "name": "ValueError", "text": "the answer is too long"}
+        value = ast.literal_eval(text)
+        json.loads(value)
+    except (TypeError, KeyError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return {"ok": False, "name": "ValueError", "text": "the answer is no plain data"}
+    return {"ok": True, "value": value}
+
+
+class CleanGuest:
+    """A guest that holds the tests, and never a submission. One thread's own.
+
+    Args:
+        sandbox: A sandbox of its own.
+        files: The tests.
+        seconds: The seconds that judging one test may take.
+
+    Raises:
+        BatchError: the tests can't be loaded.
+    """
+
+    def __init__(self, sandbox: RemoteSandbox, files: TestFiles, seconds: float) -> None:
+        self._sandbox = sandbox
+        self._seconds = seconds
+        source = _GUEST_SIDE.read_text(encoding="utf-8")
+        self._load(_INSTALL.format(name=_MODULE, source=source))
+        self._load(f"import {_MODULE}")
+        for each in files.sources:
+            self._load(f"{_MODULE}.load({each!r}, globals())")
+        listed: list[dict[str, Any]] = self._ask("listing()")
+        own = [GradedTest(**{**each, "probes": tuple(each.get("probes", ()))}) for each in listed]
+        self.tests: Sequence[GradedTest] = (*own, *files.tests)
+        self._sandbox.checkpoint(_LOADED)
+
+    def _load(self, code: str) -> None:
+        result = self._sandbox.execute(code)
+        if result.error is not None:
+            why = plain(f"{result.error.ename}: {result.error.evalue}")
+            raise BatchError(f"The tests can't be loaded ({why}). Nothing was graded.")
+
+    def _ask(self, call: str) -> Any:
+        result = self._sandbox.execute(
+            "pass",
+            store_history=False,
+            user_expressions={"it": f"{_MODULE}.{call}"},
+            timeout=self._seconds,
+        )
+        told = result.reply.get("user_expressions", {}).get("it", {})
+        if result.error is not None or told.get("status") != "ok":
+            why = result.error.evalue if result.error else told.get("evalue", "")
+            raise WasmKernelError(f"The test itself failed ({plain(str(why))}).")
+        return json.loads(ast.literal_eval(told["data"]["text/plain"]))
+
+    def judge(self, test: GradedTest, answers: Sequence[Answer]) -> tuple[float, str]:
+        """Returns the points that the answers to a test's probes earn, and a message."""
+        found = self._ask(f"judge({test.name!r}, {json.dumps([*answers])!r})")
+        self._sandbox.restore(_LOADED)  # nothing of one submission is left for the next
+        return float(found["earned"]), str(found.get("message", ""))
+
+    def is_wanted(self, example: Example, printed: str, error: str) -> bool:
+        """Returns whether an example did what it is to do."""
+        if example.error or error:
+            return bool(self._ask(f"judge_text({example.error!r}, {error!r})"))
+        return bool(self._ask(f"judge_text({example.want!r}, {printed!r})"))
