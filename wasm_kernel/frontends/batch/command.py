@@ -54,18 +54,6 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         "--resume", action="store_true", help="go on where an earlier run into OUT ended"
     )
     parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="fail notebooks whose outputs are not those that they were stored with",
-    )
-    parser.add_argument(
-        "--ignore",
-        action="append",
-        default=[],
-        choices=("images", "counts", "addresses", "metadata"),
-        help="a part of outputs that may differ; may be repeated",
-    )
-    parser.add_argument(
         "--folder",
         choices=("none", "read", "write"),
         default="read",
@@ -78,9 +66,28 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
         metavar="HOST:GUEST",
         help="a further folder that cells see, read-only unless :rw follows; may be repeated",
     )
+    _add_comparison(parser)
     add_reports(parser)
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with links and figures"
+    )
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _run(options, root)))
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="fail notebooks whose outputs are not those that they were stored with",
+    )
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        choices=("images", "counts", "addresses", "metadata"),
+        help="a part of outputs that may differ; may be repeated",
+    )
 
 
 _NOTEBOOKS = "a file, a folder, a glob, or - for standard input"
@@ -113,9 +120,6 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="write one JSON object a line instead of words"
     )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page with links and figures"
-    )
 
 
 def seconds(text: str) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wasm_kernel.frontends.batch.command import (
+    add_reports,
     add_running,
     budgets_of,
     guarded,
@@ -50,10 +51,7 @@ def add_grade(commands: Any, root: Callable[[], Path]) -> None:
     parser.add_argument(
         "--test-seconds", type=float, default=10.0, help="the most that a test may take"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="write one JSON object a line instead of words"
-    )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML")
+    add_reports(parser)
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _grade(options, root)))
 
