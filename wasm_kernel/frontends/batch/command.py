@@ -34,22 +34,7 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     parser = commands.add_parser("run", help="run notebooks that nobody trusts", description=_ABOUT)
     parser.add_argument("notebooks", nargs="+", metavar="NOTEBOOK", help=_NOTEBOOKS)
     parser.add_argument("-o", "--out", required=True, metavar="OUT", type=Path, help=_OUT)
-    parser.add_argument(
-        *("-p", "--parameter"),
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="a value for the cell tagged parameters; may be repeated",
-    )
-    parser.add_argument(
-        *("-f", "--parameters"),
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="a YAML file of such values",
-    )
+    _add_parameters(parser)
     parser.add_argument(
         "--resume", action="store_true", help="go on where an earlier run into OUT ended"
     )
@@ -73,6 +58,25 @@ def add_run(commands: Any, root: Callable[[], Path]) -> None:
     )
     add_running(parser)
     parser.set_defaults(run=lambda options: guarded(lambda: _run(options, root)))
+
+
+def _add_parameters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        *("-p", "--parameter"),
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="a value for the cell tagged parameters; may be repeated",
+    )
+    parser.add_argument(
+        *("-f", "--parameters"),
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a YAML file of such values",
+    )
 
 
 def _add_comparison(parser: argparse.ArgumentParser) -> None:
