@@ -51,6 +51,8 @@ DECLARED |= {"installer", "markdown_it", "msgspec", "tinycss2"}
 DECLARED |= {"backports", "compression"}  # zstd: of the standard library since Python 3.14
 DECLARED |= {"numpy", "threadpoolctl"}  # of the extra `fast`
 DECLARED |= {"junitparser", "nbdime", "papermill", "rich", "yaml"}  # of the extra `batch`
+DECLARED |= {"mcp", "prometheus_client"}  # of the extra `mcp`, and what comes with it
+DECLARED |= {"anyio", "mcp_types", "pydantic", "starlette", "uvicorn"}
 COMES_WITH_IPYKERNEL = {"comm", "jupyter_core", "nbformat", "packaging", "psutil", "tornado", "zmq"}
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "managers", "misc", "common"}
 FILE_LINES = 500
@@ -224,8 +226,8 @@ def test_every_foreign_import_is_declared() -> None:
 
 
 def test_what_a_confined_kernel_imports_late_is_known_to_its_walls() -> None:
-    batch = ROOT / PACKAGE / "frontends" / "batch"  # no kernel imports it
-    within = (found for found in imports(PACKAGE) if batch not in found.file.parents)
+    others = {ROOT / PACKAGE / "frontends" / name for name in ("batch", "mcp")}  # no kernel's
+    within = (found for found in imports(PACKAGE) if others.isdisjoint(found.file.parents))
     foreign = {top(found) for found in within} - {PACKAGE, *sys.stdlib_module_names}
     assert foreign <= set(LATER)
 

@@ -33,6 +33,8 @@ BEFORE_THE_REPLY = {
         "structlog",
         "tinycss2",
         "urllib.request",
+        "mcp",
+        "pydantic",
         "xml",
         "pip",
     ),

@@ -2,8 +2,7 @@
 
 Each has a test of its name: `Log file read operation` of `workspace-operations` is
 `test_log_file_read_operation` in `test_workspace_operations.py`. `session-design` has no scenarios;
-its decisions stand here in its place. Of `automatic-sessions`, what an MCP server is for stands
-with that server.
+its decisions stand here in its place.
 """
 
 from __future__ import annotations
@@ -98,8 +97,18 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "Prune skips legacy sessions",
     ),
     "automatic-sessions": (
+        "Session Creation on First Use",
         "Session Persistence",
+        "Per-Language Sessions",
+        "stdio Session Binding",
+        "HTTP Session Binding",
+        "Session Timeout",
+        "Explicit Session Management",
+        "Session Cleanup",
+        "Workspace Information",
+        "Session Listing",
         "Memory Limits",
+        "Concurrent Session Limits",
         "Fuel Budget Enforcement",
     ),
     "session-design": (

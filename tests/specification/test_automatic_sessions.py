@@ -1,17 +1,107 @@
-"""Capability: automatic sessions. The scenarios that hold without an MCP server.
+"""Capability: automatic sessions. Through the official client, over each transport.
 
-The others come with the server.
+What holds without a server, too, is tested of sandboxes beside it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from tests.faces import wait_for
+from tests.mcp.clients import Agent, Agents, HttpServer, server_environment, serving
 from tests.specification.conftest import Getting
-from wasm_kernel import ExecutionPolicy
+from wasm_kernel import ExecutionPolicy, Service
+from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.frontends.mcp.sessions import AgentSessions
+
+POLICY = "memory_bytes = 629145600\nfuel_budget = 3000000000\n"
+LIMITS = ("--owner-sessions", "4", "--sessions", "14")
+SHORT_LIVED = ("--idle-seconds", "0.1", "--expire-seconds", "0.2")
+TRANSPORTS = ["stdio", "http by session header", "http by handle"]
+Connecting = Callable[[], Agent]
 
 
-def test_session_persistence(get: Getting) -> None:
+class Servers:
+    """The servers of this file, and the folders of their sessions."""
+
+    def __init__(self, folder: Path, ending: ExitStack) -> None:
+        self._folder = folder
+        self._ending = ending
+        self.agents = Agents(server_environment(folder), ending)
+        self.policy = folder / "policy.toml"
+        self.policy.write_text(POLICY)
+        self._http: dict[tuple[str, ...], HttpServer] = {}
+        self._stdio: dict[tuple[str, ...], Agent] = {}
+
+    def client(self, transport: str, *options: str) -> Agent:
+        """A client of a server with such options; over HTTP of one that others use, too."""
+        options = (*options, "--policy", str(self.policy))
+        if transport == "stdio":
+            return self.agents.stdio(*options)
+        mode = "legacy" if "header" in transport else "auto"
+        return self.agents.http(self.http(*options).url, mode=mode)
+
+    def http(self, *options: str) -> HttpServer:
+        """The server over HTTP with such options."""
+        if options not in self._http:
+            server = serving(self.agents.environment, *options)
+            self._http[options] = self._ending.enter_context(server)
+        return self._http[options]
+
+    def shared(self, transport: str) -> Agent:
+        """A client that tests share which leave each other's variables alone."""
+        if (transport,) not in self._stdio:
+            self._stdio[transport,] = self.client(transport, *LIMITS)
+        return self._stdio[transport,]
+
+    @property
+    def folders(self) -> list[str]:
+        """The names of the sessions' folders."""
+        root = self._folder / "data" / "wasm-kernel" / "mcp" / "sessions"
+        return [each.name for each in root.iterdir()] if root.is_dir() else []
+
+
+@pytest.fixture(scope="module")
+def servers(
+    warm: None, warm_metered: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    with ExitStack() as ending:
+        yield Servers(tmp_path_factory.mktemp("servers"), ending)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(servers: Servers, transport: str) -> Agent:
+    return servers.shared(transport)
+
+
+def test_session_creation_on_first_use(servers: Servers, transport: str) -> None:
+    client = servers.client(transport, *LIMITS) if transport != "stdio" else servers.shared("stdio")
+    before = len(servers.folders)
+    client.says("mine = 1")
+    assert len(servers.folders) == before + 1
+    assert client.says("mine += 1; print(mine)") == "2"
+    assert len(servers.folders) == before + 1
+
+
+def test_session_persistence(client: Agent) -> None:
+    client.says("import math; x = 6")
+    assert client.says("print(math.factorial(x))") == "720"
+    assert client.says("x += 1; math.factorial(x)") == "5040"
+
+
+def test_session_persistence_of_a_sandbox(get: Getting) -> None:
     sandbox = get()
     sandbox.execute("import math; x = 6")
     assert sandbox.execute("print(math.factorial(x))").stdout == "720\n"
@@ -19,7 +109,144 @@ def test_session_persistence(get: Getting) -> None:
     assert get().execute("print(math.factorial(x + 1))").stdout == "5040\n"
 
 
-def test_memory_limits(get: Getting) -> None:
+def test_per_language_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a service that has two languages, until there is a second one."""
+    monkeypatch.setattr("wasm_kernel.frontends.mcp.sessions.RuntimeType.checked", _Spoken)
+    asyncio.run(_switching())
+
+
+def _no_service() -> Service:
+    raise AssertionError("nobody opens it")
+
+
+class _Spoken:
+    def __init__(self, language: str) -> None:
+        self.value = language
+
+
+class _Made:
+    def __init__(self) -> None:
+        self.sync = SimpleNamespace(worker=SimpleNamespace(why_closed=""), busy=False)
+
+
+class _TwoLanguages:
+    async def create(self, language: str, **_: object) -> _Made:
+        return _Made()
+
+
+async def _switching() -> None:
+    sessions, caller = AgentSessions(_no_service, ExecutionPolicy(), keep=False), Caller("mine")
+
+    async def service() -> Any:
+        return _TwoLanguages()
+
+    sessions.service = service  # type: ignore[method-assign]
+    python = await sessions.of(caller, None, "python")
+    other = await sessions.of(caller, None, "other")
+    assert (python.language, other.language) == ("python", "other")
+    assert await sessions.of(caller, None, "python") is python
+    assert await sessions.of(caller, None, "other") is other
+    assert await sessions.of(caller, None) is other  # the one used last
+
+
+def test_stdio_session_binding(servers: Servers) -> None:
+    """A server process has one session; another process has another."""
+    client = servers.shared("stdio")
+    client.says("whose = 'mine'")
+    assert client.says("whose") == "'mine'"
+    assert "automatic" in client.call("list_sessions").text
+
+
+def test_http_session_binding(servers: Servers) -> None:
+    """An `Mcp-Session-Id` has one session across requests; in the newer protocol, a handle."""
+    first, second = (servers.client("http by session header", *LIMITS) for _ in range(2))
+    third = servers.client("http by handle", *LIMITS)
+    for number, client in enumerate((first, second, third)):
+        client.says(f"whose = {number}")
+    for number, client in enumerate((first, second, third)):
+        assert client.says("print(whose)") == str(number)
+    refused = second.call("execute_code", code="whose", session="0" * 32)
+    assert refused.failed
+    assert "no session" in refused.text
+
+
+def test_session_timeout(servers: Servers, transport: str) -> None:
+    client = servers.client(transport, *SHORT_LIVED)
+    before = set(servers.folders)
+    client.says("x = 1")
+    wait_for(lambda: not set(servers.folders) - before, "the end of an idle session")
+    client.handle = ""
+    later = client.call("execute_code", code="x")
+    assert "NameError" in later.text
+    if transport != "http by handle":  # there it is just another session
+        assert "nobody had used it" in later.text
+
+
+def test_explicit_session_management(client: Agent) -> None:
+    client.says("x = 'automatic'")
+    made = client.call("create_session").handle
+    assert "NameError" in client.call("execute_code", code="x", session=made).text
+    client.says("x = 'explicit'", session=made)
+    assert client.says("x") == "'automatic'"
+    client.call("reset_session")
+    assert client.says("x", session=made) == "'explicit'"
+    assert not client.call("destroy_session", session=made).failed
+    assert client.call("execute_code", code="x", session=made).failed
+    assert client.says("1 + 1") == "2"
+
+
+def test_session_cleanup(servers: Servers) -> None:
+    """The sessions of a client that leaves are deleted, and its workers end."""
+    before = set(servers.folders)
+    with ExitStack() as leaving:
+        agents = Agents(servers.agents.environment, leaving)
+        one = agents.stdio()
+        two = agents.http(servers.http(*LIMITS, "--policy", str(servers.policy)).url, mode="legacy")
+        for client in (one, two):
+            client.says("import os; open('left.txt', 'w').write('x'); None")
+        explicit = two.call("create_session").handle
+        assert len(set(servers.folders) - before) == 3
+    wait_for(lambda: len(set(servers.folders) - before) == 1, "the end of their sessions")
+    third = servers.client("http by handle", *LIMITS)  # an explicit one outlives its connection
+    assert third.says("6 * 7", session=explicit) == "42"
+    third.call("destroy_session", session=explicit)
+
+
+def test_workspace_information(client: Agent) -> None:
+    client.says("numbers = [1, 2, 3]")
+    client.call("write_file", path="notes.txt", content="hello")
+    client.call("execute_code", code="1 / 0")
+    info = client.call("get_workspace_info").text
+    assert "numbers: list (3)" in info
+    assert "1 / 0 -> ZeroDivisionError" in info
+    assert "notes.txt" in info
+    assert "of 600.0 MiB" in info
+
+
+def test_session_listing(servers: Servers) -> None:
+    admin = servers.agents.stdio("--admin")
+    admin.says("x = 1")
+    listed = admin.call("list_active_sessions").text
+    assert "guest memory" in listed
+    assert "processor" in listed
+    other = servers.shared("stdio")
+    assert other.call("list_active_sessions").failed
+    names = [each.name for each in other.ask("list_tools").tools]
+    assert "list_active_sessions" not in names
+    assert "list_sessions" in names
+
+
+def test_memory_limits(client: Agent) -> None:
+    client.says("x = 1")
+    for code in ("y = bytearray(10**9)", "y = []\nwhile True: y.append(bytearray(10**7))"):
+        refused = client.call("execute_code", code=code)
+        assert refused.failed
+        assert "MemoryError" in refused.text
+        assert "Variables are intact" in refused.text
+    assert client.says("del y\nprint(x)") == "1"
+
+
+def test_memory_limits_of_a_sandbox(get: Getting) -> None:
     sandbox = get(policy=ExecutionPolicy(memory_bytes=600 * 1024 * 1024))
     sandbox.execute("x = 1")
     for code in ("y = bytearray(10**9)", "y = []\nwhile True: y.append(bytearray(10**7))"):
@@ -31,8 +258,35 @@ def test_memory_limits(get: Getting) -> None:
     assert sandbox.execute("del y\nprint(x)").stdout == "1\n"
 
 
+def test_concurrent_session_limits(servers: Servers, transport: str) -> None:
+    """Each client may have so many, and all together; no other session is touched."""
+    client = servers.shared(transport)
+    client.says("x = 1")
+    made: list[str] = []
+    while not (answer := client.call("create_session")).failed:
+        made.append(answer.handle)
+        assert len(made) < 20
+    assert "Nothing was changed" in answer.text
+    assert "destroy_session" in answer.text
+    assert client.says("print(x)") == "1"
+    for handle in made:
+        client.call("destroy_session", session=handle)
+    again = client.call("create_session")
+    assert not again.failed
+    client.call("destroy_session", session=again.handle)
+
+
+def test_fuel_budget_enforcement(client: Agent) -> None:
+    client.says("x = 41")
+    stopped = client.call("execute_code", code="while True: x += 1")
+    assert stopped.failed
+    assert "OutOfFuel" in stopped.text
+    assert "The variables are as they were before this cell" in stopped.text
+    assert client.says("x += 1; print(x)") == "42"
+
+
 @pytest.mark.parametrize("code", ["while True: x += 1", "x = sum(range(10**12))"])
-def test_fuel_budget_enforcement(get: Getting, warm_metered: None, code: str) -> None:
+def test_fuel_budget_enforcement_of_a_sandbox(get: Getting, warm_metered: None, code: str) -> None:
     sandbox = get(policy=ExecutionPolicy(fuel_budget=2_000_000_000))
     sandbox.execute("x = 41")
     stopped = sandbox.execute(code)

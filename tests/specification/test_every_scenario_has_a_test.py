@@ -42,4 +42,5 @@ def test_the_documents_are_as_long_as_they_are() -> None:
     assert counts["session-management"] == 25
     assert counts["workspace-operations"] == 35
     assert counts["metadata-and-pruning"] == 20
+    assert counts["automatic-sessions"] == 13
     assert counts["session-design"] == 10

@@ -15,6 +15,7 @@ from wasm_kernel.errors import WasmKernelError
 from wasm_kernel.frontends.batch.command import add_run
 from wasm_kernel.frontends.batch.grade_command import add_grade
 from wasm_kernel.frontends.cli import sessions
+from wasm_kernel.frontends.mcp.command import add_mcp
 
 _BROKEN_PIPE = 141  # the status that a shell gives a program that wrote to nobody
 
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     sessions.add(commands, _sessions_folder)
     add_run(commands, _sessions_folder)
     add_grade(commands, _sessions_folder)
+    add_mcp(commands)
     return parser
 
 

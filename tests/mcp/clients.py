@@ -1,0 +1,195 @@
+"""The official client for tests without asyncio, and the servers that it speaks to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
+
+from tests.faces import PATIENCE
+
+COMMAND = ["-P", "-m", "wasm_kernel.frontends.cli.main", "mcp"]
+_SERVING = re.compile(r"serving (http://\S+/mcp)")
+
+
+class Answer:
+    """What a tool answered."""
+
+    def __init__(self, result: CallToolResult) -> None:
+        blocks = result.content
+        assert result.structured_content is None
+        self.failed = bool(result.is_error)
+        self.text = "\n".join(each.text for each in blocks if isinstance(each, TextContent))
+        self.images = [each for each in blocks if isinstance(each, ImageContent)]
+        self.links = [each for each in blocks if isinstance(each, ResourceLink)]
+
+    @property
+    def handle(self) -> str:
+        """The first handle that it names."""
+        found = re.search(r'session="(\w+)"', self.text)
+        assert found, self.text
+        return found[1]
+
+
+class Agent:
+    """A client that calls tools. Any thread may use it.
+
+    Args:
+        portal: Where its event loop runs.
+        client: The official client.
+        keeps_handle: Whether it passes on the handle that it was told, as a model does.
+    """
+
+    def __init__(
+        self, portal: BlockingPortal, client: Client, *, keeps_handle: bool = False
+    ) -> None:
+        self._portal = portal
+        self.client = client
+        self._keeps_handle = keeps_handle
+        self.handle = ""
+
+    def begin(self, tool: str, /, on_progress: Any = None, **arguments: Any) -> Future[Any]:
+        """Calls a tool and does not wait; cancelling the future cancels the call."""
+        call = partial(self.client.call_tool, tool, arguments, progress_callback=on_progress)
+        return self._portal.start_task_soon(call)
+
+    def call(self, tool: str, /, **arguments: Any) -> Answer:
+        """Calls a tool, whatever it answers."""
+        if self.handle and tool not in ("create_session", "list_runtimes"):
+            arguments = {"session": self.handle, **arguments}
+        answer = Answer(self.begin(tool, **arguments).result(PATIENCE * 3))
+        if self._keeps_handle and not self.handle and "This is session=" in answer.text:
+            self.handle = answer.handle
+        return answer
+
+    def says(self, code: str, **arguments: Any) -> str:
+        """What a cell that must succeed shows, without the line about its number and time."""
+        answer = self.call("execute_code", code=code, **arguments)
+        assert not answer.failed, answer.text
+        notes = ("[cell ", "[note]", "[stdout]", "[result]")
+        return "\n".join(line for line in answer.text.splitlines() if not line.startswith(notes))
+
+    def ask(self, method: str, /, *arguments: Any) -> Any:
+        """Calls a method of the client, such as `list_tools`."""
+        return self._portal.call(partial(getattr(self.client, method), *arguments))
+
+
+class Agents:
+    """Makes clients, which leave in the end.
+
+    Args:
+        environment: That of the servers that they start.
+        ending: Ends what is made.
+    """
+
+    def __init__(self, environment: Mapping[str, str], ending: ExitStack) -> None:
+        self.environment = dict(environment)
+        self._ending = ending
+        self._portal = ending.enter_context(start_blocking_portal())
+
+    def stdio(self, *options: str, mode: str = "auto") -> Agent:
+        """A client with a server process of its own."""
+        server = StdioServerParameters(
+            command=sys.executable, args=[*COMMAND, *options], env=self.environment
+        )
+        return self._connected(Client(server, mode=mode))
+
+    def http(self, url: str, token: str = "", mode: str = "auto") -> Agent:
+        """A client of a server that runs already."""
+        found = self._connected(Client(_transport(url, token), mode=mode))
+        return Agent(self._portal, found.client, keeps_handle=mode != "legacy")
+
+    def _connected(self, client: Client) -> Agent:
+        manager = self._portal.wrap_async_context_manager(client)
+        return Agent(self._portal, self._ending.enter_context(manager))
+
+
+@asynccontextmanager
+async def _transport(url: str, token: str) -> AsyncIterator[Any]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with (
+        create_mcp_http_client(headers) as http,
+        streamable_http_client(url, http_client=http) as streams,
+    ):
+        yield streams
+
+
+class HttpServer:
+    """A server over HTTP, in a process of its own.
+
+    Attributes:
+        url: Where it serves.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = self._wait()
+
+    def _read(self) -> None:
+        for line in self.process.stderr or ():
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _wait(self) -> str:
+        while line := self._lines.get(timeout=PATIENCE):
+            if found := _SERVING.search(line):
+                return found[1]
+        raise AssertionError("the server has ended")
+
+    def page(self, path: str, token: str = "") -> str:
+        """A page beside `/mcp`."""
+        request = urllib.request.Request(self.url.replace("/mcp", path))
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return str(answer.read().decode())
+
+    def said(self) -> str:
+        """What it has written since; after its end, all of it."""
+        self._reader.join(0 if self.process.poll() is None else PATIENCE)
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._lines.get_nowait())
+        return "".join(found)
+
+
+@contextlib.contextmanager
+def serving(environment: Mapping[str, str], *options: str) -> Iterator[HttpServer]:
+    """A server on a free port."""
+    command: Sequence[str] = [sys.executable, *COMMAND, "--http", "127.0.0.1:0", *options]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield HttpServer(process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE)
+
+
+def server_environment(folder: Path) -> dict[str, str]:
+    """The environment of servers whose sessions lie in a folder."""
+    hidden = ("PYTHONPATH", "PYTHONWARNINGS")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    return {**kept, "XDG_STATE_HOME": str(folder / "state"), "XDG_DATA_HOME": str(folder / "data")}

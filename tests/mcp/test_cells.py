@@ -1,0 +1,121 @@
+"""What a model sees of its cells: over stdio, as over HTTP the same code makes it."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+from tests.faces import wait_for
+from tests.mcp.clients import Agent
+
+
+def size_of(png: str) -> tuple[int, int]:
+    width, height = struct.unpack(">II", base64.b64decode(png)[16:24])
+    return width, height
+
+
+def test_streams_are_marked_and_the_last_value_is_shown(stdio: Agent) -> None:
+    answer = stdio.call(
+        "execute_code", code="import sys; print('a'); print('b', file=sys.stderr); 6*7"
+    )
+    assert "[stdout]\na\n[stderr]\nb\n[result]\n42\n[cell " in answer.text
+    assert "no output" in stdio.call("execute_code", code="x = 1").text
+
+
+def test_a_table_comes_as_text(stdio: Agent) -> None:
+    said = stdio.says("import pandas as pd; pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})")
+    assert said.split() == ["a", "b", "0", "1", "x", "1", "2", "y"]
+
+
+def test_an_error_has_its_traceback_and_a_hint(stdio: Agent) -> None:
+    answer = stdio.call("execute_code", code="def f(): open('nowhere.csv')\nf()")
+    assert answer.failed
+    assert "FileNotFoundError" in answer.text
+    assert "in f()" in answer.text
+    assert "write_file" in answer.text
+    assert "\x1b" not in answer.text
+    assert "notebook" not in answer.text
+
+
+def test_a_figure_is_shown_and_saved(stdio: Agent) -> None:
+    answer = stdio.call(
+        "execute_code", code="import matplotlib.pyplot as plt; _ = plt.plot([1, 2])"
+    )
+    (image,) = answer.images
+    assert image.mime_type == "image/png"
+    (saved,) = answer.links
+    content = stdio.ask("read_resource", saved.uri).contents[0]
+    assert content.blob == image.data
+
+
+def test_a_large_figure_is_made_smaller_and_saved_as_it_is(stdio: Agent) -> None:
+    code = "plt.figure(figsize=(30, 20), dpi=100); _ = plt.plot([1, 2])"
+    answer = stdio.call("execute_code", code=f"import matplotlib.pyplot as plt; {code}")
+    (image,) = answer.images
+    assert max(size_of(image.data)) == 1568
+    content = stdio.ask("read_resource", answer.links[0].uri).contents[0]
+    assert max(size_of(content.blob)) > 2000
+
+
+def test_long_output_is_cut_in_the_reply_and_whole_in_a_file(stdio: Agent) -> None:
+    answer = stdio.call("execute_code", code="for i in range(30_000): print('line', i)")
+    assert len(answer.text) < 25_000
+    assert "line 0\n" in answer.text
+    assert "line 29999" in answer.text
+    path = answer.links[0].name
+    assert path in answer.text
+    whole = stdio.says(f"text = open({path!r}).read(); print(text.count('line'))")
+    assert whole == "30000"
+
+
+def test_changed_files_are_named_and_linked(stdio: Agent) -> None:
+    answer = stdio.call("execute_code", code="open('made.csv', 'w').write('a,b'); None")
+    assert "created made.csv" in answer.text
+    (link,) = answer.links
+    assert stdio.ask("read_resource", link.uri).contents[0].text == "a,b"
+    assert link.uri in [str(each.uri) for each in stdio.ask("list_resources").resources]
+
+
+def test_a_long_cell_tells_how_far_it_is_and_can_be_cancelled(stdio: Agent) -> None:
+    stdio.says("kept = 5")
+    heard: list[str] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    code = "import time\nkept = 6\nprint('half way', flush=True)\ntime.sleep(300)"
+    call = stdio.begin("execute_code", hear, code=code)
+    wait_for(lambda: any("half way" in each for each in heard), "progress")
+    call.cancel()
+    assert stdio.says("print(kept)") == "6"
+
+
+def test_a_running_cell_is_ended_by_another_call_and_info_answers_meanwhile(stdio: Agent) -> None:
+    stdio.says("before = [1, 2, 3]")
+    call = stdio.begin("execute_code", code="import time; time.sleep(300)")
+    wait_for(lambda: "busy" in stdio.call("list_sessions").text)
+    info = stdio.call("get_workspace_info").text
+    assert "before: list (3)" in info
+    assert "as of the last cell" in info
+    assert "A cell runs" in stdio.call("undo").text
+    assert "interrupted" in stdio.call("cancel_execution").text
+    assert "KeyboardInterrupt" in call.result().content[0].text
+    assert stdio.says("print(before)") == "[1, 2, 3]"
+
+
+def test_a_time_limit_keeps_variables(stdio: Agent) -> None:
+    stdio.says("kept = 7")
+    answer = stdio.call("execute_code", code="kept = 8\nwhile True: pass", timeout_seconds=1)
+    assert answer.failed
+    assert "CellTimeout" in answer.text
+    assert "The variables are as they were before this cell" in answer.text
+    assert stdio.says("print(kept)") == "7"
+    assert "timeout_seconds" in stdio.call("execute_code", code="1", timeout_seconds=-1).text
+
+
+def test_what_a_sandbox_has_not_is_said_in_words(stdio: Agent) -> None:
+    network = stdio.call("execute_code", code="import urllib.request as u; u.urlopen('http://a.b')")
+    assert "network" in network.text
+    missing = stdio.call("execute_code", code="import torch")
+    assert "torch" in missing.text
+    assert "install_packages" in missing.text

@@ -1,0 +1,102 @@
+"""The tools for files and sessions, as a model calls them."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from tests.mcp.clients import Agent
+
+
+def test_files_come_in_and_go_out(stdio: Agent) -> None:
+    assert not stdio.call("write_file", path="in/data.csv", content="a,b\n1,2\n").failed
+    assert stdio.says("open('in/data.csv').read()") == "'a,b\\n1,2\\n'"
+    assert "in/data.csv" in stdio.call("list_files", pattern="**/*.csv").text
+    assert stdio.call("read_file", path="/app/in/data.csv").text == "a,b\n1,2\n"
+    data = base64.b64encode(b"\x00\xff").decode()
+    stdio.call("write_file", path="raw.bin", content=data, encoding="base64")
+    assert "no text" in stdio.call("read_file", path="raw.bin").text
+    assert not stdio.call("delete_file", path="in", recursive=True).failed
+    assert "no such file" in stdio.call("list_files", pattern="in/*").text
+
+
+def test_a_long_text_comes_in_parts(stdio: Agent) -> None:
+    stdio.call("write_file", path="long.txt", content="x" * 30_000)
+    first = stdio.call("read_file", path="long.txt")
+    assert "offset=20000" in first.text
+    rest = stdio.call("read_file", path="long.txt", offset=20_000).text
+    assert rest == "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "a/../../x", ".metadata.json", "\x00", "..\\x", "/app/../x"]
+)
+def test_no_path_leads_out_of_a_session(stdio: Agent, path: str) -> None:
+    for tool, more in (
+        ("read_file", {}),
+        ("write_file", {"content": "x"}),
+        ("delete_file", {"recursive": True}),
+    ):
+        answer = stdio.call(tool, path=path, **more)
+        assert answer.failed
+        assert "/root" not in answer.text
+        assert "sessions/" not in answer.text
+    handle = stdio.call("list_sessions").handle
+    with pytest.raises(MCPError):
+        stdio.ask("read_resource", f"workspace://{handle}/{path}")
+
+
+def test_wrong_arguments_are_refused_in_words(stdio: Agent) -> None:
+    assert "there are: code" in stdio.call("execute_code", code="1", timeout=5).text
+    assert "code" in stdio.call("execute_code").text
+    assert "python" in stdio.call("execute_code", code="1", language="cobol").text
+    assert "base64" in stdio.call("write_file", path="x", content="?", encoding="base64").text
+    answer = stdio.call("read_file", path="nothing.txt")
+    assert answer.failed
+    assert "nothing.txt" in answer.text
+
+
+def test_history_is_taken_back_and_forked(stdio: Agent) -> None:
+    stdio.says("n = 1")
+    stdio.call("checkpoint", name="one")
+    stdio.says("n = 2")
+    stdio.says("n = 3")
+    assert "n = 3" in stdio.call("undo").text
+    assert stdio.says("n") == "2"
+    fork = stdio.call("fork_session").handle
+    stdio.says("n += 40", session=fork)
+    assert stdio.says("n", session=fork) == "42"
+    assert stdio.says("n") == "2"
+    stdio.call("restore", name="one")
+    assert stdio.says("n") == "1"
+    assert "no" in stdio.call("restore", name="nowhere").text
+    stdio.call("destroy_session", session=fork)
+
+
+def test_a_new_session_follows_on_one_that_was_reset_or_destroyed(stdio: Agent) -> None:
+    stdio.says("open('kept.txt', 'w').write('x'); gone = 1")
+    stdio.call("reset_session")
+    assert "NameError" in stdio.call("execute_code", code="gone").text
+    assert "kept.txt" in stdio.call("list_files").text
+    stdio.call("destroy_session")
+    assert stdio.call("list_files").text == "No files yet."
+
+
+def test_packages_that_cannot_be_installed_name_what_is_there(stdio: Agent) -> None:
+    assert "without options" in stdio.call("install_packages", packages=["--index-url", "x"]).text
+    runtimes = stdio.call("list_runtimes").text
+    assert "python: Python 3" in runtimes
+    assert "pandas" in runtimes
+    assert "numpy" in stdio.call("install_packages", packages=["numpy"]).text
+
+
+def test_tools_tell_what_they_do(stdio: Agent) -> None:
+    tools = {each.name: each for each in stdio.ask("list_tools").tools}
+    assert len(tools) == 18
+    assert tools["list_files"].annotations.read_only_hint
+    assert tools["destroy_session"].annotations.destructive_hint
+    assert all(each.output_schema is None for each in tools.values())
+    assert all(len(each.description) < 400 for each in tools.values())
+    assert len(stdio.client.instructions or "") < 2000

@@ -1,0 +1,129 @@
+"""The server over HTTP: who may use what."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faces import PATIENCE
+from tests.mcp.clients import Agents, HttpServer, serving
+from wasm_kernel import PolicyError
+from wasm_kernel.frontends.cli.main import main
+from wasm_kernel.frontends.mcp.callers import Tokens
+
+TOKENS = """
+admin = "an admin's token, long"
+token = "a token that many share"
+[owners]
+ann = "the token of ann herself"
+bob = "the token of bob himself"
+"""
+ADMIN, SHARED, ANN, BOB = (line.split('"')[1] for line in TOKENS.splitlines() if '"' in line)
+
+
+@pytest.fixture(scope="module")
+def closed(agents: Agents, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    """A server that takes tokens."""
+    file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    file.write_text(TOKENS)
+    with serving(agents.environment, "--token-file", str(file)) as server:
+        yield server
+
+
+def refusal(request: urllib.request.Request) -> int:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=PATIENCE)
+    with refused.value:
+        return refused.value.code
+
+
+def test_a_session_is_its_owners(closed: HttpServer, agents: Agents) -> None:
+    ann, bob = agents.http(closed.url, ANN), agents.http(closed.url, BOB)
+    ann.says("x = 'ann'")
+    bob.says("x = 'bob'")
+    assert agents.http(closed.url, ANN).says("x") == "'ann'"  # her token tells who she is
+    handle = ann.call("list_sessions").handle
+    for tool in ("execute_code", "write_file", "destroy_session", "get_workspace_info"):
+        arguments = {"execute_code": {"code": "x"}, "write_file": {"path": "x", "content": "x"}}
+        refused = bob.call(tool, session=handle, **arguments.get(tool, {}))
+        assert refused.failed
+        assert "for you" in refused.text
+    assert ann.says("x") == "'ann'"
+
+
+def test_a_token_that_many_share_names_no_session(closed: HttpServer, agents: Agents) -> None:
+    first, second = agents.http(closed.url, SHARED), agents.http(closed.url, SHARED)
+    first.says("x = 1")
+    assert "NameError" in second.call("execute_code", code="x").text
+    assert first.says("x") == "1"
+    assert first.handle not in second.call("list_sessions").text
+    third = agents.http(closed.url, SHARED)
+    assert "Name it" in third.call("list_sessions").text
+    assert third.says("x", session=first.handle) == "1"  # a handle is as good as its credential
+
+
+def test_the_header_of_the_older_protocol_counts_only_there(
+    closed: HttpServer, agents: Agents
+) -> None:
+    first = agents.http(closed.url, SHARED, mode="legacy")
+    first.says("x = 1")
+    assert "NameError" in agents.http(closed.url, SHARED).call("execute_code", code="x").text
+    assert first.says("x") == "1"
+
+
+def test_only_tokens_open_the_server(closed: HttpServer, agents: Agents) -> None:
+    body = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    for token in ("", "Bearer wrong", "Bearer " + ANN[:-1], "Basic " + ANN):
+        request = urllib.request.Request(closed.url, body, {**headers, "Authorization": token})
+        assert refusal(request) == 401
+    foreign = {**headers, "Authorization": f"Bearer {ANN}", "Host": "evil.example"}
+    assert refusal(urllib.request.Request(closed.url, body, foreign)) == 421
+    page = {**headers, "Authorization": f"Bearer {ANN}", "Origin": "http://evil.example"}
+    assert refusal(urllib.request.Request(closed.url, body, page)) == 403
+    large = {**headers, "Authorization": f"Bearer {ANN}", "Content-Length": str(10**8)}
+    assert refusal(urllib.request.Request(closed.url, body, large)) == 413
+
+
+def test_pages_for_administrators(closed: HttpServer, agents: Agents) -> None:
+    agents.http(closed.url, ANN).says("1 + 1")
+    assert refusal(urllib.request.Request(closed.url.replace("/mcp", "/metrics"))) == 401
+    assert closed.page("/healthz", ADMIN) == "ok\n"
+    metrics = closed.page("/metrics", ADMIN)
+    assert 'wasm_kernel_cells_total{outcome="ok"}' in metrics
+    assert 'wasm_kernel_sessions{state="idle"}' in metrics
+    admin = agents.http(closed.url, ADMIN)
+    assert "of ann" in admin.call("list_active_sessions").text
+    assert agents.http(closed.url, ANN).call("list_active_sessions").failed
+
+
+@pytest.mark.parametrize(
+    "options", [["--http", "0.0.0.0:0"], ["--http", "8811"], ["--token-file", "x"]]
+)
+def test_other_machines_need_a_token(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["mcp", *options]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("wasm-kernel: --")
+    assert len(said.splitlines()) == 1
+
+
+def test_tokens_are_checked(tmp_path: Path) -> None:
+    for text in ("", 'token = "short"', "token = 1", 'tokens = "x"', "owners = 1", "[owners]\na=1"):
+        file = tmp_path / "tokens.toml"
+        file.write_text(text)
+        with pytest.raises(PolicyError, match=r"tokens\.toml"):
+            Tokens.from_file(file)
+
+
+def test_the_command_loads_the_sdk_only_for_its_server() -> None:
+    code = "import sys, wasm_kernel.frontends.cli.main as _; print('mcp' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert said.stdout == "False\n"

@@ -1,0 +1,122 @@
+"""`Caller`: who makes a call, and what an automatic session of theirs is bound to; `Tokens`: the
+bearer tokens that a server over HTTP takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Self
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from msgspec import Struct
+
+from wasm_kernel.errors import PolicyError
+from wasm_kernel.policy import read_toml
+
+SESSION_HEADER = "mcp-session-id"
+ADMIN = "admin"
+_TOKEN_CHARACTERS = 16  # of a token at least: shorter ones can be guessed
+_KEYS = {"token", "admin", "owners"}
+
+
+class Caller(Struct, frozen=True):
+    """Who makes a call.
+
+    Attributes:
+        scope: What their automatic sessions are bound to; empty if nothing tells that two calls
+            come from one client, so that each needs a session's handle.
+        credential: What they showed: only the same credential may use what they make.
+        owner: Whom the limits of sessions count; empty if nothing tells who it is.
+        is_admin: Whether they may see what others use.
+    """
+
+    scope: str
+    credential: str = ""
+    owner: str = ""
+    is_admin: bool = False
+
+
+def caller_of(context: ServerRequestContext[Any, Any], local: Caller) -> Caller:
+    """Returns who makes a request.
+
+    Args:
+        context: The request.
+        local: Who speaks to a server that has one client alone, over stdio.
+    """
+    request = context.request
+    if request is None:
+        return local
+    user = request.scope.get("user")
+    token = user.access_token if isinstance(user, AuthenticatedUser) else None
+    credential = token.client_id if token is not None else ""
+    subject = (token.subject if token is not None else None) or ""
+    scope = f"owner {subject}" if subject else ""
+    if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:  # only there the SDK has checked it
+        scope = connection_scope(request.headers.get(SESSION_HEADER, ""))
+    is_admin = token is not None and ADMIN in token.scopes
+    return Caller(scope, credential, subject or scope, is_admin)
+
+
+def connection_scope(session_header: str) -> str:
+    """Returns the scope of a connection of the older protocol, by its `Mcp-Session-Id`."""
+    return f"connection {session_header}"
+
+
+class Tokens:
+    """The bearer tokens that a server takes: a `TokenVerifier` of the SDK.
+
+    Args:
+        known: What each token stands for, by the SHA-256 of the token: looking one up takes no
+            longer for a token that begins rightly.
+
+    Attributes:
+        has_admin: Whether there is a token for administrators.
+    """
+
+    def __init__(self, known: dict[bytes, AccessToken]) -> None:
+        self._known = known
+        self.has_admin = any(ADMIN in each.scopes for each in known.values())
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Returns the tokens of a TOML file: `token`, `admin`, and a table `owners`.
+
+        Raises:
+            PolicyError: the file can't be read, or a token in it can't be used.
+        """
+        found = read_toml(path)
+        for key in found.keys() - _KEYS:
+            raise PolicyError(
+                key, "is not a key; there are token, admin and owners", where=path.name
+            )
+        owners = found.get("owners", {})
+        if not isinstance(owners, dict):
+            raise PolicyError("owners", "is a table of names with their tokens", where=path.name)
+        rows = [(f"owner {name}", name, text) for name, text in owners.items()]
+        rows += [(key, None, found[key]) for key in ("token", ADMIN) if key in found]
+        known: dict[bytes, AccessToken] = {}
+        for name, subject, text in rows:
+            if not isinstance(text, str) or len(text) < _TOKEN_CHARACTERS or not text.isascii():
+                rule = f"is no token of {_TOKEN_CHARACTERS} ASCII characters or more"
+                raise PolicyError(name, rule, where=path.name)
+            if _digest(text) in known:
+                raise PolicyError(name, "has a token that stands there twice", where=path.name)
+            scopes = [ADMIN] if name == ADMIN else []
+            known[_digest(text)] = AccessToken(
+                token="", client_id=name, scopes=scopes, subject=subject
+            )
+        if not known:
+            raise PolicyError(path.name, "holds no token: write token, or a table owners")
+        return cls(known)
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Returns what a token stands for; None if it is not known."""
+        return self._known.get(_digest(token))
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

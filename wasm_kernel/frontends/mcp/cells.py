@@ -1,0 +1,92 @@
+"""Running a cell for a client: progress while it runs, an interrupt if the client cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from wasm_kernel.frontends.mcp import variables
+from wasm_kernel.frontends.mcp.sessions import AgentSession
+from wasm_kernel.guests.protocol import Output, Stream
+from wasm_kernel.outputs import terminal
+from wasm_kernel.result import SandboxResult
+
+TELL_SECONDS = 1.0  # some clients give up after ten without a word
+_LINE_CHARACTERS = 200
+_HELD_CHARACTERS = 4096
+
+Tell = Callable[[float, str], Awaitable[None]]
+"""Tells the client how long a cell has run, in seconds, and what it says."""
+
+
+class LastLine:
+    """The last line of what a cell has written."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._held = ""
+
+    def heard(self, output: Output) -> None:
+        """Takes an output of the cell."""
+        if not isinstance(output, Stream):
+            return
+        self._held = (self._held + output.text)[-_HELD_CHARACTERS:]
+        lines = [line for line in terminal.clean(self._held).splitlines() if line.strip()]
+        if lines:
+            self.say(lines[-1])
+
+    def say(self, text: str) -> None:
+        """Takes a sentence about a start that takes long."""
+        self.text = text.strip()[-_LINE_CHARACTERS:]
+
+
+async def run_cell(
+    session: AgentSession, code: str, timeout_seconds: float | None, tell: Tell
+) -> SandboxResult:
+    """Runs a cell and returns its result, whatever the code does.
+
+    If it is cancelled, the cell is interrupted, and its end awaited.
+
+    Raises:
+        LimitReached: the session's queue is full, or it can't be woken.
+        WasmKernelError: the guest could not be started.
+    """
+    line, sandbox = LastLine(), session.sandbox
+    waking: asyncio.Task[None] | None = None
+    if sandbox.sync.worker.state in ("asleep", "starting"):
+        waking = asyncio.ensure_future(sandbox.start(line.say))
+        waking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    # a task of its own: anyio cancels again and again, and each would be one more interrupt
+    cell = asyncio.ensure_future(
+        sandbox.execute(
+            code,
+            on_output=line.heard,
+            timeout_seconds=timeout_seconds,
+            user_expressions=variables.expressions(session.language),
+        )
+    )
+    began = time.monotonic()
+    try:
+        while not (await asyncio.wait((cell,), timeout=TELL_SECONDS))[0]:
+            await tell(time.monotonic() - began, line.text)
+    except asyncio.CancelledError:
+        cell.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait((cell,))
+        session.remember(0, code, "cancelled by the client", time.monotonic() - began)
+        session.seen = variables.read({}, session.seen)
+        raise
+    result = cell.result()
+    _remember(session, code, result)
+    return result
+
+
+def _remember(session: AgentSession, code: str, result: SandboxResult) -> None:
+    number = result.reply.get("execution_count")
+    outcome = "ok" if result.success else result.error.ename if result.error else "failed"
+    count = number if isinstance(number, int) else 0
+    session.remember(count, code, outcome[:100], result.duration)
+    session.seen = variables.read(result.reply, session.seen)

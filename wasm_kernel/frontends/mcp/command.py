@@ -1,0 +1,203 @@
+"""`wasm-kernel mcp`: its options, and how it begins."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wasm_kernel.errors import PolicyError, WasmKernelError
+from wasm_kernel.policy import MIB, ExecutionPolicy, read_toml
+
+if TYPE_CHECKING:
+    from wasm_kernel.frontends.mcp.metrics import Metrics
+    from wasm_kernel.frontends.mcp.sessions import AgentSessions
+    from wasm_kernel.service.service import Service, ServiceLimits
+
+DEFAULTS = {
+    "cell_timeout": 600.0,
+    "stdout_bytes": 4 * MIB,
+    "stderr_bytes": 4 * MIB,
+    "text_file_bytes": 64 * MIB,
+    "display_bytes": 64 * MIB,
+}
+"""The limits of sessions that differ from those of a kernel: what a cell shows costs its reader."""
+_NO_EXTRA = "This command needs more packages: pip install 'wasm-kernel[mcp]'."
+_PRUNED_HOURS = 24.0  # that sessions of a server which was killed stay on disk
+
+
+class NoExtra(WasmKernelError):
+    """The packages of the extra are not installed."""
+
+
+def add_mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command to those of `wasm-kernel`."""
+    mcp = commands.add_parser(
+        "mcp",
+        help="serve sessions to agents, by the Model Context Protocol",
+        description="Serves sessions to agents: over stdin and stdout, or over HTTP.",
+    )
+    mcp.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP, at /mcp")
+    mcp.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="over HTTP, take these bearer tokens alone: a TOML file with token, admin, and a "
+        "table owners; needed unless only this machine reaches the address",
+    )
+    mcp.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="over HTTP, a further name that clients reach this server by; may be repeated",
+    )
+    mcp.add_argument("--admin", action="store_true", help="offer list_active_sessions over stdio")
+    mcp.add_argument("--keep", action="store_true", help="leave sessions on disk at the end")
+    mcp.add_argument("--workspace", type=Path, metavar="FOLDER", help="where sessions lie")
+    mcp.add_argument(
+        "--policy", type=Path, metavar="FILE", help="the limits of each session, as a TOML file"
+    )
+    _add_limits(mcp)
+    mcp.set_defaults(run=run)
+
+
+def _add_limits(mcp: argparse.ArgumentParser) -> None:
+    mcp.add_argument(
+        "--sessions", type=int, default=100, metavar="N", help="sessions in all (%(default)s)"
+    )
+    mcp.add_argument(
+        "--owner-sessions",
+        type=int,
+        default=16,
+        metavar="N",
+        help="sessions of one owner, or of one connection where tokens name no owners "
+        "(%(default)s)",
+    )
+    mcp.add_argument(
+        "--memory",
+        type=int,
+        metavar="MIB",
+        help="the memory of all sessions together; by default what is free when the server starts",
+    )
+    mcp.add_argument(
+        "--idle-seconds",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="after so long without a call a session sleeps on disk (%(default)g)",
+    )
+    mcp.add_argument(
+        "--expire-seconds",
+        type=float,
+        default=86_400.0,
+        metavar="S",
+        help="after so long without a call a session is deleted (%(default)g)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until the client leaves, or a signal comes.
+
+    Raises:
+        WasmKernelError: an option can't be used, or packages are missing.
+    """
+    try:
+        import anyio
+
+        from wasm_kernel.frontends.mcp.callers import Caller
+        from wasm_kernel.frontends.mcp.metrics import Metrics
+        from wasm_kernel.frontends.mcp.server import WorkspaceServer, serve_stdio
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] == "wasm_kernel":
+            raise
+        raise NoExtra(_NO_EXTRA) from problem
+    for name in ("token_file", "allow_host"):
+        if getattr(options, name) and not options.http:
+            raise PolicyError(f"--{name.replace('_', '-')}", "is for --http alone")
+    sessions, metrics = _sessions(options), Metrics()
+    if options.http:
+        anyio.run(_serve_http, options, sessions, metrics)
+        return 0
+    local = Caller("process", owner="process", is_admin=options.admin)
+    anyio.run(serve_stdio, WorkspaceServer(sessions, metrics, local))
+    return 0
+
+
+async def _serve_http(
+    options: argparse.Namespace, sessions: AgentSessions, metrics: Metrics
+) -> None:
+    from wasm_kernel.frontends.mcp.callers import Tokens
+    from wasm_kernel.frontends.mcp.http import Address, http_server
+
+    tokens = None if options.token_file is None else Tokens.from_file(options.token_file)
+    address = Address.parse(options.http, tuple(options.allow_host))
+    server = http_server(sessions, metrics, address, tokens, options.expire_seconds)
+    with address.listening() as listener:
+        port = listener.getsockname()[1]
+        sys.stderr.write(f"wasm-kernel: serving http://{address.host}:{port}/mcp\n")
+        await server.serve(sockets=[listener])
+
+
+def _sessions(options: argparse.Namespace) -> AgentSessions:
+    """Returns the sessions of a server with such options.
+
+    Raises:
+        PolicyError: a limit can't be used.
+    """
+    from wasm_kernel.frontends.mcp.sessions import AgentSessions
+    from wasm_kernel.service.service import ServiceLimits
+
+    policy = _policy(options.policy)
+    limits = ServiceLimits(
+        sessions=options.sessions,
+        owner_sessions=options.owner_sessions,
+        memory_bytes=_memory(options.memory, policy),
+        idle_seconds=options.idle_seconds,
+        expire_seconds=options.expire_seconds,
+    )
+
+    def open_service() -> Service:
+        return _open_service(options, limits, policy)
+
+    return AgentSessions(open_service, policy, keep=options.keep)
+
+
+def _open_service(
+    options: argparse.Namespace, limits: ServiceLimits, policy: ExecutionPolicy
+) -> Service:
+    from wasm_kernel.service.service import Service
+    from wasm_kernel.sessions.pruning import prune_sessions
+
+    root = options.workspace or _data_folder() / ("kept" if options.keep else "sessions")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    service = Service(root, limits=limits, policy=policy)
+    if options.workspace is None and not options.keep:
+        with contextlib.suppress(WasmKernelError, OSError):
+            prune_sessions(_PRUNED_HOURS, root)
+    return service
+
+
+def _policy(file: Path | None) -> ExecutionPolicy:
+    if file is None:
+        return ExecutionPolicy.from_values(DEFAULTS)
+    try:
+        return ExecutionPolicy.from_values(DEFAULTS | read_toml(file), file.parent)
+    except PolicyError as problem:
+        raise PolicyError(problem.field, problem.rule, where=file.name) from None
+
+
+def _memory(mebibytes: int | None, policy: ExecutionPolicy) -> int:
+    from wasm_kernel.linux.memory import available_memory
+
+    if mebibytes is not None:
+        return mebibytes * MIB
+    return max(available_memory(), policy.memory_bytes + 64 * MIB)  # at least one session
+
+
+def _data_folder() -> Path:
+    named = os.environ.get("XDG_DATA_HOME", "")
+    return Path(named or Path.home() / ".local" / "share") / "wasm-kernel" / "mcp"

@@ -1,0 +1,124 @@
+"""What is told of sessions and runtimes, as text for a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.mcp import variables
+from wasm_kernel.frontends.mcp.sessions import AgentSession
+from wasm_kernel.guests.base import GuestLanguage, languages
+from wasm_kernel.guests.python.language import PythonLanguage
+from wasm_kernel.policy import ExecutionPolicy
+from wasm_kernel.result import readable
+from wasm_kernel.service.registry import SessionInfo
+from wasm_kernel.service.service import AsyncService
+
+_CELLS, _FILES = 30, 100
+
+
+def listing(
+    sessions: Sequence[AgentSession], usage: Mapping[str, SessionInfo] | None = None
+) -> str:
+    """Returns one line a session; with what it uses, for administrators, and without its handle."""
+    return "\n".join(_line(each, usage) for each in sessions)
+
+
+def _line(session: AgentSession, usage: Mapping[str, SessionInfo] | None) -> str:
+    kind = "automatic" if session.is_automatic else "explicit"
+    idle = f"{time.time() - session.used:.0f} s ago"
+    state = session.sandbox.sync.worker.state
+    words = [kind, session.language, state, f"{len(session.cells)} cells", f"used {idle}"]
+    if usage is None:
+        return f'session="{session.handle}": {", ".join(words)}'
+    used = usage.get(session.sandbox.session_id)
+    if used is not None:
+        words += [
+            f"guest memory {readable(used.guest_bytes)}",
+            f"process memory {readable(used.host_bytes)}",
+            f"processor {used.cpu_seconds:.1f} s",
+            f"fuel {used.fuel:,}",
+        ]
+    return f"{session.sandbox.session_id} of {used.owner if used else '?'}: {', '.join(words)}"
+
+
+async def workspace_info(session: AgentSession, service: AsyncService) -> str:
+    """Returns what there is to know of a session. It waits for no cell."""
+    if session.seen.is_stale and not session.is_busy:
+        await _look_again(session)
+    info = await service.info(session.sandbox.session_id)
+    files = await session.sandbox.list_files()
+    kind = "automatic" if session.is_automatic else "explicit"
+    as_of = " (as of the last cell that ended)" if session.is_busy or session.seen.is_stale else ""
+    age = f"made {time.time() - session.created:.0f} s ago"
+    rows = [
+        f'session="{session.handle}": {kind}, {session.language}, {info.state}, {age}',
+        *_variables(session, as_of),
+        *_cells(session),
+        f"files in /app ({len(files):,}): {', '.join(files[:_FILES]) or 'none'}"
+        + (" ..." if len(files) > _FILES else ""),
+        *_limits(session.sandbox.sync.policy, info),
+    ]
+    return "\n".join(rows)
+
+
+async def _look_again(session: AgentSession) -> None:
+    """Has the guest say what it holds, after a cell that failed or an undo."""
+    asked = variables.expressions(session.language)
+    if not asked:
+        return
+    try:
+        result = await session.sandbox.execute("", silent=True, user_expressions=asked)
+    except WasmKernelError:
+        return
+    session.seen = variables.read(result.reply, session.seen)
+
+
+def _variables(session: AgentSession, as_of: str) -> list[str]:
+    seen = session.seen
+    lines = [
+        f"- {name}: {kind}" + (f" ({size})" if size else "") for name, kind, size in seen.variables
+    ]
+    more = [f"- and {seen.count - len(lines):,} more"] if seen.count > len(lines) else []
+    head = f"variables{as_of}: {seen.count:,}" if seen.count else f"variables{as_of}: none"
+    imports = [f"imported: {', '.join(seen.modules)}"] if seen.modules else []
+    packages = [f"installed here: {', '.join(seen.packages)}"] if seen.packages else []
+    return [head, *lines, *more, *imports, *packages]
+
+
+def _cells(session: AgentSession) -> list[str]:
+    cells = [*session.cells]
+    head = f"history ({len(cells)} entries, newest last):" if cells else "history: no cell yet"
+    lines = [
+        f"- {f'cell {each.number}' if each.number else '-'}: {each.code} -> {each.outcome}, "
+        f"{each.seconds:.2f} s"
+        for each in cells[-_CELLS:]
+    ]
+    return [head, *lines]
+
+
+def _limits(policy: ExecutionPolicy, info: SessionInfo) -> list[str]:
+    fuel = "no limit" if policy.fuel_budget is None else f"{policy.fuel_budget:,} a cell"
+    seconds = "no limit" if policy.cell_timeout is None else f"{policy.cell_timeout:g} s a cell"
+    disk = f"{readable(info.disk_bytes or 0)} with history"
+    most = f"{readable(policy.workspace_bytes)} and be {policy.workspace_files:,}"
+    return [
+        f"memory: {readable(info.guest_bytes)} of {readable(policy.memory_bytes)}",
+        f"time: {seconds}; {info.cpu_seconds:.1f} s of processor used; fuel: {fuel}",
+        f"disk: {disk}; files may take {most}",
+        f"undo: up to {policy.history_cells} cells; network: none",
+    ]
+
+
+def runtimes() -> str:
+    """Returns the languages, and what they have built in."""
+    return "\n".join(_runtime(each) for each in languages())
+
+
+def _runtime(language: GuestLanguage) -> str:
+    line = f"{language.name}: {language.info.title}"
+    if not isinstance(language, PythonLanguage):
+        return line
+    built_in = ", ".join(f"{name} {version}" for name, version in language.files.packages.items())
+    return f"{line}. Built in: {built_in}. install_packages adds packages of pure Python."

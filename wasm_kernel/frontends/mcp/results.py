@@ -1,0 +1,324 @@
+"""The result of a cell as content blocks: what a model can use of it, within bounds.
+
+What is too long or too large for a reply lies in the session's files, and the reply says where.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import mimetypes
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from mcp_types import ContentBlock, ImageContent, ResourceLink, TextContent
+from msgspec import Struct
+
+from wasm_kernel.errors import WasmKernelError, describe
+from wasm_kernel.frontends.mcp.sessions import AgentSession
+from wasm_kernel.outputs import terminal
+from wasm_kernel.policy import RuntimeType
+from wasm_kernel.result import CellError, Output, SandboxResult, readable
+
+TEXT_CHARACTERS = 20_000
+"""The most characters of one stream, one value or one file that a reply carries."""
+EDGE = 1568
+"""The longest edge of an image in a reply, in pixels: what is larger, clients make smaller."""
+IMAGE_BYTES = 3 * 1024 * 1024
+"""The most bytes of an image in a reply."""
+_ERROR_CHARACTERS = 6_000
+_IMAGES_MOST, _LINKS_MOST, _PATHS_MOST = 6, 8, 20
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json", "application/javascript")
+_FIGURE = re.compile(r"<Figure size [^>]*>|<IPython\.core\.display\.\w+ object>")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_RULE = re.compile(r"^-{20,}\n", re.MULTILINE)
+_FOR_NOTEBOOKS = re.compile(r"^\[wasm-kernel\] Cells see .*\n", re.MULTILINE)
+_SCALE = f"""
+def scaled(path):
+    import io
+    from IPython.display import Image
+    from PIL import Image as Picture
+    with Picture.open(path) as picture:
+        picture.thumbnail(({EDGE}, {EDGE}), Picture.LANCZOS)
+        made = io.BytesIO()
+        picture.save(made, "PNG")
+    return Image(made.getvalue(), format="png")
+"""
+_GO_ON = "Go on from there: do the work in smaller steps, or in another way."
+_HELP: Mapping[str, str] = {
+    "OutOfFuel": _GO_ON,
+    "CellTimeout": _GO_ON,
+    "MemoryError": "Variables are intact. Free what is not needed (del name), or work in pieces.",
+    "GuestCrashed": _GO_ON,
+    "StackExhausted": _GO_ON,
+    "Interrupted": _GO_ON,
+    "KeyboardInterrupt": "The cell was interrupted. Variables are intact, with what it had done.",
+    "WorkerLost": "Send the next cell: it gets a new process with these variables.",
+    "FileNotFoundError": "list_files shows what is in /app; write_file brings a file in.",
+    "ModuleNotFoundError": (
+        "install_packages brings packages of pure Python; list_runtimes names those that are there."
+    ),
+    "StdinNotImplementedError": "Nobody is there to answer: write the value into the code.",
+}
+
+
+class Picture(Struct, frozen=True):
+    """An image that a cell showed: its MIME type and its content."""
+
+    mime_type: str
+    data: bytes
+
+
+def text_block(text: str) -> TextContent:
+    """Returns a text as a block."""
+    return TextContent(type="text", text=text)
+
+
+def plain(text: str) -> str:
+    """Returns a text without colours and other terminal control."""
+    return _COLOUR.sub("", terminal.clean(text))
+
+
+def cut(text: str, most: int, note: str) -> str:
+    """Returns a text with its middle left out if it is too long, and a note in its place."""
+    if len(text) <= most:
+        return text
+    head = most * 2 // 3
+    missing = len(text) - most
+    return f"{text[:head]}\n[... {missing:,} characters left out{note} ...]\n{text[head - most :]}"
+
+
+def link(session: AgentSession, path: str) -> ResourceLink:
+    """Returns a link to a file of a session."""
+    return ResourceLink(
+        type="resource_link",
+        uri=uri_of(session, path),
+        name=path,
+        mime_type=mime_type_of(path),
+    )
+
+
+def uri_of(session: AgentSession, path: str) -> str:
+    """Returns the address of a file of a session."""
+    return f"workspace://{session.handle}/{quote(path)}"
+
+
+def mime_type_of(path: str) -> str:
+    """Returns the MIME type that a file's name says."""
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+class CellReply:
+    """Makes the reply to a cell.
+
+    Args:
+        session: The session that it ran in.
+        result: Its result.
+    """
+
+    def __init__(self, session: AgentSession, result: SandboxResult) -> None:
+        self._session = session
+        self._result = result
+        count = result.reply.get("execution_count")
+        self._number = count if isinstance(count, int) else 0
+        self._blocks: list[ContentBlock] = []
+        self._images = 0
+        self._saved: list[str] = []
+
+    async def blocks(self) -> list[ContentBlock]:
+        """Returns the blocks; saves what they do not hold as files."""
+        result = self._result
+        for name, text in (("stdout", result.stdout), ("stderr", _besides_error(result))):
+            if text.strip():
+                shown = await self._bounded(plain(text), name)
+                self._say(f"[{name}]\n{shown.rstrip()}")
+        for output in _shown(result.outputs):
+            await self._add(output)
+        if result.error is not None:
+            self._say(_error(result.error))
+        self._add_files()
+        self._say(self._end())
+        return self._blocks
+
+    def _say(self, text: str) -> None:
+        self._blocks.append(text_block(text))
+
+    async def _bounded(self, text: str, name: str) -> str:
+        if len(text) <= TEXT_CHARACTERS:
+            return text
+        path = await self._save(f"outputs/cell-{self._number}-{name}.txt", text.encode())
+        return cut(text, TEXT_CHARACTERS, f"; all of it is in {path}" if path else "")
+
+    async def _save(self, path: str, data: bytes) -> str:
+        """Writes a file of the session; returns its path in the guest, or nothing if it can't."""
+        try:
+            await self._session.sandbox.write_file(path, data)
+        except (WasmKernelError, OSError) as problem:
+            self._say(f"[note] {path} could not be saved: {describe(problem)}")
+            return ""
+        self._saved.append(path)
+        return f"/app/{path}"
+
+    async def _add(self, output: Output) -> None:
+        label = "result" if output.kind == "result" else "display"
+        picture = _picture(output.data)
+        if picture is not None:
+            await self._add_picture(picture)
+            return
+        for mime_type in _TEXTS:
+            value = output.data.get(mime_type)
+            if value is not None:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                if not _FIGURE.fullmatch(text.strip()) or len(output.data) == 1:
+                    shown = await self._bounded(plain(text), f"{label}-{len(self._blocks)}")
+                    self._say(f"[{label}]\n{shown.rstrip()}")
+                    return
+        await self._add_other(output.data)
+
+    async def _add_other(self, data: Mapping[str, Any]) -> None:
+        """Saves what no client shows, such as an interactive figure."""
+        for mime_type, value in data.items():
+            if mime_type == "text/plain" and len(data) > 1:
+                continue
+            suffix = mimetypes.guess_extension(mime_type) or ".json"
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            name = f"outputs/cell-{self._number}-{len(self._blocks)}{suffix}"
+            if path := await self._save(name, text.encode()):
+                self._say(f"[display] {mime_type}, saved as {path}; only pictures are shown here.")
+            return
+
+    async def _add_picture(self, picture: Picture) -> None:
+        self._images += 1
+        suffix = mimetypes.guess_extension(picture.mime_type) or ".bin"
+        name = f"figures/cell-{self._number}-{self._images}{suffix}"
+        path = await self._save(name, picture.data)
+        if self._images > _IMAGES_MOST:
+            self._say(f"[figure] one more, saved as {path}")
+            return
+        shown = await fitting(self._session, picture, name if path else "")
+        where = f"saved as {path}" if path else "not saved"
+        if shown is None:
+            self._say(f"[figure] too large to show here, {where}")
+            return
+        scaled = "" if shown is picture else f", shown at {EDGE} pixels at most"
+        self._say(f"[figure] {where}{scaled}")
+        self._blocks.append(image_block(shown))
+
+    def _add_files(self) -> None:
+        result = self._result
+        rows = {
+            "created": result.files_created,
+            "changed": tuple(set(result.files_modified) - set(result.files_created)),
+            "deleted": result.files_deleted,
+        }
+        words = [f"{verb} {_paths(sorted(paths))}" for verb, paths in rows.items() if paths]
+        if words:
+            self._say(f"[files in /app] {'; '.join(words)}")
+        new = [*dict.fromkeys([*self._saved, *result.files_created, *result.files_modified])]
+        there = [path for path in new if path not in result.files_deleted]
+        self._blocks += [link(self._session, path) for path in there[:_LINKS_MOST]]
+
+    def _end(self) -> str:
+        took = f"{self._result.duration:.2f} s"
+        cell = f"cell {self._number}" if self._number else "cell"
+        said = "" if self._blocks else "no output; "
+        notes, self._session.notes = self._session.notes, []
+        return "\n".join([f"[{said}{cell}, {took}]", *(f"[note] {note}" for note in notes)])
+
+
+async def fitting(session: AgentSession, picture: Picture, path: str) -> Picture | None:
+    """Returns an image that clients can show: itself, or a smaller one; None if there is none.
+
+    It is made smaller in the guest: nothing of this process decodes what a stranger drew.
+
+    Args:
+        session: The session.
+        picture: The image.
+        path: The session's file that holds it; empty if there is none.
+    """
+    if len(picture.data) <= IMAGE_BYTES and _longest_edge(picture) <= EDGE:
+        return picture
+    if not path or picture.mime_type != "image/png" or session.language != RuntimeType.PYTHON:
+        return None
+    asked = f"(lambda d: (exec({_SCALE!r}, d), d['scaled'])[1])({{}})({f'/app/{path}'!r})"
+    try:
+        result = await session.sandbox.execute(
+            "", silent=True, user_expressions={"picture": asked}, timeout_seconds=30.0
+        )
+        made = _picture(result.reply["user_expressions"]["picture"]["data"])
+    except (WasmKernelError, KeyError, TypeError):
+        return None
+    if made is None or len(made.data) > IMAGE_BYTES or _longest_edge(made) > EDGE:
+        return None
+    return made
+
+
+def image_block(picture: Picture) -> ImageContent:
+    """Returns an image as a block."""
+    data = b64encode(picture.data).decode()
+    return ImageContent(type="image", data=data, mime_type=picture.mime_type)
+
+
+def _longest_edge(picture: Picture) -> int:
+    """The longest edge in pixels, as the head of a PNG says; 0 for other kinds."""
+    if picture.mime_type != "image/png":
+        return 0
+    return max(int.from_bytes(picture.data[at : at + 4], "big") for at in (16, 20))
+
+
+def _picture(data: Any) -> Picture | None:
+    """Returns the image in a MIME bundle; None if there is none."""
+    if not isinstance(data, Mapping):
+        return None
+    for mime_type in _IMAGES:
+        if isinstance(content := data.get(mime_type), str):
+            try:
+                return Picture(mime_type, b64decode(content))
+            except (binascii.Error, ValueError):
+                continue
+    return None
+
+
+def _shown(outputs: Iterable[Output]) -> list[Output]:
+    """Returns what is left to see in the end: updated displays once, nothing that was cleared."""
+    left: list[tuple[object, Output]] = []
+    for output in outputs:
+        identity = output.transient.get("display_id")
+        if output.kind == "clear":
+            left.clear()
+        elif output.kind == "update":
+            left = [(key, output if key == identity else each) for key, each in left]
+        elif output.kind != "error":
+            left.append((identity, output))
+    return [output for _, output in left]
+
+
+def _besides_error(result: SandboxResult) -> str:
+    """Returns standard error without the sentence that the reply has as the cell's error."""
+    error = result.error
+    if error is None or error.traceback:
+        return result.stderr
+    return result.stderr.replace(f"{error.ename}: {error.evalue}", "")
+
+
+def _error(error: CellError) -> str:
+    trace = plain("\n".join(error.traceback)) or f"{error.ename}: {error.evalue}"
+    if error.ename == "FileNotFoundError":
+        trace = _FOR_NOTEBOOKS.sub("", trace)
+    text = cut(_RULE.sub("", trace).strip(), _ERROR_CHARACTERS, " of the traceback")
+    hint = _HELP.get(error.ename)
+    return f"[error]\n{text}" + (f"\n[hint] {hint}" if hint else "")
+
+
+def _paths(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _PATHS_MOST:,} more" if len(paths) > _PATHS_MOST else ""
+    return ", ".join(paths[:_PATHS_MOST]) + more
+
+
+def size_of(data: bytes) -> str:
+    """Returns the size of a content in words."""
+    return readable(len(data))

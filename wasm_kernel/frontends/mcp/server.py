@@ -1,0 +1,185 @@
+"""The server: the SDK's, with our tools and resources, and errors that teach."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult, InputRequiredResult, Resource, ResourceTemplate, Tool
+from pydantic import ValidationError
+
+from wasm_kernel import __version__
+from wasm_kernel.errors import LimitReached, WasmKernelError
+from wasm_kernel.frontends.mcp.callers import Caller, caller_of
+from wasm_kernel.frontends.mcp.file_tools import FileTools
+from wasm_kernel.frontends.mcp.metrics import Metrics
+from wasm_kernel.frontends.mcp.results import text_block
+from wasm_kernel.frontends.mcp.sessions import AgentSessions
+from wasm_kernel.frontends.mcp.tools import CellTools
+
+INSTRUCTIONS = """\
+A Python notebook in a sandbox. execute_code runs a cell; variables, imports and files stay for the
+next one, so build on what is there, and send small cells. Your session begins by itself.
+
+- Files live in /app, the current folder. write_file brings data in, read_file and the links in
+  results bring it out. Nothing else of the machine is there.
+- There is no network, there are no threads, processes or sockets. Do not try requests, urllib or
+  subprocess: put data in with write_file.
+- numpy, pandas, scipy, scikit-learn, statsmodels, matplotlib, seaborn, sympy, networkx, pillow and
+  more are there. install_packages adds packages of pure Python (list_runtimes has the list).
+- The value of the last line is shown, and so are matplotlib figures (call plt.show() or end the
+  cell); each is saved in /app/figures as well. Print little: long output is cut, and all of it is
+  in a file that the reply names.
+- When a cell hits a limit (time, memory, fuel) or crashes, variables are as they were before it.
+  undo takes cells back, checkpoint and restore name states, fork_session copies a session so that
+  you can try variants. get_workspace_info shows variables, files, history and limits.
+- Pillow reads and writes no JPEG or WebP: use PNG. pandas reads no parquet: use CSV or Excel.
+"""
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+_ADMINS = "list_active_sessions"
+_FEWER_SESSIONS = " list_sessions shows yours, destroy_session ends one."
+
+
+class WorkspaceServer(MCPServer[None]):
+    """The server of all clients.
+
+    Args:
+        sessions: The sessions of all clients.
+        metrics: Counts cells and refusals.
+        local: Who calls over stdio.
+        options: Further options of the SDK's server.
+    """
+
+    def __init__(
+        self, sessions: AgentSessions, metrics: Metrics, local: Caller, **options: Any
+    ) -> None:
+        super().__init__(
+            "wasm-kernel",
+            title="wasm-kernel",
+            description="A code interpreter in a WebAssembly sandbox.",
+            instructions=INSTRUCTIONS,
+            version=__version__,
+            log_level="WARNING",
+            lifespan=self._lifespan,
+            middleware=[self._remember_caller],
+            subscriptions=False,
+            **options,
+        )
+        self.sessions = sessions
+        self.metrics = metrics
+        self._local = local
+        self._arguments: dict[str, list[str]] = {}
+        self._files = FileTools(sessions, _CALLER.get)
+        CellTools(sessions, _CALLER.get, metrics).add_to(self)
+        self._files.add_to(self)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: MCPServer[None]) -> AsyncIterator[None]:
+        self.sessions.begin()
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.sessions.close()
+
+    async def _remember_caller(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        token = _CALLER.set(caller_of(ctx, self._local))
+        try:
+            return await call_next(ctx)
+        finally:
+            _CALLER.reset(token)
+
+    async def list_tools(self) -> list[Tool]:
+        """Returns the tools that the caller may use."""
+        tools = await super().list_tools()
+        return [each for each in tools if each.name != _ADMINS or _CALLER.get().is_admin]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Calls a tool; what it refuses, it refuses in words."""
+        try:
+            await self._check_names(name, arguments)
+            return await super().call_tool(name, arguments, context)
+        except ToolError as failure:
+            cause = failure.__cause__
+            self.metrics.refused(cause)
+            if (text := _refusal(name, cause)) is None:
+                raise
+            return CallToolResult(content=[text_block(text)], is_error=True)
+
+    async def _check_names(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Refuses arguments that the tool does not have: the SDK would drop them.
+
+        Raises:
+            ToolError: there are some.
+        """
+        if not self._arguments:
+            tools = await super().list_tools()
+            self._arguments = {each.name: [*each.input_schema["properties"]] for each in tools}
+        known = self._arguments.get(name, arguments)
+        unknown = sorted(arguments.keys() - set(known))
+        if unknown:
+            there = ", ".join(known) or "none"
+            refusal = ValueError(f"It has no argument {unknown[0]!r}; there are: {there}.")
+            raise ToolError(str(refusal)) from refusal
+
+    async def list_resources(self) -> list[Resource]:
+        """Returns the files of the caller's own session."""
+        return await self._files.resources()
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        """Returns the form of the addresses of files."""
+        return self._files.templates()
+
+    async def read_resource(
+        self, uri: Any, context: Context[None, Any] | None = None
+    ) -> Iterable[ReadResourceContents]:
+        """Returns the content of a file."""
+        return await self._files.read_resource(str(uri))
+
+
+def _refusal(name: str, cause: BaseException | None) -> str | None:
+    """Returns what a tool that refused has to say; None if it failed without words of ours."""
+    match cause:
+        case ValidationError():
+            rows = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
+            return f"{name} was not called: {'; '.join(rows)}."
+        case LimitReached(limit="sessions" | "owner_sessions"):
+            return f"{cause}{_FEWER_SESSIONS}"
+        case WasmKernelError() | ValueError():
+            return str(cause)
+        case OSError():
+            named = f": {cause.filename!r}" if _is_relative(cause.filename) else ""
+            return f"{cause.strerror or cause}{named}"
+    return None
+
+
+def _is_relative(name: object) -> bool:
+    return isinstance(name, str) and not name.startswith("/")
+
+
+async def serve_stdio(server: WorkspaceServer) -> None:
+    """Serves the client at the other end of stdin and stdout, until it closes them."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_end_by_signal, server.sessions.close)
+        await server.run_stdio_async()
+        tasks.cancel_scope.cancel()
+
+
+async def _end_by_signal(close: Callable[[], Any]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            await close()
+            os._exit(128 + number)  # a thread waits for a line on stdin, and no signal wakes it

@@ -1,0 +1,338 @@
+"""`AgentSessions`: the sessions of a server's clients, automatic and explicit; who may use them.
+
+An automatic session belongs to a scope (`callers.py`), such as a connection, and to a language. An
+explicit one is made on request. Each has a handle, a secret that calls name it by: whoever shows
+the handle and the credential that it was made with may use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from wasm_kernel.errors import WasmKernelError
+from wasm_kernel.frontends.mcp.callers import Caller
+from wasm_kernel.frontends.mcp.variables import NOTHING_SEEN, Seen
+from wasm_kernel.policy import ExecutionPolicy, RuntimeType
+from wasm_kernel.service.async_session import AsyncSession, on_thread
+from wasm_kernel.service.service import AsyncService, Service
+
+_HANDLE_BYTES = 16
+_CELLS_MOST = 200  # of the history of a session
+_REMEMBER_SECONDS = 24 * 3600.0  # that a session which is gone can say why
+_UNKNOWN = (
+    "There is no session {handle} for you. list_sessions shows those that you have; "
+    "create_session makes one."
+)
+_NONE_YET = "You have no session yet: execute_code begins one."
+_UNBOUND = (
+    'Nothing tells which session is yours. Name it: session="...", the handle that the result of '
+    "execute_code or create_session has shown."
+)
+_DESTROYED = "destroy_session ended this session. create_session makes another one."
+_CLIENT_LEFT = "The client of this session has left."
+
+
+class NoSuchSession(WasmKernelError):
+    """A call names no session of its caller's; nothing was changed."""
+
+
+class CellRecord(Struct, frozen=True):
+    """What is remembered of a cell.
+
+    Attributes:
+        number: Its execution count; 0 for what is no cell, such as an undo.
+        code: Its first line.
+        outcome: `ok`, or the name of its error.
+        seconds: How long it took.
+        at: When it ended, in seconds since 1970.
+    """
+
+    number: int
+    code: str
+    outcome: str
+    seconds: float
+    at: float
+
+
+class AgentSession:
+    """A session of a client.
+
+    Args:
+        caller: Who made it.
+        language: Its language.
+        sandbox: What its cells run in.
+        is_automatic: Whether it ends with its client.
+
+    Attributes:
+        handle: What calls name it by.
+        cells: Its last cells.
+        seen: What the last cell left in variables.
+        notes: What its next result has to say first.
+    """
+
+    def __init__(
+        self, caller: Caller, language: str, sandbox: AsyncSession, *, is_automatic: bool
+    ) -> None:
+        self.handle = secrets.token_hex(_HANDLE_BYTES)
+        self.caller = caller
+        self.language = language
+        self.sandbox = sandbox
+        self.is_automatic = is_automatic
+        self.created = self.used = time.time()
+        self.cells: deque[CellRecord] = deque(maxlen=_CELLS_MOST)
+        self.seen: Seen = NOTHING_SEEN
+        self.notes: list[str] = []
+
+    @property
+    def why_gone(self) -> str:
+        """Why no call can use it any more; empty if it is there."""
+        return self.sandbox.sync.worker.why_closed
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a cell runs or waits in it."""
+        return self.sandbox.sync.busy
+
+    def may_use(self, caller: Caller) -> bool:
+        """Returns whether somebody who names it may use it."""
+        return self.caller.credential == caller.credential
+
+    def travelled(self, what: str) -> None:
+        """Notes that variables were brought elsewhere."""
+        self.remember(0, what, "ok", 0.0)
+        self.seen = replace(self.seen, is_stale=True)
+
+    def begin_anew(self) -> None:
+        """Notes that variables and history are gone."""
+        self.cells.clear()
+        self.seen = NOTHING_SEEN
+
+    def remember(self, number: int, code: str, outcome: str, seconds: float) -> None:
+        """Adds a cell to its history."""
+        line = code.strip().partition("\n")[0][:100]
+        self.cells.append(CellRecord(number, line, outcome, seconds, time.time()))
+
+
+class AgentSessions:
+    """The sessions of all clients of a server. Its event loop uses it.
+
+    Args:
+        open_service: Opens the service that they live in; called on a thread.
+        policy: The limits of each session.
+        keep: Whether sessions stay on disk when the server ends.
+    """
+
+    def __init__(
+        self, open_service: Callable[[], Service], policy: ExecutionPolicy, *, keep: bool
+    ) -> None:
+        self.policy = policy
+        self._open_service = open_service
+        self._keep = keep
+        self._opening: asyncio.Future[Service] | None = None
+        self._sessions: dict[str, AgentSession] = {}
+        self._automatic: dict[tuple[str, str], AgentSession] = {}
+        self._creating: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def begin(self) -> None:
+        """Begins to open the service; does not wait for it."""
+        self._opening = on_thread(self._open_service)
+
+    async def service(self) -> AsyncService:
+        """Returns the service, when it is open.
+
+        Raises:
+            WasmKernelError: it can't be opened.
+        """
+        assert self._opening is not None, "begin comes first"
+        return AsyncService(await asyncio.shield(self._opening))
+
+    # -- one session
+
+    async def of(self, caller: Caller, handle: str | None, language: str = "") -> AgentSession:
+        """Returns the session that a call is for; makes an automatic one if there is none.
+
+        Args:
+            caller: Who calls.
+            handle: The session that the call names; it wins over everything else.
+            language: The language of an automatic session; by default that of the one used last.
+
+        Raises:
+            NoSuchSession: the handle is not known, or not the caller's.
+            LimitReached: there may be no further session.
+            ValueError: there is no such language.
+        """
+        found = self.known(caller, handle, language)
+        if found is None:
+            language = RuntimeType.checked(language or RuntimeType.PYTHON).value
+            found = await self._automatic_one(caller, language)
+        found.used = time.time()
+        return found
+
+    async def _automatic_one(self, caller: Caller, language: str) -> AgentSession:
+        if not caller.scope:
+            return await self._begin_automatic(caller, language)
+        async with self._creating[caller.scope, language]:  # calls at once share one session
+            found = self.known(caller, None, language)
+            return found or await self._begin_automatic(caller, language)
+
+    async def existing(self, caller: Caller, handle: str | None) -> AgentSession:
+        """Returns the session that a call is for; makes none.
+
+        Raises:
+            NoSuchSession: there is none.
+        """
+        found = self.known(caller, handle)
+        if found is None:
+            raise NoSuchSession(_NONE_YET if caller.scope else _UNBOUND)
+        return found
+
+    def known(self, caller: Caller, handle: str | None, language: str = "") -> AgentSession | None:
+        """Returns the session of a handle, or the caller's automatic one; None if there is none.
+
+        Raises:
+            NoSuchSession: the handle is not known, or not the caller's.
+        """
+        if handle is None:
+            own = [
+                each
+                for (scope, spoken), each in self._automatic.items()
+                if caller.scope and scope == caller.scope and language in ("", spoken)
+                if not each.why_gone
+            ]
+            return max(own, key=lambda each: each.used, default=None)
+        found = self._sessions.get(handle)
+        if found is None or not found.may_use(caller):
+            raise NoSuchSession(_UNKNOWN.format(handle=repr(handle[:64])))
+        if found.why_gone:
+            raise NoSuchSession(found.why_gone)
+        return found
+
+    async def _begin_automatic(self, caller: Caller, language: str) -> AgentSession:
+        before = self._automatic.get((caller.scope, language)) if caller.scope else None
+        made = await self.create(caller, language, is_automatic=True)
+        if before is not None:
+            made.notes.append(
+                f"This is a new session, without earlier variables. {before.why_gone}"
+            )
+        if caller.scope:
+            self._automatic[caller.scope, language] = made
+        else:
+            made.notes.append(
+                f'This is session="{made.handle}": pass that with each further call, or it begins '
+                "another session."
+            )
+        return made
+
+    async def create(
+        self, caller: Caller, language: str, *, is_automatic: bool = False
+    ) -> AgentSession:
+        """Makes a session.
+
+        Raises:
+            LimitReached: there may be no further one.
+            ValueError: there is no such language.
+        """
+        self._forget_gone()
+        service = await self.service()
+        owner = caller.owner or f"unknown {secrets.token_hex(8)}"  # only the limit of all holds
+        sandbox = await service.create(
+            language, owner=owner, policy=self.policy, pip=language == RuntimeType.PYTHON
+        )
+        return self._added(AgentSession(caller, language, sandbox, is_automatic=is_automatic))
+
+    async def fork(self, parent: AgentSession, caller: Caller, count: int) -> list[AgentSession]:
+        """Makes sessions that begin with the variables and files of another one.
+
+        Raises:
+            ForkError: they can't be made; none was.
+            LimitReached: there may be no further ones.
+            ValueError: `count` is less than 1.
+        """
+        made = []
+        for sandbox in await parent.sandbox.fork(count):
+            fork = AgentSession(caller, parent.language, sandbox, is_automatic=False)
+            fork.cells.extend(parent.cells)
+            fork.seen = parent.seen
+            made.append(self._added(fork))
+        return made
+
+    async def destroy(self, session: AgentSession, why: str = _DESTROYED) -> None:
+        """Deletes a session, its variables and its files. A running cell is stopped.
+
+        Raises:
+            WasmKernelError: something in its folder can't be deleted.
+        """
+        self._sessions.pop(session.handle, None)
+        for key in [key for key, each in self._automatic.items() if each is session]:
+            del self._automatic[key]
+        service = await self.service()
+        await service.delete(session.sandbox.session_id, why)
+
+    def _added(self, session: AgentSession) -> AgentSession:
+        self._sessions[session.handle] = session
+        return session
+
+    def _forget_gone(self) -> None:
+        """Forgets sessions that are gone, after some time in which they say why."""
+        limit = time.time() - _REMEMBER_SECONDS
+        for handle, each in [*self._sessions.items()]:
+            if each.why_gone and each.used < limit:
+                del self._sessions[handle]
+        for key, each in [*self._automatic.items()]:
+            if each.why_gone and each.used < limit:
+                del self._automatic[key]
+                self._creating.pop(key, None)
+
+    # -- all of them
+
+    def listed(self, caller: Caller, handle: str | None = None) -> Sequence[AgentSession]:
+        """Returns the sessions that a caller may be told of: those made in their scope.
+
+        Raises:
+            NoSuchSession: the handle is not the caller's; or nothing tells whose a session is.
+        """
+        if not caller.scope:
+            found = self.known(caller, handle) if handle else None
+            if found is None:
+                raise NoSuchSession(_UNBOUND)
+            return [found]
+        return [
+            each
+            for each in self._sessions.values()
+            if each.caller.scope == caller.scope and each.may_use(caller) and not each.why_gone
+        ]
+
+    def all(self) -> Sequence[AgentSession]:
+        """Returns the sessions of all clients."""
+        return [each for each in self._sessions.values() if not each.why_gone]
+
+    async def end_scope(self, scope: str) -> None:
+        """Deletes the automatic sessions of a client that has left."""
+        for key in [key for key in self._automatic if key[0] == scope]:
+            with contextlib.suppress(WasmKernelError, OSError):
+                await self.destroy(self._automatic[key], _CLIENT_LEFT)
+
+    async def close(self) -> None:
+        """Ends all sessions and the service; deletes them, unless they are to be kept."""
+        if self._opening is None:
+            return
+        service = await asyncio.shield(self._opening)
+        ids = [each.sandbox.session_id for each in self._sessions.values()]
+        await on_thread(_close, service, ids, keep=self._keep)
+
+
+def _close(service: Service, ids: Sequence[str], *, keep: bool) -> None:
+    if not keep:
+        service.fork_server.close()  # what is deleted need not be saved before
+    service.close()
+    for name in () if keep else ids:
+        with contextlib.suppress(WasmKernelError, OSError):
+            service.delete(name)
