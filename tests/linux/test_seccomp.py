@@ -71,9 +71,41 @@ thread.join()
     assert said_by(code) == ["b'hello' 2"]
 
 
+@needs_walls
+def test_no_other_process_is_signalled_or_changed() -> None:
+    code = f"""{_SHUT}
+import resource, signal
+own, other = os.getpid(), os.getppid()
+handle = os.pidfd_open(other)
+SCHED = os.sched_param(0)
+TRIES = (
+    lambda: os.kill(other, 0),
+    lambda: os.kill(0, 0),
+    lambda: os.kill(-other, 0),
+    lambda: signal.pidfd_send_signal(handle, 0),
+    lambda: resource.prlimit(other, resource.RLIMIT_CPU, (1, 1)),
+    lambda: os.setpriority(os.PRIO_PROCESS, other, 9),
+    lambda: os.sched_setaffinity(other, os.sched_getaffinity(0)),
+    lambda: os.sched_setscheduler(other, os.SCHED_OTHER, SCHED),
+)
+OWN = (
+    lambda: os.kill(own, 0),
+    lambda: signal.raise_signal(signal.SIGCHLD),
+    lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+    lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
+    lambda: os.sched_setscheduler(own, os.SCHED_OTHER, SCHED),
+)
+from wasm_kernel.linux import landlock, seccomp
+landlock.no_new_privileges()
+seccomp.refuse()  # alone, as it is where Landlock knows nothing of signals
+for one in (*TRIES, *OWN): print(tried(one))
+"""
+    assert said_by(code) == ["PermissionError"] * 8 + ["done"] * 5
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_every_jump_of_the_program_lands_within_it(machine: str) -> None:
-    code = seccomp.program(machine)
+    code = seccomp.program(machine, 4711)
     steps = list(struct.iter_unpack("=HBBI", code))
     last = len(steps) - 1
     jumps = [

@@ -1,5 +1,6 @@
-"""Sessions of one service are killed, put to sleep, forked and interrupted at random, several
-at once: each one's variables are those of its own history.
+"""Sessions of one service are killed, stopped, put to sleep, forked, brought back and interrupted
+at random, several at once, and so is the process that forks their workers: each one's variables are
+those of its own history.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.faces import PATIENCE
+from tests.service.conftest import ends
 from wasm_kernel import RemoteSandbox, SandboxResult, Service, ServiceLimits
+from wasm_kernel.errors import WorkerLost
 
-SESSIONS, STEPS = 8, 25
+SESSIONS, STEPS, FORKING_KILLS = 8, 80, 5
 SEED = int(os.environ.get("WASM_KERNEL_SOAK_SEED", "14"))
 LOOK = "print(globals().get('ran', []))"
 STEP = "ran = [*globals().get('ran', []), {}]\nimport time; time.sleep({})"
+IN_A_CELL = ["run", "kill", "kill", "stop", "interrupt"]
+BETWEEN = ["sleep", "kill asleep", "stop asleep", "fork", "checkpoint", "restore"]
 
 
 def is_lost(result: SandboxResult) -> bool:
@@ -34,65 +42,122 @@ class Model:
         self.sandbox: RemoteSandbox = service.create(owner=str(number))
         self.chance = random.Random(SEED * 100 + number)
         self.ran: list[int] = []
+        self.names: dict[str, list[int]] = {}
+        self.done = Counter[str]()
 
     def step(self) -> None:
-        what = self.chance.choice(["run", "run", "kill", "stop", "sleep", "interrupt", "fork"])
+        what = self.chance.choice([*IN_A_CELL, *BETWEEN])
+        self.done[what] += 1
+        if what in IN_A_CELL:
+            self.run(what)
+        else:
+            before = [self.ran]
+            try:
+                self.between_cells(what, before)
+            except WorkerLost:  # by the end of the process that forks
+                self.look(before, is_broken=True)
+            else:
+                self.look(before[-1:], is_broken="kill" in what or "stop" in what)
+
+    def between_cells(self, what: str, may_be: list[list[int]]) -> None:
+        """Does something to a session that is idle.
+
+        Args:
+            what: What is done.
+            may_be: Gets what `ran` holds if it is done to its end.
+        """
         if what == "sleep":
             self.sandbox.worker.sleep()
-            self.look()
         elif what == "fork":
             (fork,) = self.sandbox.fork()
             self.sandbox.close()
             self.sandbox = fork
-            self.look()
+        elif what == "checkpoint":
+            name = f"c{self.chance.randrange(10**9)}"
+            self.sandbox.checkpoint(name)
+            self.names[name] = self.ran
+        elif what == "restore":
+            if self.names:
+                name = self.chance.choice(sorted(self.names))
+                may_be.append(self.names[name])
+                self.sandbox.restore(name)
         else:
-            self.run(what)
+            self.hurt("kill" if "kill" in what else "stop")
+            self.sandbox.worker.sleep()
+
+    def hurt(self, how: str) -> None:
+        if (worker := self.sandbox.worker.worker) is not None:
+            os.kill(worker.process, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
 
     def run(self, what: str) -> None:
         """Appends a number in a cell, to which something happens meanwhile."""
         number, is_over = self.chance.randrange(10**6), threading.Event()
-        worker = self.sandbox.worker.worker
 
         def act() -> None:
             is_over.wait(self.chance.random() * 0.3)
             if what == "interrupt":
                 self.sandbox.interrupt()
-            elif worker is not None and what != "run":
-                os.kill(worker.process, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+            elif what != "run":
+                self.hurt(what)
 
         acting = threading.Thread(target=act)
         acting.start()
         result = self.sandbox.execute(STEP.format(number, 0 if what == "run" else 0.2))
         is_over.set()
         acting.join()
-        ran = [*self.ran, number]
-        if not is_lost(result):
-            self.ran = ran
-        self.look(ran, is_broken=what != "run" or is_lost(result))
+        self.look([[*self.ran, number]], is_broken=what != "run" or is_lost(result))
 
-    def look(self, most: list[int] | None = None, *, is_broken: bool = False) -> None:
-        """Checks what the session has: all, or if a cell was cut short, a state that there was."""
+    def look(self, may_be: Sequence[list[int]], *, is_broken: bool = False) -> None:
+        """Checks what the session has: all, or if something was cut short, a state that there was.
+
+        Args:
+            may_be: What `ran` may hold; the last is what it holds if nothing is broken.
+            is_broken: Whether something was cut short.
+        """
         result = self.sandbox.execute(LOOK)
         while is_lost(result):
             result, is_broken = self.sandbox.execute(LOOK), True
         assert result.success, result.error
-        found, most = ast.literal_eval(result.stdout.strip()), most or self.ran
+        found = ast.literal_eval(result.stdout.strip())
         if is_broken or "after a break" in result.stderr:
-            assert found == most[: len(found)]
-            self.ran = found
-        assert found == self.ran
+            assert any(found == each[: len(found)] for each in may_be), (found, may_be)
+        else:
+            assert found == may_be[-1]
+        self.ran = found
 
 
 @pytest.mark.soak
 def test_sessions_are_as_their_own_histories_say(warm: None, tmp_path: Path) -> None:
     limits = ServiceLimits(answer_seconds=1.5, idle_seconds=1)
+    done, is_over = Counter[str](), threading.Event()
     with Service(tmp_path / "sessions", limits=limits) as service:
 
         def live(number: int) -> None:
             model = Model(service, number)
             for _ in range(STEPS):
                 model.step()
+            done.update(model.done)
 
-        with ThreadPoolExecutor(SESSIONS) as threads:
-            for done in [threads.submit(live, number) for number in range(SESSIONS)]:
-                done.result()
+        def kill_the_forking_process() -> None:
+            for _ in range(FORKING_KILLS):
+                if is_over.wait(15):
+                    return
+                if process := service.fork_server.process:
+                    os.kill(process, signal.SIGKILL)
+
+        killing = threading.Thread(target=kill_the_forking_process)
+        killing.start()
+        try:
+            with ThreadPoolExecutor(SESSIONS) as threads:
+                for ended in [threads.submit(live, number) for number in range(SESSIONS)]:
+                    ended.result()
+        finally:
+            is_over.set()
+            killing.join(PATIENCE)
+        left = [each.sandbox.worker.worker for each in service._sessions.values()]
+        processes = [each.process for each in left if each is not None]
+        processes.append(service.fork_server.process)
+    print(dict(done))
+    assert sum(done[what] for what in done if "kill" in what or "stop" in what) >= 200
+    for process in processes:
+        ends(process)

@@ -229,7 +229,8 @@ class Instance:
         from_host, self._dispatcher.is_in_host = self._dispatcher.is_in_host, False
         end = function(ctypes.addressof(slots), len(slots) // 2)
         self._dispatcher.is_in_host = from_host
-        if end is None and not self._flavour.epochs and self._clock.reason is not None:
+        is_over = not self._flavour.epochs and self._clock.reason is not None
+        if end is None and is_over and not from_host:
             end = CallEnd()  # it took the interrupt, which came because its time was over
         if end is not None:
             raise stop_error(end, self._clock.reason, fuel=self._fuel)

@@ -51,6 +51,10 @@ REFUSED = (
     # other processes; Landlock keeps their memory closed to process_vm_readv, which commits use
     SystemCall("ptrace", 101, 117),
     SystemCall("pidfd_getfd", 438, 438),
+    SystemCall("pidfd_send_signal", 424, 424),
+    SystemCall("tkill", 200, 130),
+    SystemCall("setpriority", 141, 140),
+    SystemCall("ioprio_set", 251, 30),
     # a second way to everything above
     SystemCall("io_uring_setup", 425, 425),
     # what escapes from containers are made of
@@ -71,6 +75,25 @@ REFUSED = (
     SystemCall("finit_module", 313, 273),
     SystemCall("kexec_load", 246, 104),
 )
+OWN_ONLY = (
+    # signals; Landlock keeps them from other processes only since version 6
+    SystemCall("kill", 62, 129),
+    SystemCall("tgkill", 234, 131),
+    SystemCall("rt_sigqueueinfo", 129, 138),
+    SystemCall("rt_tgsigqueueinfo", 297, 240),
+)
+"""The calls whose first argument may only be the process itself."""
+
+OWN_OR_NONE = (
+    # limits of other processes of this user: they could be given none to live with
+    SystemCall("prlimit64", 302, 261),
+    SystemCall("sched_setaffinity", 203, 122),
+    SystemCall("sched_setattr", 314, 274),
+    SystemCall("sched_setparam", 142, 118),
+    SystemCall("sched_setscheduler", 144, 119),
+)
+"""The calls whose first argument may only be the process itself, by its number or 0."""
+
 _CLONE = SystemCall("clone", 56, 220)
 _CLONE3 = SystemCall("clone3", 435, 435)
 
@@ -81,7 +104,7 @@ def available() -> bool:
 
 
 def refuse() -> None:
-    """Gives up the calls in `REFUSED` and new processes, in every thread of this process.
+    """Gives up new processes, others than this one, and the calls in `REFUSED`, in every thread.
 
     Raises:
         OSError: the kernel can't; nothing was given up.
@@ -89,7 +112,7 @@ def refuse() -> None:
     if not available():
         raise OSError("the system calls of this machine are not known here")
     machine = os.uname().machine
-    code = program(machine)
+    code = program(machine, os.getpid())
     kept = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
     answer = checked(system_call(_SECCOMP[machine], _SET_FILTER, _ALL_THREADS, described))
@@ -97,12 +120,12 @@ def refuse() -> None:
         raise OSError("a thread of this process has a filter of its own")
 
 
-def program(machine: str) -> bytes:
-    """The BPF program for an architecture, eight bytes an instruction."""
-    return b"".join(_instructions(machine))
+def program(machine: str, process: int) -> bytes:
+    """The BPF program for an architecture and a process, eight bytes an instruction."""
+    return b"".join(_instructions(machine, process))
 
 
-def _instructions(machine: str) -> Iterator[bytes]:
+def _instructions(machine: str, process: int) -> Iterator[bytes]:
     refused = _error(errno.EPERM)
     yield _step(_LOAD, _ARCHITECTURE_AT)
     yield _step(_EQUAL, _ARCHITECTURE[machine], 1, 0)
@@ -116,6 +139,14 @@ def _instructions(machine: str) -> Iterator[bytes]:
         if number is not None:
             yield _step(_EQUAL, number, 0, 1)
             yield refused
+    for calls, allowed in ((OWN_ONLY, (process,)), (OWN_OR_NONE, (process, 0))):
+        for limited in calls:
+            yield _step(_EQUAL, getattr(limited, machine), 0, 3 + len(allowed))
+            yield _step(_LOAD, _FIRST_ARGUMENT_AT)
+            for left, number in zip(range(len(allowed), 0, -1), allowed, strict=True):
+                yield _step(_EQUAL, number, left, 0)
+            yield refused
+            yield _step(_RETURN, _ALLOW)
     # clone3's flags lie behind a pointer: told that it is missing, the C library takes clone
     yield _step(_EQUAL, getattr(_CLONE3, machine), 0, 1)
     yield _error(errno.ENOSYS)
